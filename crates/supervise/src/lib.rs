@@ -1,1 +1,29 @@
-//! stub
+//! Our side of a running program: find it, start it, follow it, measure it.
+//!
+//! ```text
+//! program     which file a command names, and whether it can carry the agent
+//! agent       where the agent's file lies
+//! session     the record shared with injected processes
+//! pages       settings turned and pools filled for a run, and given back
+//! launch      starting under a treatment: untouched, small pages, region
+//! look, watch memory and pages over time, from the kernel's tables
+//! signals     passed on, or turned into an orderly end
+//! run         `fieldstone run --region`
+//! ```
+
+pub mod agent;
+pub mod error;
+pub mod launch;
+mod look;
+pub mod outcome;
+pub mod pages;
+pub mod program;
+pub mod run;
+pub mod session;
+pub mod signals;
+pub mod watch;
+
+pub use agent::AgentFile;
+pub use error::{Error, Result};
+pub use program::Program;
+pub use session::RegionOptions;

@@ -1,1 +1,74 @@
-//! stub
+//! The region agent: places an unmodified program's private anonymous memory in one primary region.
+//!
+//! Loaded into the program by `LD_PRELOAD`; the supervisor's half is `fieldstone-supervise`. Source: Basu et al.,
+//! *Efficient Virtual Memory for Big Memory Servers* (a primary region holds all anonymous read-write memory of the
+//! primary process, reserved at its start, grown and shrunk). We differ: the region is an address range that is mapped
+//! piece by piece, because limits, faults and overcommit have to keep their meaning for an unmodified program; and what
+//! backs it is pages as large as the kernel gives, since no processor has a direct segment.
+//!
+//! ```text
+//! base                                                                      limit = base + 4 TiB
+//! | heap (brk) grows ->      |   mappings, lowest free address first ->              |
+//! | ...reserve, if asked for: mapped at start, given from both ends                  |
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `start` | the constructor: session, region, patches |
+//! | `environment`, `exec` | the program does not see how the agent came, and takes it along |
+//! | `elf`, `patch`, `entries` | libc's entries become ours |
+//! | `calls`, `remap`, `heap` | what each call means |
+//! | `place`, `table`, `bits` | who has which address |
+//! | `demote`, `userfault` | off hugetlb pages, under the program's feet |
+//! | `state`, `raw` | what all share |
+//!
+//! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
+//! could be interposed.
+#![no_std]
+#![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "64-bit Linux: an address, a size and a system call's word are one and the same register")]
+
+// As it ships, the agent aborts on a panic and needs nothing but libc. In any other profile std brings the handler.
+#[cfg(any(test, not(panic = "abort")))]
+extern crate std;
+
+mod bits;
+mod calls;
+mod demote;
+mod elf;
+mod entries;
+mod environment;
+mod exec;
+mod heap;
+mod patch;
+mod place;
+mod raw;
+mod remap;
+mod start;
+mod state;
+mod table;
+mod userfault;
+
+/// The loader's hooks; a test binary must not run them on itself.
+#[cfg(not(test))]
+mod hooks {
+    #![allow(unsafe_code, reason = "places the functions where the loader looks for them")]
+
+    use core::ffi::{c_char, c_int};
+
+    /// There is no panic here that a test has not shown; one that happens all the same ends the program at once, since
+    /// its memory can no longer be vouched for.
+    #[cfg(panic = "abort")]
+    #[panic_handler]
+    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+        // SAFETY: ends the process.
+        unsafe { libc::abort() }
+    }
+
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static START: unsafe extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = crate::start::start;
+
+    #[used]
+    #[unsafe(link_section = ".fini_array")]
+    static FINISH: extern "C" fn() = crate::start::finish;
+}

@@ -1,0 +1,278 @@
+//! What the program means by `mmap`, `munmap`, `mprotect` and `madvise`, kept to the letter on the region's pages.
+//!
+//! On ordinary pages every call goes to the kernel unchanged; the table only learns what happened. On hugetlb pages
+//! a call that they cannot bear is preceded by [`crate::demote`].
+
+#![allow(unsafe_code, reason = "passes the program's own calls on to the kernel")]
+
+use fieldstone_wire::Outside;
+
+use crate::bits;
+use crate::demote::make_ordinary;
+use crate::place::{self, READ_WRITE, adopt, granules, part, release, retire, settle};
+use crate::raw::{self, Raw};
+use crate::state::{TABLE, address_of, contains, count, count_served, granule_of, map_chunk, memory_bytes, touches};
+use crate::table::{GIANT, GRANULE, PAGE, State};
+
+const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+/// Flags that change neither what the memory is nor where it may lie.
+const PLAIN: i32 = libc::MAP_PRIVATE
+    | libc::MAP_ANONYMOUS
+    | libc::MAP_NORESERVE
+    | libc::MAP_POPULATE
+    | libc::MAP_LOCKED
+    | libc::MAP_NONBLOCK
+    | libc::MAP_DENYWRITE
+    | libc::MAP_EXECUTABLE;
+
+/// glibc aligns a thread's arenas to this (`HEAP_MAX_SIZE`).
+const ARENA: usize = 64 << 20;
+
+/// A call of `mmap`, as the program made it.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+    pub(crate) prot: i32,
+    pub(crate) flags: i32,
+    pub(crate) fd: i32,
+    pub(crate) offset: usize,
+}
+
+/// What becomes of a request.
+enum Fate {
+    /// The region gives it.
+    Serve,
+    /// It is private anonymous memory, but the kernel gives it, for this reason.
+    Leave(Outside),
+    /// It is no private anonymous read-write memory.
+    Ignore,
+}
+
+impl Request {
+    fn is_private_anonymous(&self) -> bool {
+        let kind = libc::MAP_SHARED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        self.flags & kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS && self.bytes > 0
+    }
+
+    fn fate(&self) -> Fate {
+        let reservation = self.prot == libc::PROT_NONE && self.bytes >= GRANULE;
+        if !self.is_private_anonymous() || self.prot & libc::PROT_WRITE == 0 && !reservation {
+            return Fate::Ignore;
+        }
+        let has = |flag| self.flags & flag != 0;
+        Fate::Leave(match () {
+            () if has(libc::MAP_STACK | libc::MAP_GROWSDOWN) => Outside::Stack,
+            () if has(FIXED) => Outside::Fixed,
+            () if has(libc::MAP_HUGETLB) => Outside::OwnHugetlb,
+            () if has(map_32bit()) => Outside::Low32,
+            () if self.address != 0 && !contains(self.address) => Outside::Hint,
+            () if self.prot & libc::PROT_EXEC != 0 => Outside::Executable,
+            () if self.flags & !PLAIN != 0 || !reservation && self.prot != READ_WRITE => Outside::OddFlag,
+            () if self.bytes > memory_bytes() && (reservation || has(libc::MAP_NORESERVE)) => Outside::Giant,
+            () => return Fate::Serve,
+        })
+    }
+
+    /// Makes the call as the program made it.
+    fn pass(&self) -> Raw {
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::mmap(self.address, self.bytes, self.prot, self.flags, self.fd, self.offset) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn map_32bit() -> i32 {
+    libc::MAP_32BIT
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn map_32bit() -> i32 {
+    0
+}
+
+/// Rounds up to whole pages; `None` for more than there are addresses.
+pub(crate) fn whole_pages(bytes: usize) -> Option<usize> {
+    bytes.checked_next_multiple_of(PAGE)
+}
+
+/// `mmap(2)`.
+pub(crate) fn mmap(request: Request) -> Raw {
+    let Some(bytes) = whole_pages(request.bytes) else { return request.pass() };
+    if request.flags & FIXED != 0 && touches(request.address, bytes) {
+        return map_fixed(request, bytes);
+    }
+    match request.fate() {
+        Fate::Ignore => request.pass(),
+        Fate::Leave(reason) => {
+            if request.prot & libc::PROT_WRITE != 0 {
+                count(reason, bytes);
+            }
+            request.pass()
+        }
+        Fate::Serve => serve(request, bytes),
+    }
+}
+
+fn serve(request: Request, bytes: usize) -> Raw {
+    let result = place::map(bytes, request.prot, request.flags);
+    if !raw::failed(result) {
+        if request.prot == READ_WRITE {
+            count_served(bytes);
+        }
+        return result;
+    }
+    let full = result == -(libc::ENOSPC as Raw);
+    count(if full { Outside::NoRoom } else { Outside::Refused }, bytes);
+    request.pass()
+}
+
+/// The program names addresses inside the region: those of a mapping that it has, or free ones.
+fn map_fixed(request: Request, bytes: usize) -> Raw {
+    make_ordinary(request.address, bytes, Outside::DemotedByCall);
+    let result = request.pass();
+    if !raw::failed(result) {
+        adopt(request.address, bytes);
+        if request.is_private_anonymous() && request.prot == READ_WRITE && request.flags & !PLAIN & !FIXED == 0 {
+            count_served(bytes);
+            settle(request.address, bytes, request.prot);
+        }
+    }
+    result
+}
+
+/// Whether some of the range lies on hugetlb pages of ours.
+pub(crate) fn has_hugetlb(address: usize, bytes: usize) -> bool {
+    granules(address, bytes).any(|granule| TABLE.state(granule).is_hugetlb())
+}
+
+/// `munmap(2)`.
+pub(crate) fn munmap(address: usize, bytes: usize) -> Raw {
+    let whole = whole_pages(bytes).filter(|_| address.is_multiple_of(PAGE) && bytes > 0);
+    let Some(bytes) = whole.filter(|&bytes| touches(address, bytes)) else {
+        // SAFETY: the program's own call; nothing of it lies in the region, or the kernel refuses it.
+        return unsafe { raw::munmap(address, bytes) };
+    };
+    if has_hugetlb(address, bytes) {
+        return unmap_hugetlb(address, bytes);
+    }
+    unmap_ordinary(address, bytes)
+}
+
+fn unmap_ordinary(address: usize, bytes: usize) -> Raw {
+    // SAFETY: the program's own call, on pages that take it.
+    let result = unsafe { raw::munmap(address, bytes) };
+    if !raw::failed(result) {
+        release(address, bytes);
+    }
+    result
+}
+
+/// Unmaps granule by granule: a hugetlb page goes with the last page of it that the program has; one that keeps some
+/// is demoted first.
+fn unmap_hugetlb(address: usize, bytes: usize) -> Raw {
+    let range = granules(address, bytes);
+    for granule in range.clone() {
+        if TABLE.state(granule).is_hugetlb() && let Some(pages) = TABLE.pages(granule, map_chunk) {
+            let (first, count) = part(granule, address, bytes);
+            bits::clear(&pages.used, first, count);
+        }
+    }
+    let (start, end) = (address_of(range.start), address_of(range.end));
+    let mut result = if address < start { unmap_ordinary(address, start - address) } else { 0 };
+    let mut granule = range.start;
+    while granule < range.end {
+        let unit = unit_of(granule);
+        if TABLE.state(granule).is_hugetlb() && unit.clone().all(is_unused) {
+            // SAFETY: the program has unmapped every page of it.
+            unsafe { raw::munmap(address_of(unit.start), unit.len() * GRANULE) };
+            unit.clone().for_each(retire);
+            granule = unit.end;
+            continue;
+        }
+        make_ordinary(address_of(granule), GRANULE, Outside::DemotedByCall);
+        let (first, count) = part(granule, address, bytes);
+        result = result.min(unmap_ordinary(address_of(granule) + first * PAGE, count * PAGE));
+        granule += 1;
+    }
+    if address + bytes > end { result.min(unmap_ordinary(end, address + bytes - end)) } else { result }
+}
+
+/// The granules of the page that `granule` is in.
+fn unit_of(granule: usize) -> core::ops::Range<usize> {
+    let (first, count) = match TABLE.state(granule) {
+        State::Giant => (granule / GIANT * GIANT, GIANT),
+        _ => (granule, 1),
+    };
+    first..first + count
+}
+
+fn is_unused(granule: usize) -> bool {
+    TABLE.pages(granule, map_chunk).is_some_and(|pages| bits::is_empty(&pages.used))
+}
+
+/// `mprotect(2)`; `from_libc` if libc itself calls.
+pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool) -> Raw {
+    let mut wanted = bytes;
+    if let Some(whole) = whole_pages(bytes).filter(|&whole| whole > 0 && touches(address, whole)) {
+        let hugetlb = has_hugetlb(address, whole);
+        if !hugetlb && prot == READ_WRITE && from_libc {
+            count_served(whole);
+            wanted = arena_bytes(address, whole);
+        } else if hugetlb {
+            make_ordinary(address, whole, Outside::DemotedByCall);
+        }
+    }
+    // SAFETY: the program's own call, or one that also opens the rest of a granule that is wholly libc's.
+    unsafe { raw::mprotect(address, wanted, prot) }
+}
+
+/// libc grows a thread's arena in small steps inside a reservation of its own. Each step is widened to the end of its
+/// granule, so that a huge page fits when the arena gets there; libc opens those pages again later, to no effect.
+/// Not in an arena's first granule: a thread that allocates little shall not pay for a huge page.
+fn arena_bytes(address: usize, bytes: usize) -> usize {
+    let end = address + bytes;
+    if !contains(address) || !contains(end - 1) {
+        return bytes;
+    }
+    let granule = granule_of(end - 1);
+    if address_of(granule).is_multiple_of(ARENA) || TABLE.state(granule) != State::Whole {
+        return bytes;
+    }
+    address_of(granule + 1) - address
+}
+
+/// `madvise(2)`.
+pub(crate) fn madvise(address: usize, bytes: usize, advice: i32) -> Raw {
+    let Some(whole) = whole_pages(bytes).filter(|&whole| address.is_multiple_of(PAGE) && has_hugetlb(address, whole))
+    else {
+        // SAFETY: the program's own call, on pages that take it.
+        return unsafe { raw::madvise(address, bytes, advice) };
+    };
+    match advice {
+        libc::MADV_DONTNEED => {
+            granules(address, whole).for_each(|granule| drop_contents(granule, address, whole));
+            0
+        }
+        // The contents may stay, as they may after a MADV_FREE that the kernel had no need to act on.
+        libc::MADV_FREE | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
+        _ => {
+            make_ordinary(address, whole, Outside::DemotedByCall);
+            // SAFETY: the program's own call.
+            unsafe { raw::madvise(address, bytes, advice) }
+        }
+    }
+}
+
+/// Makes a part of a granule read as zeroes: a whole hugetlb page of 2 MiB is given back, a part of one is cleared.
+fn drop_contents(granule: usize, address: usize, bytes: usize) {
+    let (first, count) = part(granule, address, bytes);
+    let start = address_of(granule) + first * PAGE;
+    let state = TABLE.state(granule);
+    let cleared = !state.is_hugetlb() || state == State::Huge && count * PAGE == GRANULE;
+    // SAFETY: the program gave the contents up.
+    if !cleared || raw::failed(unsafe { raw::madvise(start, count * PAGE, libc::MADV_DONTNEED) }) {
+        // SAFETY: hugetlb pages of ours are always readable and writable; protecting them demotes them.
+        unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, count * PAGE) };
+    }
+}

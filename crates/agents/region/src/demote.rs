@@ -1,0 +1,176 @@
+//! Moving memory off hugetlb pages, under the program's feet.
+//!
+//! The kernel refuses page-grained calls on hugetlb memory, and kills a child that reads a page its parent wrote
+//! after the pool ran dry. So before such a call, and before any fork, the pages concerned are replaced by transparent
+//! ones with the same contents. Other threads go on meanwhile:
+//!
+//! ```text
+//! 1. userfaultfd write-protects the pages: writers wait, readers read
+//! 2. the contents are copied to fresh memory elsewhere in the region
+//! 3. mremap(MREMAP_FIXED) puts the copy in their place, in one step for every other thread
+//! 4. the userfaultfd is closed: the writers go on, on the copy
+//! ```
+//!
+//! Without userfaultfd none of this is safe, and [`allowed`] keeps hugetlb from being used at all.
+
+#![allow(unsafe_code, reason = "copies and replaces the program's pages, and speaks to userfaultfd")]
+
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use fieldstone_wire::{Outside, PageKind};
+
+use crate::place::{granules, settle};
+use crate::raw;
+use crate::state::{RESERVED, TABLE, address_of, count, map_chunk, set_kind};
+use crate::table::{GIANT, GRANULE, PAGE, State};
+use crate::userfault::Userfault;
+
+/// Granules copied before they are put in place: bounds the extra memory, and the number of mappings left behind.
+const BATCH: usize = 32;
+
+/// Calls that are mapping hugetlb memory right now; a fork waits for them.
+static MAPPING: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a call that maps hugetlb memory for as long as it lives.
+pub(crate) struct Mapping(());
+
+impl Mapping {
+    pub(crate) fn begin() -> Self {
+        MAPPING.fetch_add(1, SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        MAPPING.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Whether hugetlb memory can be moved off its pages in this process.
+pub(crate) fn allowed() -> bool {
+    Userfault::open().is_some()
+}
+
+/// Makes every page of the range one that the kernel's page-grained calls accept. False where there was no memory for
+/// a copy; the caller's call then fails as the kernel says.
+pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: Outside) -> bool {
+    demote(units(granules(address, bytes)), reason)
+}
+
+/// Widens a range of granules to whole hugetlb pages.
+fn units(range: core::ops::Range<usize>) -> core::ops::Range<usize> {
+    if range.is_empty() {
+        return range;
+    }
+    let giant = |granule: usize| TABLE.state(granule) == State::Giant;
+    let start = if giant(range.start) { range.start / GIANT * GIANT } else { range.start };
+    let end = if giant(range.end - 1) { range.end.next_multiple_of(GIANT) } else { range.end };
+    start..end
+}
+
+/// Before a fork: nothing stays on hugetlb pages, and nothing new goes there.
+pub(crate) fn before_fork() {
+    set_kind(PageKind::Thp);
+    // Bounded: a thread that is stuck in the kernel's page clearing must not hang the fork for ever.
+    for _ in 0..100_000 {
+        if MAPPING.load(SeqCst) == 0 {
+            break;
+        }
+        // SAFETY: gives up the processor, nothing else.
+        unsafe { raw::syscall(libc::SYS_sched_yield, [0; 6]) };
+    }
+    for granule in 0..RESERVED.swap(0, SeqCst) {
+        if TABLE.change(granule, State::ReservedHuge, State::Busy) {
+            // SAFETY: a reserved granule belongs to nobody.
+            unsafe { raw::munmap(address_of(granule), GRANULE) };
+            TABLE.free(granule, State::Free);
+        }
+    }
+    demote(0..TABLE.high(), Outside::DemotedByFork);
+}
+
+fn demote(range: core::ops::Range<usize>, reason: Outside) -> bool {
+    let mut next = range.start;
+    let mut complete = true;
+    let mut userfault = None;
+    while next < range.end {
+        let state = TABLE.state(next);
+        let mut end = next + 1;
+        if state.is_hugetlb() {
+            let most = if state == State::Giant { GIANT } else { BATCH };
+            while end < range.end && end - next < most && TABLE.state(end) == state {
+                end += 1;
+            }
+            // Giant runs start on their page's first granule: `units` saw to it.
+            if userfault.is_none() {
+                userfault = Userfault::open();
+            }
+            let moved = userfault.as_ref().is_some_and(|fault| replace(fault, next, end - next, state));
+            count(if moved { reason } else { Outside::DemotionFailed }, (end - next) * GRANULE);
+            complete &= moved;
+        }
+        next = end;
+    }
+    complete
+}
+
+/// Replaces hugetlb granules by a copy on transparent pages.
+fn replace(userfault: &Userfault, first: usize, granules: usize, state: State) -> bool {
+    if (first..first + granules).any(|granule| !TABLE.change(granule, state, State::Busy)) {
+        return false;
+    }
+    let (address, bytes) = (address_of(first), granules * GRANULE);
+    let moved = userfault.write_protect(address, bytes) && copy_over(address, granules);
+    for granule in first..first + granules {
+        // The used bits stand: they tell, now as then, which pages the program believes to have.
+        if let Some(pages) = TABLE.pages(granule, map_chunk) {
+            crate::bits::fill(&pages.fresh, 0);
+        }
+        TABLE.set_state(granule, if moved { State::Split } else { state });
+    }
+    if !moved {
+        userfault.write_unprotect(address, bytes);
+    }
+    moved
+}
+
+fn copy_over(address: usize, granules: usize) -> bool {
+    let bytes = granules * GRANULE;
+    let Some(first) = TABLE.claim_free(granules, 1) else { return false };
+    let scratch = address_of(first);
+    let read_write = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: NOREPLACE never takes the place of a mapping; the granules were claimed by this call.
+    let mapped = unsafe { raw::map_anonymous(scratch, bytes, read_write, libc::MAP_FIXED_NOREPLACE) };
+    let mut done = !raw::failed(mapped);
+    if done {
+        settle(scratch, bytes, 0);
+        copy_present(address, scratch, granules);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
+        done = !raw::failed(unsafe { raw::mremap(scratch, bytes, bytes, flags, address) });
+    }
+    if !done {
+        // SAFETY: the scratch memory is this call's own.
+        unsafe { raw::munmap(scratch, bytes) };
+    }
+    (first..first + granules).for_each(|granule| TABLE.free(granule, State::Free));
+    done
+}
+
+/// Copies the granules that hold anything; untouched ones read as zeroes on either side.
+fn copy_present(from: usize, to: usize, granules: usize) {
+    for granule in 0..granules {
+        let offset = granule * GRANULE;
+        let mut resident = [0u8; GRANULE / PAGE];
+        let vector = resident.as_mut_ptr() as usize;
+        // SAFETY: the kernel writes one byte a page of the range into `resident`, which has as many.
+        let known = unsafe { raw::syscall(libc::SYS_mincore, [from + offset, GRANULE, vector, 0, 0, 0]) };
+        if raw::failed(known) || resident[0] & 1 == 1 {
+            let source = core::ptr::with_exposed_provenance::<u8>(from + offset);
+            let target = core::ptr::with_exposed_provenance_mut::<u8>(to + offset);
+            // SAFETY: both are mapped, a granule long and apart; the source's writers wait at the userfaultfd.
+            unsafe { core::ptr::copy_nonoverlapping(source, target, GRANULE) };
+        }
+    }
+}

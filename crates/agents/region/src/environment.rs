@@ -1,0 +1,128 @@
+//! The two environment variables that bring the agent along, and hiding them from the program.
+
+#![allow(unsafe_code, reason = "edits the environment block that the kernel laid out, before anybody reads it")]
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst};
+
+use fieldstone_wire::SESSION_VARIABLE;
+
+/// The variable by which the loader finds the agent.
+pub(crate) const PRELOAD: &CStr = c"LD_PRELOAD";
+
+/// `NAME=value` strings to give to the programs that this one starts.
+#[derive(Clone, Copy)]
+pub(crate) struct Inherited {
+    pub(crate) preload: &'static CStr,
+    pub(crate) session: &'static CStr,
+}
+
+const ENTRY_BYTES: usize = 1024;
+
+/// Written once at load, read ever after.
+struct Entry(UnsafeCell<[u8; ENTRY_BYTES]>);
+
+// SAFETY: written before any thread runs (`take`), and only read after `KEPT` is set.
+unsafe impl Sync for Entry {}
+
+static PRELOAD_ENTRY: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES]));
+static SESSION_ENTRY: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES]));
+static KEPT: AtomicBool = AtomicBool::new(false);
+static LOADER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Entry {
+    fn store(&self, text: &[u8]) -> bool {
+        // SAFETY: there is one thread, and nobody reads before `KEPT` is set.
+        let bytes = unsafe { &mut *self.0.get() };
+        if text.len() >= ENTRY_BYTES {
+            return false;
+        }
+        bytes[..text.len()].copy_from_slice(text);
+        true
+    }
+
+    fn text(&'static self) -> &'static CStr {
+        // SAFETY: never written again after `KEPT` was set.
+        let bytes = unsafe { &*self.0.get() };
+        CStr::from_bytes_until_nul(bytes).unwrap_or(c"")
+    }
+}
+
+/// What the next programs inherit; `None` when this one runs without a session.
+pub(crate) fn inherited() -> Option<Inherited> {
+    KEPT.load(SeqCst).then(|| Inherited { preload: PRELOAD_ENTRY.text(), session: SESSION_ENTRY.text() })
+}
+
+/// Whether `entry` is `name=...`.
+pub(crate) fn is_variable(entry: &CStr, name: &CStr) -> bool {
+    entry.to_bytes().strip_prefix(name.to_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+}
+
+/// Takes the agent's variables out of the environment and keeps them. The session's path, if it was there.
+///
+/// # Safety
+/// `envp` has to be the program's environment vector, and nobody else may be reading it.
+pub(crate) unsafe fn take(envp: *mut *mut c_char) -> Option<&'static CStr> {
+    let mut read = envp;
+    let mut write = envp;
+    let mut stored = (false, false);
+    // SAFETY: the vector ends in null; `write` never passes `read`.
+    unsafe {
+        while !(*read).is_null() {
+            let entry = CStr::from_ptr(*read);
+            let mut keep = true;
+            if is_variable(entry, SESSION_VARIABLE) {
+                stored.0 = SESSION_ENTRY.store(entry.to_bytes());
+                keep = false;
+            } else if is_variable(entry, PRELOAD) {
+                let (first, rest) = split(entry);
+                stored.1 = PRELOAD_ENTRY.store(first);
+                keep = rest > 0;
+                strip(*read, rest, entry.to_bytes().len());
+            }
+            if keep {
+                *write = *read;
+                write = write.add(1);
+            }
+            read = read.add(1);
+        }
+        *write = core::ptr::null_mut();
+    }
+    let complete = stored == (true, true);
+    KEPT.store(complete, SeqCst);
+    let session = SESSION_ENTRY.text().to_bytes_with_nul();
+    let value = session.get(SESSION_VARIABLE.to_bytes().len() + 1..)?;
+    complete.then(|| CStr::from_bytes_with_nul(value).ok()).flatten()
+}
+
+/// `LD_PRELOAD=agent` and where the rest of the list begins, zero if there is none.
+fn split(entry: &CStr) -> (&[u8], usize) {
+    let text = entry.to_bytes();
+    match text.iter().position(|&byte| byte == b':' || byte == b' ') {
+        Some(colon) if colon + 1 < text.len() => (&text[..colon], colon + 1),
+        Some(colon) => (&text[..colon], 0),
+        None => (text, 0),
+    }
+}
+
+/// Moves the rest of the list to directly behind `LD_PRELOAD=`.
+unsafe fn strip(entry: *mut c_char, rest: usize, length: usize) {
+    let start = PRELOAD.to_bytes().len() + 1;
+    if rest > 0 {
+        // SAFETY: both places lie inside the entry, closing zero included.
+        unsafe { core::ptr::copy(entry.add(rest), entry.add(start), length + 1 - rest) };
+    }
+}
+
+/// Remembers the loader that the main program names.
+pub(crate) fn remember_loader(path: *const c_char) {
+    LOADER.store(path.cast_mut(), SeqCst);
+}
+
+/// The path of the loader that this process runs under.
+pub(crate) fn loader() -> Option<&'static CStr> {
+    let path = LOADER.load(SeqCst);
+    // SAFETY: null, or the C string in the main program's PT_INTERP segment, which stays mapped.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
+}

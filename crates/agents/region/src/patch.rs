@@ -1,0 +1,102 @@
+//! Overwrites the entries of libc's functions with jumps to ours.
+//!
+//! Done once, before any thread runs and before any constructor (the agent is linked `-z initfirst`). Ours make the
+//! system call themselves, so nothing of the old code is ever run again and nothing has to be relocated. An entry is
+//! only touched if it is understood: big enough for the jump, and ending in the one system call that ours replaces.
+//!
+//! ```text
+//! x86-64   jmp *0(%rip) ; .quad target          14 bytes
+//! aarch64  ldr x16, #8 ; br x16 ; .quad target  16 bytes
+//! ```
+
+#![allow(unsafe_code, reason = "writes libc's code")]
+
+use core::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
+
+use crate::elf::{Object, Symbol};
+use crate::raw;
+use crate::table::PAGE;
+
+#[cfg(target_arch = "x86_64")]
+const JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
+#[cfg(target_arch = "aarch64")]
+const JUMP: [u8; 8] = [0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6];
+
+const JUMP_BYTES: usize = JUMP.len() + 8;
+
+/// An entry of libc and what takes its place.
+pub(crate) struct Entry {
+    pub(crate) name: &'static core::ffi::CStr,
+    pub(crate) number: libc::c_long,
+    pub(crate) target: usize,
+}
+
+/// Whether the function makes the system call `number`, and is long enough.
+fn is_understood(symbol: Symbol, number: libc::c_long) -> bool {
+    if symbol.bytes < JUMP_BYTES {
+        return false;
+    }
+    // SAFETY: a defined function of a loaded object; its code is readable.
+    let code = unsafe { core::slice::from_raw_parts(at::<u8>(symbol.address), symbol.bytes.min(320)) };
+    makes_call(code, number as u32)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn makes_call(code: &[u8], number: u32) -> bool {
+    let [a, b, c, d] = number.to_le_bytes();
+    // mov $number,%eax directly followed by syscall
+    code.windows(7).any(|bytes| bytes == [0xb8, a, b, c, d, 0x0f, 0x05])
+}
+
+#[cfg(target_arch = "aarch64")]
+fn makes_call(code: &[u8], number: u32) -> bool {
+    // mov x8, #number and svc #0
+    let set = (0xd280_0008 | number << 5).to_le_bytes();
+    let has = |word: [u8; 4]| code.chunks_exact(4).any(|bytes| bytes == word);
+    has(set) && has(0xd400_0001_u32.to_le_bytes())
+}
+
+/// Redirects every entry, or none.
+pub(crate) fn redirect(libc: &Object, entries: &[Entry]) -> bool {
+    let understood = |entry: &Entry| libc.symbol(entry.name).is_some_and(|found| is_understood(found, entry.number));
+    if !entries.iter().all(understood) {
+        return false;
+    }
+    let start = libc.text.0 / PAGE * PAGE;
+    let bytes = libc.text.1.next_multiple_of(PAGE) - start;
+    let (write, run) = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC);
+    // SAFETY: libc's code becomes writable for a moment; it stays readable and executable.
+    if raw::failed(unsafe { raw::mprotect(start, bytes, write) }) {
+        return false;
+    }
+    for entry in entries {
+        if let Some(symbol) = libc.symbol(entry.name) {
+            overwrite(symbol.address, entry.target);
+        }
+    }
+    // SAFETY: back to what it was.
+    unsafe { raw::mprotect(start, bytes, run) };
+    true
+}
+
+fn overwrite(address: usize, target: usize) {
+    let mut code = [0u8; JUMP_BYTES];
+    code[..JUMP.len()].copy_from_slice(&JUMP);
+    code[JUMP.len()..].copy_from_slice(&target.to_le_bytes());
+    // SAFETY: writable for the moment, long enough (checked), and run by nobody: there is one thread, and it is here.
+    unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at_mut::<u8>(address), JUMP_BYTES) };
+    flush(address);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn flush(_address: usize) {}
+
+#[cfg(target_arch = "aarch64")]
+fn flush(address: usize) {
+    // SAFETY: cache maintenance on mapped code.
+    unsafe {
+        core::arch::asm!(
+            "dc cvau, {0}", "dc cvau, {1}", "dsb ish", "ic ivau, {0}", "ic ivau, {1}", "dsb ish", "isb",
+            in(reg) address, in(reg) address + JUMP_BYTES - 1);
+    }
+}

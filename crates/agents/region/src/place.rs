@@ -1,0 +1,378 @@
+//! Giving memory from the region: which addresses, on which pages.
+//!
+//! - A request of at least one granule gets granules of its own. Its last, partial granule is mapped whole when more
+//!   than half of it is wanted (a huge page then covers it), else to the page.
+//! - A smaller request shares a granule that is mapped whole when it is opened, so that neighbours together get a
+//!   huge page where each alone could not. The first of these granules stays on small pages: a small program pays
+//!   nothing for huge pages it would not fill.
+//! - Hugetlb pages serve requests of at least one granule only; everything smaller is freed in pages, which they
+//!   cannot bear.
+
+#![allow(unsafe_code, reason = "maps and unmaps addresses that the table says are the caller's")]
+
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use fieldstone_wire::{Outside, PageKind};
+
+use crate::bits::{self, PAGES};
+use crate::demote::Mapping;
+use crate::raw::{self, Raw};
+use crate::state::{
+    TABLE, address_of, base, count, granule_of, hugetlb_forbidden, idle_state, kind, limit, map_chunk, page_of, prefault, touches,
+};
+use crate::table::{GIANT, GRANULE, GRANULES, PAGE, State};
+
+/// Read and write: the only protection that is served beside "none yet".
+pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Flags of the caller that pass through to the kernel.
+const KEPT_FLAGS: i32 = libc::MAP_NORESERVE | libc::MAP_POPULATE | libc::MAP_LOCKED | libc::MAP_NONBLOCK;
+
+/// Granules of 64 MiB, to which glibc aligns its arenas.
+const ARENA_GRANULES: usize = 32;
+
+/// The Split granule that served last, tried first.
+static LAST_OPEN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Gives `bytes` (whole pages) with `prot` from the region.
+///
+/// # Errors
+/// A negated errno: the kernel's, or `-ENOSPC` when no address range of the region is free.
+pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> Raw {
+    let flags = flags & KEPT_FLAGS;
+    if bytes < GRANULE {
+        return map_small(bytes / PAGE, flags);
+    }
+    if prot == READ_WRITE {
+        let _mapping = Mapping::begin();
+        let hugetlb = match kind() {
+            PageKind::Hugetlb1g if bytes >= GIANT * GRANULE => map_hugetlb(bytes, flags, State::Giant),
+            PageKind::Hugetlb2m => map_hugetlb(bytes, flags, State::Huge),
+            _ => None,
+        };
+        if let Some(address) = hugetlb {
+            return address;
+        }
+    }
+    if hugetlb_forbidden() {
+        count(Outside::NoUserfault, bytes);
+    }
+    map_large(bytes, prot, flags)
+}
+
+/// Asks the kernel for the kind of page on memory that was just mapped, and for the pages themselves with
+/// `--prefault`.
+pub(crate) fn settle(address: usize, bytes: usize, prot: i32) {
+    let advice = if kind() == PageKind::Small4k { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE };
+    // SAFETY: neither advice changes contents; a refusal (no such kernel feature) leaves small pages.
+    unsafe { raw::madvise(address, bytes, advice) };
+    populate(address, bytes, prot);
+}
+
+/// Touches the pages of a mapping now, with `--prefault`.
+pub(crate) fn populate(address: usize, bytes: usize, prot: i32) {
+    if prefault() && prot == READ_WRITE {
+        // SAFETY: populating keeps contents; a failure leaves the pages to be touched at use.
+        unsafe { raw::madvise(address, bytes, libc::MADV_POPULATE_WRITE) };
+    }
+}
+
+fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
+    let whole = bytes / GRANULE;
+    let tail = bytes % GRANULE / PAGE;
+    let count = whole + usize::from(tail > 0);
+    if prot == READ_WRITE && let Some(first) = TABLE.claim_down(State::Reserved, reserved(), count) {
+        own_tail(first + whole, tail, true);
+        populate(address_of(first), bytes, prot);
+        return address_of(first).cast_signed();
+    }
+    // libc trims the reservations of its arenas to an address aligned to 64 MiB: aligned ones need no trimming.
+    let align = if prot == libc::PROT_NONE && count >= ARENA_GRANULES { ARENA_GRANULES } else { 1 };
+    loop {
+        let Some(first) = TABLE.claim_free(count, align) else { return -(libc::ENOSPC as Raw) };
+        let rounded = if tail > PAGES / 2 && prot == READ_WRITE { count * GRANULE } else { bytes };
+        match map_free(address_of(first), rounded, bytes, prot, flags) {
+            Ok(mapped) => {
+                own_tail(first + whole, tail, mapped > bytes);
+                settle(address_of(first), mapped, prot);
+                return address_of(first).cast_signed();
+            }
+            // Something that we did not map lies there: these addresses stay claimed, the next are tried.
+            Err(errno) if errno == -(libc::EEXIST as Raw) => {}
+            Err(errno) => {
+                give_back(first, count);
+                return errno;
+            }
+        }
+    }
+}
+
+/// Maps free addresses: `rounded` bytes, or only `exact` where a limit forbids more. The bytes that were mapped.
+fn map_free(address: usize, rounded: usize, exact: usize, prot: i32, flags: i32) -> Result<usize, Raw> {
+    let mut result = 0;
+    for bytes in [rounded, exact] {
+        // SAFETY: NOREPLACE never takes the place of a mapping.
+        result = unsafe { raw::map_anonymous(address, bytes, prot, flags | libc::MAP_FIXED_NOREPLACE) };
+        if !raw::failed(result) {
+            return Ok(bytes);
+        }
+        if result == -(libc::EEXIST as Raw) {
+            break;
+        }
+    }
+    Err(result)
+}
+
+fn reserved() -> usize {
+    crate::state::RESERVED.load(SeqCst)
+}
+
+fn give_back(first: usize, count: usize) {
+    for granule in first..first + count {
+        TABLE.free(granule, idle_state(granule));
+    }
+}
+
+/// Marks the first `tail` pages of the claimed last granule as used and leaves the others to small requests.
+fn own_tail(granule: usize, tail: usize, mapped_whole: bool) {
+    if tail == 0 {
+        return;
+    }
+    // Without memory for the bits the granule stays Whole: its unused addresses are lost, nothing else.
+    if let Some(pages) = TABLE.pages(granule, map_chunk) {
+        TABLE.open(granule, pages, 0, tail, mapped_whole);
+    }
+}
+
+fn map_small(pages: usize, flags: i32) -> Raw {
+    if matches!(kind(), PageKind::Hugetlb2m | PageKind::Hugetlb1g) {
+        count(Outside::PageGrained, pages * PAGE);
+    }
+    let (granule, first) = match claim_small(pages) {
+        Ok(place) => place,
+        Err(errno) => return errno,
+    };
+    let result = back_pages(granule, first, pages, flags);
+    if raw::failed(result) {
+        release(address_of(granule) + first * PAGE, pages * PAGE);
+    }
+    result
+}
+
+/// Claims addresses for `bytes` that are moved there; what is mapped there is slack of ours or nothing.
+pub(crate) fn claim(bytes: usize) -> Option<usize> {
+    if bytes >= GRANULE {
+        let (whole, tail) = (bytes / GRANULE, bytes % GRANULE / PAGE);
+        let first = TABLE.claim_free(whole + usize::from(tail > 0), 1)?;
+        own_tail(first + whole, tail, false);
+        return Some(address_of(first));
+    }
+    let (granule, first) = claim_small(bytes / PAGE).ok()?;
+    let bits = TABLE.pages(granule, map_chunk)?;
+    bits::clear(&bits.fresh, first, bytes / PAGE);
+    Some(address_of(granule) + first * PAGE)
+}
+
+/// Claims pages of a granule that serves small requests: the last one first, then the lowest with room, then a new one.
+fn claim_small(pages: usize) -> Result<(usize, usize), Raw> {
+    let last = LAST_OPEN.load(SeqCst);
+    let found = (last < GRANULES).then(|| TABLE.claim_pages(last..last + 1, pages, map_chunk)).flatten();
+    let found = found.or_else(|| TABLE.claim_pages(0..TABLE.high(), pages, map_chunk));
+    let place = match found {
+        Some(place) => place,
+        None => (open_granule(pages)?, 0),
+    };
+    LAST_OPEN.store(place.0, SeqCst);
+    Ok(place)
+}
+
+/// Opens a granule for small requests and claims its first pages.
+fn open_granule(pages: usize) -> Result<usize, Raw> {
+    let no_space = -(libc::ENOSPC as Raw);
+    let reserve = TABLE.claim_down(State::Reserved, reserved(), 1);
+    let mapped = reserve.is_some();
+    let granule = reserve.or_else(|| TABLE.claim_free(1, 1)).ok_or(no_space)?;
+    if !mapped {
+        map_free(address_of(granule), GRANULE, GRANULE, READ_WRITE, 0)
+            .inspect_err(|&errno| if errno != -(libc::EEXIST as Raw) { give_back(granule, 1) })?;
+        if LAST_OPEN.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
+            // SAFETY: changes no contents.
+            unsafe { raw::madvise(address_of(granule), GRANULE, libc::MADV_NOHUGEPAGE) };
+        } else {
+            settle(address_of(granule), GRANULE, READ_WRITE);
+        }
+    }
+    let bits = TABLE.pages(granule, map_chunk).ok_or(no_space)?;
+    TABLE.open(granule, bits, 0, pages, true);
+    bits::set(&bits.fresh, 0, pages);
+    Ok(granule)
+}
+
+/// Makes claimed pages of a Split granule readable and writable and zero: for nothing where they are fresh.
+fn back_pages(granule: usize, first: usize, pages: usize, flags: i32) -> Raw {
+    let address = address_of(granule) + first * PAGE;
+    let Some(bits) = TABLE.pages(granule, map_chunk) else { return -(libc::ENOMEM as Raw) };
+    let fresh = bits::all_set(&bits.fresh, first, pages);
+    bits::clear(&bits.fresh, first, pages);
+    if fresh && flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) == 0 {
+        return address.cast_signed();
+    }
+    // SAFETY: the pages were claimed by this call alone: what is mapped there is slack of ours or nothing.
+    let result = unsafe { raw::map_anonymous(address, pages * PAGE, READ_WRITE, flags | libc::MAP_FIXED) };
+    if !raw::failed(result) {
+        settle(address, pages * PAGE, READ_WRITE);
+    }
+    result
+}
+
+/// Maps whole hugetlb pages of the unit of `state`, and the rest of the request on transparent pages behind them.
+/// `None` where the pool has not enough, or no addresses are free.
+fn map_hugetlb(bytes: usize, flags: i32, state: State) -> Option<Raw> {
+    let (unit, size_flag) = match state {
+        State::Giant => (GIANT, libc::MAP_HUGE_1GB),
+        _ => (1, libc::MAP_HUGE_2MB),
+    };
+    let tail = bytes % GRANULE / PAGE;
+    let granules = bytes / GRANULE + usize::from(tail > 0);
+    // The last granule goes on a huge page too if more than half of it is wanted.
+    let huge_tail = unit == 1 && tail > PAGES / 2;
+    let huge = if huge_tail { granules } else { bytes / GRANULE / unit * unit };
+    if unit == 1 && let Some(first) = TABLE.claim_down(State::ReservedHuge, reserved(), granules) {
+        return Some(take_reserved_huge(first, granules, tail));
+    }
+    let first = TABLE.claim_free(granules, unit)?;
+    let address = address_of(first);
+    let huge_flags = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flag | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: NOREPLACE never takes the place of a mapping.
+    let result = unsafe { raw::map_anonymous(address, huge * GRANULE, READ_WRITE, huge_flags) };
+    let rest = bytes.saturating_sub(huge * GRANULE);
+    if raw::failed(result) || !own_huge(first, huge, state) || !map_behind(first + huge, rest, flags) {
+        // SAFETY: the claimed granules hold nothing but what this call mapped.
+        unsafe { raw::munmap(address, granules * GRANULE) };
+        give_back(first, granules);
+        count(Outside::PoolEmpty, bytes);
+        return None;
+    }
+    if huge_tail && let Some(pages) = TABLE.pages(first + huge - 1, map_chunk) {
+        bits::clear(&pages.used, tail, PAGES - tail);
+    }
+    populate(address, bytes, READ_WRITE);
+    Some(address.cast_signed())
+}
+
+/// Turns claimed granules of a hugetlb reserve into a mapping whose last granule has `tail` pages, or all for zero.
+fn take_reserved_huge(first: usize, granules: usize, tail: usize) -> Raw {
+    let owned = own_huge(first, granules, State::Huge);
+    if owned && tail > 0 && let Some(pages) = TABLE.pages(first + granules - 1, map_chunk) {
+        bits::clear(&pages.used, tail, PAGES - tail);
+    }
+    populate(address_of(first), granules * GRANULE, READ_WRITE);
+    address_of(first).cast_signed()
+}
+
+/// Marks claimed, mapped granules as hugetlb with every page used.
+pub(crate) fn own_huge(first: usize, granules: usize, state: State) -> bool {
+    for granule in first..first + granules {
+        let Some(pages) = TABLE.pages(granule, map_chunk) else { return false };
+        bits::fill(&pages.used, u64::MAX);
+        bits::fill(&pages.fresh, 0);
+        TABLE.set_state(granule, state);
+    }
+    true
+}
+
+fn map_behind(first: usize, bytes: usize, flags: i32) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    if map_free(address_of(first), bytes, bytes, READ_WRITE, flags).is_err() {
+        return false;
+    }
+    count(Outside::PageGrained, bytes);
+    own_tail(first + bytes / GRANULE, bytes % GRANULE / PAGE, false);
+    settle(address_of(first), bytes, READ_WRITE);
+    true
+}
+
+/// The part of a range that lies in `granule`: first page and count.
+pub(crate) fn part(granule: usize, address: usize, bytes: usize) -> (usize, usize) {
+    let start = address.max(address_of(granule));
+    let end = (address + bytes).min(address_of(granule) + GRANULE);
+    (page_of(start), (end - start).div_ceil(PAGE))
+}
+
+/// The granules of the region that a range touches.
+pub(crate) fn granules(address: usize, bytes: usize) -> core::ops::Range<usize> {
+    if bytes == 0 || !touches(address, bytes) {
+        return 0..0;
+    }
+    let first = granule_of(address.max(base()));
+    let last = granule_of((address + bytes).min(limit()) - 1);
+    first..last + 1
+}
+
+/// Tells the table that the kernel unmapped a range; hugetlb granules in it are not this function's.
+pub(crate) fn release(address: usize, bytes: usize) {
+    for granule in granules(address, bytes) {
+        let (first, count) = part(granule, address, bytes);
+        match TABLE.state(granule) {
+            State::Whole if count == PAGES => retire(granule),
+            State::Whole | State::Split => release_pages(granule, first, count),
+            _ => {}
+        }
+    }
+}
+
+fn release_pages(granule: usize, first: usize, count: usize) {
+    let Some(pages) = TABLE.pages(granule, map_chunk) else { return };
+    if TABLE.state(granule) == State::Whole && !TABLE.split(granule, pages) {
+        return;
+    }
+    let empty = TABLE.free_pages(granule, pages, first, count);
+    // The granule that serves small requests stays, lest a program that maps and unmaps in turn pays for it each time.
+    if empty && LAST_OPEN.load(SeqCst) != granule && TABLE.close(granule, pages) {
+        // SAFETY: every page is claimed by `close`: nobody has any of them.
+        unsafe { raw::munmap(address_of(granule), GRANULE) };
+        retire(granule);
+    }
+}
+
+/// Gives an unmapped granule back to whom it belongs: the reserve, freshly mapped, or nobody.
+pub(crate) fn retire(granule: usize) {
+    let idle = idle_state(granule);
+    let back = idle == State::Free || map_reserve(address_of(granule), GRANULE, idle);
+    TABLE.free(granule, if back { idle } else { State::Free });
+}
+
+/// Maps reserve at unmapped, claimed addresses: hugetlb for [`State::ReservedHuge`].
+pub(crate) fn map_reserve(address: usize, bytes: usize, idle: State) -> bool {
+    let hugetlb = if idle == State::ReservedHuge { libc::MAP_HUGETLB | libc::MAP_HUGE_2MB } else { 0 };
+    // SAFETY: NOREPLACE never takes the place of a mapping.
+    let result = unsafe { raw::map_anonymous(address, bytes, READ_WRITE, hugetlb | libc::MAP_FIXED_NOREPLACE) };
+    if raw::failed(result) {
+        return false;
+    }
+    if hugetlb == 0 {
+        settle(address, bytes, READ_WRITE);
+    }
+    populate(address, bytes, READ_WRITE);
+    true
+}
+
+/// Tells the table that the program placed a mapping of its own at addresses of the region.
+pub(crate) fn adopt(address: usize, bytes: usize) {
+    for granule in granules(address, bytes) {
+        let (first, count) = part(granule, address, bytes);
+        let idle = idle_state(granule);
+        if count == PAGES && TABLE.claim_at(idle, granule, 1).is_ok() {
+            continue;
+        }
+        let Some(pages) = TABLE.pages(granule, map_chunk) else { continue };
+        if TABLE.claim_at(idle, granule, 1).is_ok() {
+            TABLE.open(granule, pages, first, count, false);
+        } else if TABLE.state(granule) == State::Split {
+            bits::set(&pages.used, first, count);
+            bits::clear(&pages.fresh, first, count);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! System calls as the kernel has them: no errno, no cancellation, no libc in between.
+//!
+//! The entries of libc that end in these calls are ours (see `entries`), so the agent must not call them by name.
+//! A result in `-4095..0` is a negated errno.
+
+#![allow(unsafe_code, reason = "system calls are made here and nowhere else in the agent")]
+
+use core::arch::asm;
+
+/// A negated errno, or what the call returned.
+pub(crate) type Raw = isize;
+
+/// Whether a raw result is an error.
+pub(crate) const fn failed(result: Raw) -> bool {
+    result < 0 && result >= -4095
+}
+
+/// Makes the system call `number`.
+///
+/// # Safety
+/// As the call itself demands: its pointers have to be valid, and what it unmaps or overwrites must not be in use.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Raw {
+    let result: isize;
+    // SAFETY: the kernel clobbers rax, rcx and r11 only; what the call does to memory is the caller's word.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// Makes the system call `number`.
+///
+/// # Safety
+/// As the call itself demands: its pointers have to be valid, and what it unmaps or overwrites must not be in use.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Raw {
+    let result: isize;
+    // SAFETY: the kernel preserves every register but x0; what the call does to memory is the caller's word.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => result,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
+            options(nostack));
+    }
+    result
+}
+
+/// `mmap(2)`.
+///
+/// # Safety
+/// With `MAP_FIXED`, nothing that is in use may lie in the range.
+pub(crate) unsafe fn mmap(address: usize, bytes: usize, prot: i32, flags: i32, fd: i32, offset: usize) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { syscall(libc::SYS_mmap, [address, bytes, prot as usize, flags as usize, fd as usize, offset]) }
+}
+
+/// Maps fresh private anonymous memory, at `address` exactly if `MAP_FIXED` is in `flags`.
+///
+/// # Safety
+/// As [`mmap`].
+pub(crate) unsafe fn map_anonymous(address: usize, bytes: usize, prot: i32, flags: i32) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { mmap(address, bytes, prot, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) }
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nothing in the range may be in use.
+pub(crate) unsafe fn munmap(address: usize, bytes: usize) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { syscall(libc::SYS_munmap, [address, bytes, 0, 0, 0, 0]) }
+}
+
+/// `mprotect(2)`.
+///
+/// # Safety
+/// The range's users must bear the new protection.
+pub(crate) unsafe fn mprotect(address: usize, bytes: usize, prot: i32) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { syscall(libc::SYS_mprotect, [address, bytes, prot as usize, 0, 0, 0]) }
+}
+
+/// `madvise(2)`.
+///
+/// # Safety
+/// An advice that drops contents needs a range whose contents nobody wants.
+pub(crate) unsafe fn madvise(address: usize, bytes: usize, advice: i32) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { syscall(libc::SYS_madvise, [address, bytes, advice as usize, 0, 0, 0]) }
+}
+
+/// `mremap(2)`.
+///
+/// # Safety
+/// What lies in the old range moves, what lies in a fixed new range goes.
+pub(crate) unsafe fn mremap(old: usize, old_bytes: usize, new_bytes: usize, flags: i32, new: usize) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { syscall(libc::SYS_mremap, [old, old_bytes, new_bytes, flags as usize, new, 0]) }
+}
+
+/// Opens the file at `path`, a C string, read-only or as `flags` say.
+///
+/// # Safety
+/// `path` has to point to a C string.
+pub(crate) unsafe fn open(path: *const libc::c_char, flags: i32) -> Raw {
+    // SAFETY: the caller's word.
+    unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// Reads up to `buffer.len()` bytes at `offset`.
+pub(crate) fn pread(fd: i32, buffer: &mut [u8], offset: usize) -> Raw {
+    // SAFETY: the kernel writes inside the buffer only.
+    unsafe {
+        syscall(libc::SYS_pread64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), offset, 0, 0])
+    }
+}
+
+/// Closes a descriptor of the agent's own.
+pub(crate) fn close(fd: i32) {
+    // SAFETY: only descriptors that the agent opened come here.
+    unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// The process id, straight from the kernel.
+pub(crate) fn getpid() -> u32 {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// The parent's process id.
+pub(crate) fn getppid() -> u32 {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { syscall(libc::SYS_getppid, [0; 6]) as u32 }
+}

@@ -1,0 +1,232 @@
+//! What happens when the agent is loaded: before any constructor, before any thread.
+
+#![allow(unsafe_code, reason = "runs as a constructor, maps the session")]
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
+
+use crate::elf::{self, Object};
+use crate::state::{self, RESERVED, TABLE, establish};
+use crate::table::{GRANULE, GRANULES, PAGE, State};
+use crate::{demote, entries, environment, heap, patch, place, raw};
+
+/// Where the region may begin. Far from where Linux puts programs and libraries, above every heap: libc's allocator
+/// takes a break that moves down for corruption.
+#[cfg(target_arch = "x86_64")]
+const BASES: [usize; 3] = [0x6000_0000_0000, 0x6800_0000_0000, 0x5800_0000_0000];
+#[cfg(target_arch = "aarch64")]
+const BASES: [usize; 3] = [0xc000_0000_0000, 0xd000_0000_0000, 0xb800_0000_0000];
+
+const GIB: usize = 1 << 30;
+
+/// The constructor.
+///
+/// # Safety
+/// Called by the loader alone, with the process's own vectors.
+pub(crate) unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, envp: *mut *mut c_char) {
+    // SAFETY: the loader passes the environment before anybody else has seen it.
+    let Some(path) = (unsafe { environment::take(envp) }) else { return };
+    let Some(session) = open_session(path) else { return };
+    let slot = session.claim();
+    state::attach(session, slot);
+    let phase = match serve(&session.config, argv) {
+        Ok(()) => Phase::Serving,
+        Err(reason) => {
+            if let Some(slot) = slot {
+                slot.dormant.store(reason as u32, SeqCst);
+            }
+            Phase::Dormant
+        }
+    };
+    if let Some(slot) = slot {
+        introduce(slot, phase);
+    }
+}
+
+fn introduce(slot: &ProcessSlot, phase: Phase) {
+    slot.parent.store(raw::getppid(), Relaxed);
+    slot.base.store(state::base() as u64, Relaxed);
+    slot.limit.store(if state::base() == 0 { 0 } else { state::limit() as u64 }, Relaxed);
+    slot.phase.store(phase as u32, SeqCst);
+    slot.pid.store(raw::getpid(), SeqCst);
+}
+
+fn open_session(path: &CStr) -> Option<&'static Session> {
+    // SAFETY: a C string.
+    let fd = unsafe { raw::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if raw::failed(fd) {
+        return None;
+    }
+    // SAFETY: no address is named, so nothing that exists is touched.
+    let mapped =
+        unsafe { raw::mmap(0, size_of::<Session>(), place::READ_WRITE, libc::MAP_SHARED, fd as c_int, 0) };
+    raw::close(fd as c_int);
+    if raw::failed(mapped) {
+        return None;
+    }
+    // SAFETY: mapped for the life of the process; the supervisor sized the file before it told its path, and all that
+    // changes in a session is atomic.
+    let session = unsafe { &*core::ptr::with_exposed_provenance::<Session>(mapped.cast_unsigned()) };
+    session.check().ok().map(|()| session)
+}
+
+fn serve(config: &Config, argv: *const *const c_char) -> Result<(), Dormant> {
+    remember_loader();
+    let libc = elf::find(c"libc.so.6").ok_or(Dormant::Entries)?;
+    if !patch::redirect(&libc, &entries::execution()) {
+        return Err(Dormant::Entries);
+    }
+    if config.process().is_some_and(|name| !is_called(name, argv)) {
+        return Err(Dormant::OtherName);
+    }
+    // SAFETY: reads the kernel's own word on the page size.
+    if unsafe { libc::getauxval(libc::AT_PAGESZ) } != PAGE as u64 {
+        return Err(Dormant::PageSize);
+    }
+    if [c"__asan_init", c"__tsan_init", c"__msan_init"].into_iter().any(elf::any_defines) {
+        return Err(Dormant::Sanitizer);
+    }
+    let base = free_range().ok_or(Dormant::NoRange)?;
+    let kind = config.page_kind().unwrap_or(PageKind::Thp);
+    establish(base, kind, config.prefault != 0, memory_bytes());
+    forbid_unsafe_hugetlb();
+    reserve(usize::try_from(config.reserve_bytes).unwrap_or(usize::MAX));
+    take_over(&libc)
+}
+
+fn take_over(libc: &Object) -> Result<(), Dormant> {
+    if !patch::redirect(libc, &entries::memory()) || !entries::adopt_libc(libc, heap::start()) {
+        return Err(Dormant::Entries);
+    }
+    // SAFETY: both are functions for the life of the process.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
+    Ok(())
+}
+
+fn forbid_unsafe_hugetlb() {
+    if matches!(state::kind(), PageKind::Hugetlb2m | PageKind::Hugetlb1g) && !demote::allowed() {
+        state::forbid_hugetlb();
+    }
+}
+
+unsafe extern "C" fn before_fork() {
+    demote::before_fork();
+}
+
+/// The child counts in a slot of its own.
+unsafe extern "C" fn after_fork() {
+    let Some(session) = state::session() else { return };
+    let slot = session.claim();
+    state::set_slot(slot);
+    if let Some(slot) = slot {
+        introduce(slot, Phase::Serving);
+    }
+}
+
+/// The program leaves by `exit`: the supervisor may look at its memory a last time.
+pub(crate) extern "C" fn finish() {
+    let (Some(session), Some(slot)) = (state::session(), state::slot()) else { return };
+    let (serving, leaving) = (Phase::Serving as u32, Phase::Leaving as u32);
+    if session.config.watched == 0 || slot.phase.compare_exchange(serving, leaving, SeqCst, SeqCst).is_err() {
+        return;
+    }
+    session.attention.fetch_add(1, SeqCst);
+    futex(&session.attention, libc::FUTEX_WAKE, 1, None);
+    let patience = libc::timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+    futex(&slot.phase, libc::FUTEX_WAIT, leaving, Some(&patience));
+}
+
+fn futex(word: &AtomicU32, operation: c_int, value: u32, timeout: Option<&libc::timespec>) {
+    let timeout = timeout.map_or(0, |timeout| core::ptr::from_ref(timeout) as usize);
+    let arguments = [word.as_ptr() as usize, operation as usize, value as usize, timeout, 0, 0];
+    // SAFETY: the word is in the mapped session; the call reads it and sleeps or wakes.
+    unsafe { raw::syscall(libc::SYS_futex, arguments) };
+}
+
+/// Whether the running program's file, or the name it was called by, is `name`.
+fn is_called(name: &[u8], argv: *const *const c_char) -> bool {
+    let mut path = [0u8; 1024];
+    let arguments = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, path.as_mut_ptr() as usize];
+    // SAFETY: the kernel writes at most the buffer's length.
+    let read = unsafe {
+        raw::syscall(libc::SYS_readlinkat, [arguments[0], arguments[1], arguments[2], path.len(), 0, 0])
+    };
+    let file = path.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
+    // SAFETY: the loader's vector: its first entry is null or a C string.
+    let called = unsafe { (*argv).as_ref() }.map_or(&[][..], |text| unsafe { CStr::from_ptr(text) }.to_bytes());
+    [file, called].into_iter().any(|path| path.rsplit(|&byte| byte == b'/').next() == Some(name))
+}
+
+unsafe extern "C" fn note_loader(info: *mut libc::dl_phdr_info, _size: usize, _: *mut core::ffi::c_void) -> c_int {
+    // SAFETY: the linker's record, lent for the call; its first object is the main program.
+    let info = unsafe { &*info };
+    // SAFETY: as many headers as the record says.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    if let Some(header) = headers.iter().find(|header| header.p_type == libc::PT_INTERP) {
+        let address = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        environment::remember_loader(core::ptr::with_exposed_provenance(address));
+    }
+    1
+}
+
+fn remember_loader() {
+    // SAFETY: the callback keeps nothing of the record but a pointer into the main program's own segment.
+    unsafe { libc::dl_iterate_phdr(Some(note_loader), core::ptr::null_mut()) };
+}
+
+/// A base from which the whole range is free. Random, as every other part of the address space is, unless the
+/// process asked for fixed addresses.
+fn free_range() -> Option<usize> {
+    // SAFETY: reads the process's own persona; 0xffffffff changes nothing.
+    let persona = unsafe { raw::syscall(libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0]) };
+    let fixed = persona & libc::ADDR_NO_RANDOMIZE as isize != 0;
+    let slide = if fixed { 0 } else { random() % 1024 * GIB };
+    BASES.into_iter().map(|base| base + slide).find(|&base| is_free(base))
+}
+
+fn random() -> usize {
+    // SAFETY: the kernel puts sixteen random bytes there for each process.
+    unsafe {
+        let bytes = libc::getauxval(libc::AT_RANDOM) as *const [u8; 8];
+        if bytes.is_null() { 0 } else { usize::from_le_bytes(*bytes) }
+    }
+}
+
+fn is_free(base: usize) -> bool {
+    let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: NOREPLACE never takes the place of a mapping.
+    let result = unsafe { raw::map_anonymous(base, GRANULES * GRANULE, libc::PROT_NONE, flags) };
+    if !raw::failed(result) {
+        // SAFETY: what this function just mapped.
+        unsafe { raw::munmap(result.cast_unsigned(), GRANULES * GRANULE) };
+    }
+    // A limit on addresses forbids the trial, not the region, which is mapped piece by piece.
+    result == base.cast_signed() || result == -(libc::ENOMEM as isize)
+}
+
+fn memory_bytes() -> usize {
+    let mut info = core::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills the record; zeroed is a valid one.
+    let info = unsafe {
+        raw::syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
+        info.assume_init()
+    };
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+}
+
+/// Maps the first `bytes` of the region and leaves the addresses behind to the heap. What the pool or a limit refuses
+/// is halved until it fits.
+fn reserve(bytes: usize) {
+    let heap = memory_bytes().next_power_of_two().div_ceil(GRANULE).min(GRANULES / 4);
+    let mut granules = bytes.div_ceil(GRANULE).min(GRANULES / 2);
+    TABLE.set_low(heap.max(granules));
+    let idle = if state::kind() == PageKind::Hugetlb2m { State::ReservedHuge } else { State::Reserved };
+    while granules > 0 && !place::map_reserve(state::base(), granules * GRANULE, idle) {
+        granules /= 2;
+    }
+    (0..granules).for_each(|granule| TABLE.set_state(granule, idle));
+    RESERVED.store(granules, SeqCst);
+}

@@ -1,0 +1,162 @@
+//! The agent's only state: the table, where the region lies, what was asked, where to count.
+//!
+//! Everything is atomic and nothing is locked: calls come from any thread, from signal handlers, and from children
+//! whose parent forked in the middle of a call.
+
+#![allow(unsafe_code, reason = "pointers to the mapped session and to mapped page bits become references here")]
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+
+use fieldstone_wire::{Outside, PageKind, ProcessSlot, Session};
+
+use crate::raw;
+use crate::table::{Chunk, GRANULE, GRANULES, PAGE, State, Table};
+
+/// Who has which address.
+pub(crate) static TABLE: Table = Table::new();
+
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
+static PREFAULT: AtomicBool = AtomicBool::new(false);
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+static SLOT: AtomicPtr<ProcessSlot> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Granules of the region that `--reserve` mapped; they stay mapped when they are given back.
+pub(crate) static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets where the region begins and what memory in it shall lie on. `memory` is the machine's, in bytes.
+pub(crate) fn establish(base: usize, kind: PageKind, prefault: bool, memory: usize) {
+    KIND.store(kind as u32, SeqCst);
+    PREFAULT.store(prefault, SeqCst);
+    MEMORY.store(memory, SeqCst);
+    BASE.store(base, SeqCst);
+}
+
+/// The page kind that was asked for, or that a missing mechanism left.
+pub(crate) fn kind() -> PageKind {
+    PageKind::from_code(KIND.load(SeqCst)).unwrap_or(PageKind::Thp)
+}
+
+/// Whether hugetlb was asked for but cannot be used safely.
+pub(crate) fn hugetlb_forbidden() -> bool {
+    FORBIDDEN.load(SeqCst)
+}
+
+/// Hugetlb was asked for and is not used: transparent pages serve instead, and are counted.
+pub(crate) fn forbid_hugetlb() {
+    FORBIDDEN.store(true, SeqCst);
+    set_kind(PageKind::Thp);
+}
+
+/// From now on, memory is asked on `kind`.
+pub(crate) fn set_kind(kind: PageKind) {
+    KIND.store(kind as u32, SeqCst);
+}
+
+/// Whether memory is touched when it is mapped.
+pub(crate) fn prefault() -> bool {
+    PREFAULT.load(SeqCst)
+}
+
+/// The machine's memory in bytes.
+pub(crate) fn memory_bytes() -> usize {
+    MEMORY.load(SeqCst)
+}
+
+/// First address of the region.
+pub(crate) fn base() -> usize {
+    BASE.load(SeqCst)
+}
+
+/// First address past the region.
+pub(crate) fn limit() -> usize {
+    base() + GRANULES * GRANULE
+}
+
+/// Whether `address` lies in the region.
+pub(crate) fn contains(address: usize) -> bool {
+    (base()..limit()).contains(&address)
+}
+
+/// Whether some of the range lies in the region.
+pub(crate) fn touches(address: usize, bytes: usize) -> bool {
+    address < limit() && address.saturating_add(bytes) > base()
+}
+
+/// The address of a granule.
+pub(crate) fn address_of(granule: usize) -> usize {
+    base() + granule * GRANULE
+}
+
+/// The granule of an address of the region.
+pub(crate) fn granule_of(address: usize) -> usize {
+    (address - base()) / GRANULE
+}
+
+/// The page within its granule.
+pub(crate) fn page_of(address: usize) -> usize {
+    (address - base()) % GRANULE / PAGE
+}
+
+/// The state a granule takes when it is given back.
+pub(crate) fn idle_state(granule: usize) -> State {
+    match (granule < RESERVED.load(SeqCst), kind()) {
+        (false, _) => State::Free,
+        (true, PageKind::Hugetlb2m) => State::ReservedHuge,
+        (true, _) => State::Reserved,
+    }
+}
+
+/// Page bits that live at `address`, zeroed memory mapped by [`map_chunk`] and never unmapped.
+pub(crate) fn chunk(address: usize) -> &'static Chunk {
+    // SAFETY: only addresses that `map_chunk` returned are stored in the table; they are page-aligned, hold a whole
+    // `Chunk`, stay mapped for the life of the process, and all zeroes are a valid value of its atomics.
+    unsafe { &*core::ptr::with_exposed_provenance::<Chunk>(address) }
+}
+
+/// Maps zeroed memory for one chunk, outside the region.
+pub(crate) fn map_chunk() -> Option<usize> {
+    let read_write = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: no address is named, so nothing that exists is touched.
+    let mapped = unsafe { raw::map_anonymous(0, size_of::<Chunk>(), read_write, libc::MAP_NORESERVE) };
+    (!raw::failed(mapped)).then_some(mapped.cast_unsigned())
+}
+
+/// Remembers the mapped session and this process's slot.
+pub(crate) fn attach(session: &'static Session, slot: Option<&'static ProcessSlot>) {
+    SESSION.store(core::ptr::from_ref(session).cast_mut(), SeqCst);
+    set_slot(slot);
+}
+
+/// The mapped session.
+pub(crate) fn session() -> Option<&'static Session> {
+    // SAFETY: null or a session that is mapped for the life of the process; everything that changes in it is atomic.
+    unsafe { SESSION.load(SeqCst).as_ref() }
+}
+
+/// Counts go here from now on.
+pub(crate) fn set_slot(slot: Option<&'static ProcessSlot>) {
+    SLOT.store(slot.map_or(core::ptr::null_mut(), |slot| core::ptr::from_ref(slot).cast_mut()), SeqCst);
+}
+
+/// This process's slot; `None` when the session's slots ran out.
+pub(crate) fn slot() -> Option<&'static ProcessSlot> {
+    // SAFETY: null or a slot of the session, which is mapped for the life of the process.
+    unsafe { SLOT.load(SeqCst).as_ref() }
+}
+
+/// Counts bytes given from the region.
+pub(crate) fn count_served(bytes: usize) {
+    if let Some(slot) = slot() {
+        slot.served(bytes);
+    }
+}
+
+/// Counts bytes under a reason.
+pub(crate) fn count(reason: Outside, bytes: usize) {
+    if let Some(slot) = slot() {
+        slot.outside(reason, bytes);
+    }
+}

@@ -1,0 +1,45 @@
+//! Sizes on the command line: `64M`, `2G`, `1.5GiB`.
+
+/// Reads a size in bytes; K, M, G and T are powers of 1024.
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("unknown unit {unit:?}; sizes are like 64M or 2G")),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let too_large = || "larger than any memory".to_owned();
+    let whole: u64 = whole.parse().map_err(|_| "a size is a number and a unit, like 64M or 2G".to_owned())?;
+    let whole = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
+    if fraction.is_empty() {
+        return Ok(whole);
+    }
+    let digits: u64 = fraction.parse().map_err(|_| "at most nineteen digits after the point".to_owned())?;
+    let scale = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(u32::MAX).min(19));
+    let part = (u128::from(digits) << shift) / scale;
+    whole.checked_add(u64::try_from(part).map_err(|_| too_large())?).ok_or_else(too_large)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("64k", 65536), ("2G", 2 << 30), ("1.5GiB", 3 << 29), ("1TB", 1 << 40)] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "G", "-1", "2X", "1e9", "99999999T", "1.2.3G"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

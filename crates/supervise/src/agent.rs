@@ -1,0 +1,115 @@
+//! Where the agent's file lies.
+//!
+//! The command carries the agent's bytes (see the `build.rs` of the command). The loader needs a file, so they are put
+//! in place once, atomically, under a name that holds a hash of them: two versions never meet, two processes that do it
+//! at once end with the same file.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// The region agent, placed where the dynamic loader can take it from.
+#[derive(Clone, Debug)]
+pub struct AgentFile {
+    path: PathBuf,
+}
+
+impl AgentFile {
+    /// Puts `bytes` in place: in `$FIELDSTONE_AGENT_DIR`, else in the user's cache directory, else in a private
+    /// directory below the temporary one.
+    ///
+    /// # Errors
+    /// [`Error::Agent`] when none of them can be written, or the loader could not read their path.
+    pub fn place(bytes: &[u8]) -> Result<Self> {
+        let name = format!("region-{:016x}.so", hash(bytes));
+        let mut why = String::new();
+        for directory in directories() {
+            match place_in(&directory, &name, bytes) {
+                Ok(path) => return Ok(Self { path }),
+                Err(problem) => why = format!("{}: {problem}", directory.display()),
+            }
+        }
+        Err(Error::Agent { why })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn directories() -> Vec<PathBuf> {
+    if let Some(named) = std::env::var_os("FIELDSTONE_AGENT_DIR") {
+        return vec![PathBuf::from(named)];
+    }
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let uid = rustix::process::getuid().as_raw();
+    let temporary = std::env::temp_dir().join(format!("fieldstone-{uid}"));
+    cache.into_iter().map(|cache| cache.join("fieldstone")).chain([temporary]).collect()
+}
+
+fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<PathBuf, String> {
+    let path = directory.join(name);
+    // LD_PRELOAD is a list: the loader splits it at these, and knows no way to quote them.
+    if !directory.is_absolute() || path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
+        return Err("the loader needs an absolute path without spaces and colons".to_owned());
+    }
+    let text = |error: std::io::Error| error.to_string();
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(text)?;
+    let owner = fs::metadata(directory).map_err(text)?.uid();
+    if owner != rustix::process::getuid().as_raw() && owner != 0 {
+        return Err("it belongs to another user, who could replace what is loaded".to_owned());
+    }
+    if fs::read(&path).is_ok_and(|there| there == bytes) {
+        return Ok(path);
+    }
+    let partial = directory.join(format!("{name}.{}", std::process::id()));
+    let written = write_whole(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.map_err(text)?;
+    Ok(path)
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_placed_once_and_mended_if_broken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = place_in(directory.path(), "region.so", b"agent").unwrap();
+        let first = fs::metadata(&path).unwrap().ino();
+        assert_eq!(place_in(directory.path(), "region.so", b"agent").unwrap(), path);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first, "a good file is left alone");
+        fs::write(&path, "cut off").unwrap();
+        place_in(directory.path(), "region.so", b"agent").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"agent");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no partial file stays");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(place_in(&directory.path().join("with space"), "a.so", b"").is_err());
+        assert!(place_in(&directory.path().join("with:colon"), "a.so", b"").is_err());
+        assert!(place_in(Path::new("relative"), "a.so", b"").is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! One look at a process: how much memory, under which permissions, on which pages, in the region or not.
+//!
+//! The kernel's tables are the only source: `smaps` always, frame numbers and flags (exact folio sizes, physical
+//! contiguity) where this user may see them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fieldstone_report::{Contiguity, FootprintPoint, PageShare, PermissionShare};
+use fieldstone_sys::pagemap::{self, Frames, Placement};
+use fieldstone_sys::smaps::{self, Mapping};
+
+use crate::error::Result;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What one look saw.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Look {
+    /// The sums; its time is not set.
+    pub(crate) point: FootprintPoint,
+    pub(crate) permissions: Vec<PermissionShare>,
+    /// Private anonymous read-write memory in the region, and elsewhere: mapped bytes.
+    pub(crate) inside_bytes: u64,
+    pub(crate) outside_bytes: u64,
+    /// Ranges of the region that hold something.
+    resident: Vec<Range<u64>>,
+    /// The region's pages as `smaps` tells them.
+    pages: Vec<PageShare>,
+}
+
+/// The region's pages, as exactly as this user may know.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pages {
+    pub(crate) shares: Vec<PageShare>,
+    pub(crate) source: &'static str,
+    pub(crate) contiguity: Option<Contiguity>,
+}
+
+/// Looks at process `pid`, whose region is `region`.
+pub(crate) fn look(pid: u32, region: &Range<u64>) -> Result<Look> {
+    let mut look = Look::default();
+    let mut permissions = BTreeMap::<String, (u64, u64)>::new();
+    let mut pages = BTreeMap::<&'static str, u64>::new();
+    for mapping in smaps::read(pid)? {
+        let resident = resident(&mapping);
+        add(&mut look.point, &mapping, resident);
+        let share = permissions.entry(words(&mapping)).or_default();
+        share.0 += mapping.end - mapping.start;
+        share.1 += resident;
+        if !is_private_rw(&mapping) {
+            continue;
+        }
+        let inside = region.contains(&mapping.start);
+        *(if inside { &mut look.inside_bytes } else { &mut look.outside_bytes }) += mapping.end - mapping.start;
+        if inside && resident > 0 {
+            look.resident.push(mapping.start..mapping.end);
+            count_pages(&mut pages, &mapping, resident);
+        }
+    }
+    let permission = |(permission, (bytes, resident_bytes))| PermissionShare { permission, bytes, resident_bytes };
+    look.permissions = permissions.into_iter().map(permission).collect();
+    look.pages = shares(pages);
+    Ok(look)
+}
+
+impl Look {
+    /// The pages under the region. Costs up to a tenth of a second for each 2 GiB on small pages.
+    pub(crate) fn pages(&self, pid: u32) -> Pages {
+        match pagemap::read(pid, &self.resident) {
+            Ok(Placement::Exact(frames)) => exact(&frames),
+            _ => Pages { shares: self.pages.clone(), source: "smaps", contiguity: None },
+        }
+    }
+}
+
+fn resident(mapping: &Mapping) -> u64 {
+    mapping.resident_bytes + mapping.hugetlb_private_bytes + mapping.hugetlb_shared_bytes
+}
+
+fn is_private_rw(mapping: &Mapping) -> bool {
+    mapping.is_private_anonymous() && mapping.permissions.read && mapping.permissions.write && !mapping.permissions.execute
+}
+
+fn words(mapping: &Mapping) -> String {
+    let flag = |set, letter| if set { letter } else { '-' };
+    let permissions = mapping.permissions;
+    [flag(permissions.read, 'r'), flag(permissions.write, 'w'), flag(permissions.execute, 'x')].iter().collect()
+}
+
+fn add(point: &mut FootprintPoint, mapping: &Mapping, resident: u64) {
+    point.resident_bytes += resident;
+    point.swap_bytes += mapping.swap_bytes;
+    let hugetlb = resident - mapping.resident_bytes;
+    let giant = mapping.kernel_page_bytes >= GIB;
+    point.huge_1g_bytes += if giant { hugetlb } else { 0 };
+    point.huge_2m_bytes += mapping.anon_huge_bytes + if giant { 0 } else { hugetlb };
+    point.small_bytes += mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
+}
+
+fn count_pages(pages: &mut BTreeMap<&'static str, u64>, mapping: &Mapping, resident: u64) {
+    let hugetlb = resident - mapping.resident_bytes;
+    let hugetlb_kind = if mapping.kernel_page_bytes >= GIB { "hugetlb-1g" } else { "hugetlb" };
+    *pages.entry(hugetlb_kind).or_default() += hugetlb;
+    *pages.entry("thp").or_default() += mapping.anon_huge_bytes;
+    *pages.entry("smaller").or_default() += mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
+}
+
+fn shares(pages: BTreeMap<&'static str, u64>) -> Vec<PageShare> {
+    let share = |(kind, bytes): (&str, u64)| PageShare { kind: kind.to_owned(), bytes };
+    pages.into_iter().filter(|&(_, bytes)| bytes > 0).map(share).collect()
+}
+
+fn exact(frames: &Frames) -> Pages {
+    let share = |folio: &pagemap::FolioBytes| PageShare { kind: folio_name(folio), bytes: folio.bytes };
+    let runs = &frames.runs;
+    let contiguity = Contiguity {
+        longest_run_bytes: runs.longest_bytes,
+        median_run_bytes: runs.median_bytes,
+        runs: runs.count,
+    };
+    Pages {
+        shares: frames.folios.iter().map(share).collect(),
+        source: "pagemap+kpageflags",
+        contiguity: Some(contiguity),
+    }
+}
+
+fn folio_name(folio: &pagemap::FolioBytes) -> String {
+    match (folio.folio_bytes, folio.hugetlb) {
+        (GIB, true) => "hugetlb-1g".to_owned(),
+        (_, true) => "hugetlb".to_owned(),
+        (bytes, false) if bytes == 2 * MIB => "thp".to_owned(),
+        (bytes, false) if bytes <= 4096 => "4k".to_owned(),
+        (bytes, false) if bytes >= MIB => format!("folio-{}m", bytes / MIB),
+        (bytes, false) => format!("folio-{}k", bytes >> 10),
+    }
+}

@@ -1,0 +1,169 @@
+//! Our end of the record that injected processes share with us.
+//!
+//! A memfd, reached by them as `/proc/PID/fd/N` of ours: no file to leave behind, no descriptor for them to inherit,
+//! and nothing to be reached once we are gone.
+
+#![allow(unsafe_code, reason = "maps the shared session")]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use fieldstone_wire::{BUILD, Config, MAGIC, NAME_BYTES, PageKind, Session};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+
+use crate::error::{Error, Result};
+
+/// What is asked of the region.
+#[derive(Clone, Debug)]
+pub struct RegionOptions {
+    /// The pages it shall lie on.
+    pub pages: PageKind,
+    /// Bytes mapped at the start of each process.
+    pub reserve_bytes: u64,
+    /// Whether memory is touched when it is mapped.
+    pub prefault: bool,
+    /// The only process to serve, by its file's name; all if there is none.
+    pub process: Option<String>,
+}
+
+impl RegionOptions {
+    /// A region on pages of `kind`, with nothing else asked.
+    #[must_use]
+    pub const fn on(pages: PageKind) -> Self {
+        Self { pages, reserve_bytes: 0, prefault: false, process: None }
+    }
+}
+
+/// A session that this process made.
+#[derive(Debug)]
+pub struct SharedSession {
+    memory: NonNull<Session>,
+    file: OwnedFd,
+}
+
+// SAFETY: everything that changes in a session after its making is atomic.
+unsafe impl Send for SharedSession {}
+// SAFETY: as above.
+unsafe impl Sync for SharedSession {}
+
+impl SharedSession {
+    /// Makes a session. With `watched`, processes that leave wait to be looked at (see [`Self::wait`]).
+    ///
+    /// # Errors
+    /// [`Error::System`] where there is no memory or no descriptor; a process name of 64 bytes or more.
+    pub fn create(options: &RegionOptions, watched: bool) -> Result<Self> {
+        let mut process = [0; NAME_BYTES];
+        if let Some(name) = &options.process {
+            let too_long = || Error::System { operation: "use the process name", source: std::io::ErrorKind::InvalidInput.into() };
+            let room = process.get_mut(..name.len()).filter(|room| room.len() < NAME_BYTES).ok_or_else(too_long)?;
+            room.copy_from_slice(name.as_bytes());
+        }
+        let file = rustix::fs::memfd_create("fieldstone-session", MemfdFlags::CLOEXEC)
+            .map_err(|errno| Error::system("make the session")(errno.into()))?;
+        let bytes = size_of::<Session>();
+        rustix::fs::ftruncate(&file, bytes as u64).map_err(|errno| Error::system("size the session")(errno.into()))?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is named, so nothing that exists is touched.
+        let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
+        let mapped = mapped.map_err(|errno| Error::system("map the session")(errno.into()))?;
+        let memory = NonNull::new(mapped.cast::<Session>()).ok_or_else(|| Error::system("map the session")(std::io::ErrorKind::OutOfMemory.into()))?;
+        let config = Config {
+            page_kind: options.pages as u32,
+            prefault: u32::from(options.prefault),
+            watched: u32::from(watched),
+            reserve_bytes: options.reserve_bytes,
+            process,
+        };
+        // SAFETY: just mapped, page-aligned, as long as a session, and not yet told to anybody; zeroed atomics are valid.
+        unsafe {
+            (*memory.as_ptr()).config = config;
+            (*memory.as_ptr()).build = BUILD;
+            (*memory.as_ptr()).magic = MAGIC;
+        }
+        Ok(Self { memory, file })
+    }
+
+    /// The shared record.
+    #[must_use]
+    pub fn record(&self) -> &Session {
+        // SAFETY: mapped until `self` is dropped; only atomics in it change.
+        unsafe { self.memory.as_ref() }
+    }
+
+    /// The path by which another process of this user opens it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Waits until a process wants to be looked at, or `timeout` has passed. `seen` is the count of the last call.
+    pub fn wait(&self, seen: u32, timeout: Duration) -> u32 {
+        let word = &self.record().attention;
+        let timeout = futex::Timespec::try_from(timeout).ok();
+        // A wake-up, a time-out, a signal and a count that has moved on all mean: look.
+        let _ = futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref());
+        word.load(SeqCst)
+    }
+
+    /// Ends a [`Self::wait`] of another thread of ours.
+    pub fn call_attention(&self) {
+        let word = &self.record().attention;
+        word.fetch_add(1, SeqCst);
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
+    }
+
+    /// Lets a process go that waits with `phase` in its slot.
+    pub fn release(&self, phase: &std::sync::atomic::AtomicU32) {
+        phase.store(fieldstone_wire::Phase::Sampled as u32, SeqCst);
+        // Nobody waiting is as good as somebody woken.
+        let _ = futex::wake(phase, futex::Flags::empty(), 64);
+    }
+}
+
+impl Drop for SharedSession {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours alone, and the borrow of `record` ends with `self`.
+        unsafe {
+            let _ = rustix::mm::munmap(self.memory.as_ptr().cast(), size_of::<Session>());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_whole_when_its_path_is_opened() {
+        let mut options = RegionOptions::on(PageKind::Hugetlb2m);
+        options.process = Some("redis-server".to_owned());
+        let session = SharedSession::create(&options, true).unwrap();
+        assert_eq!(std::fs::metadata(session.path()).unwrap().len(), size_of::<Session>() as u64);
+        let record = session.record();
+        assert_eq!(record.check(), Ok(()));
+        assert_eq!(record.config.page_kind(), Some(PageKind::Hugetlb2m));
+        assert_eq!(record.config.process(), Some(&b"redis-server"[..]));
+        assert_eq!(record.claimed_slots().count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_does_not_fit_is_refused() {
+        let mut options = RegionOptions::on(PageKind::Thp);
+        options.process = Some("n".repeat(NAME_BYTES));
+        assert!(SharedSession::create(&options, false).is_err());
+        options.process = Some("n".repeat(NAME_BYTES - 1));
+        assert!(SharedSession::create(&options, false).is_ok());
+    }
+
+    #[test]
+    fn waiting_ends_by_attention_and_by_time() {
+        let session = SharedSession::create(&RegionOptions::on(PageKind::Thp), true).unwrap();
+        assert_eq!(session.wait(0, Duration::from_millis(1)), 0);
+        session.record().attention.fetch_add(1, SeqCst);
+        assert_eq!(session.wait(0, Duration::from_secs(3600)), 1, "a count that moved on does not sleep");
+    }
+}

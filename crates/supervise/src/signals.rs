@@ -1,0 +1,128 @@
+//! Signals, on our side: passed on in `run`, turned into an orderly end in `profile`.
+
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
+use std::thread::spawn;
+
+use fieldstone_sys::process::Ended;
+use signal_hook::consts::signal::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::{Signals, SignalsInfo, exfiltrator::WithOrigin};
+
+use crate::error::{Error, Result};
+use crate::outcome;
+
+/// Passes signals on to a program that runs in the foreground.
+#[derive(Debug)]
+pub struct Forward {
+    signals: SignalsInfo<WithOrigin>,
+}
+
+impl Forward {
+    /// Takes over the signals that a user or a service manager sends. To be called before the program is started, so
+    /// that none is lost.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel refuses.
+    pub fn prepare() -> Result<Self> {
+        let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
+        let signals = SignalsInfo::<WithOrigin>::new(all).map_err(Error::system("take over the signals"))?;
+        Ok(Self { signals })
+    }
+
+    /// Waits for process `pid` to end, and passes on what is sent to us meanwhile. What the terminal sends (Ctrl-C)
+    /// has reached the program by itself, since it is in the same process group.
+    pub(crate) fn until_end(
+        mut self, pid: u32, wait: impl Fn(Option<u32>, bool) -> fieldstone_sys::Result<Option<Ended>>,
+    ) -> Result<ExitStatus> {
+        let handle = self.signals.handle();
+        let thread = spawn(move || {
+            for origin in &mut self.signals {
+                // A process that sent it is named; the terminal's driver is none.
+                if origin.process.is_some() {
+                    send(pid, origin.signal);
+                }
+            }
+        });
+        let ended = wait(Some(pid), true);
+        handle.close();
+        let _ = thread.join();
+        let gone = || Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid });
+        Ok(ended?.ok_or_else(gone)?.status)
+    }
+}
+
+/// Sends a signal to a process, or with [`send_group`] to its whole group. One that has ended needs none.
+pub(crate) fn send(pid: u32, signal: i32) {
+    if let (Some(pid), Some(signal)) = (process(pid), number(signal)) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// Sends a signal to the process group that `pid` leads.
+pub(crate) fn send_group(pid: u32, signal: i32) {
+    if let (Some(pid), Some(signal)) = (process(pid), number(signal)) {
+        let _ = rustix::process::kill_process_group(pid, signal);
+    }
+}
+
+fn process(pid: u32) -> Option<rustix::process::Pid> {
+    i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw)
+}
+
+fn number(signal: i32) -> Option<rustix::process::Signal> {
+    rustix::process::Signal::from_named_raw(signal)
+}
+
+/// Notes that the user wants to end, and ends at once what runs in groups of their own.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt {
+    signal: Arc<AtomicI32>,
+    group: Arc<AtomicUsize>,
+}
+
+impl Interrupt {
+    /// Takes over SIGINT, SIGTERM, SIGHUP and SIGQUIT for the rest of this process's life.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel refuses.
+    pub fn listen() -> Result<Self> {
+        let this = Self::default();
+        let taken = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+        let mut signals = Signals::new(taken).map_err(Error::system("take over the signals"))?;
+        let noted = this.clone();
+        spawn(move || {
+            for signal in &mut signals {
+                noted.signal.store(signal, SeqCst);
+                noted.end_group();
+            }
+        });
+        Ok(this)
+    }
+
+    /// The group to end when the user wants to; zero for none. One at a time.
+    pub(crate) fn watch_group(&self, leader: u32) {
+        self.group.store(leader as usize, SeqCst);
+        if self.check().is_err() {
+            self.end_group();
+        }
+    }
+
+    fn end_group(&self) {
+        let leader = self.group.load(SeqCst);
+        if let Ok(leader @ 1..) = u32::try_from(leader) {
+            send_group(leader, libc::SIGKILL);
+        }
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] when the user wants to end.
+    pub fn check(&self) -> Result<()> {
+        match self.signal.load(SeqCst) {
+            0 => Ok(()),
+            number => Err(Error::Interrupted { signal: outcome::signal_name(number), number }),
+        }
+    }
+}

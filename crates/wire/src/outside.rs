@@ -1,0 +1,90 @@
+//! Why a piece of a program's private anonymous memory lies outside the region, or inside on pages of another kind.
+
+/// A reason, as counted by the agent and told in every report. The number is its place in the slot's counters.
+#[repr(usize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// `MAP_STACK` or `MAP_GROWSDOWN`: a thread's stack.
+    Stack = 0,
+    /// The program named the address (`MAP_FIXED`), and it is not in the region.
+    Fixed,
+    /// The program asked for an address nearby; it may check that it got it.
+    Hint,
+    /// `MAP_32BIT`: the low 2 GiB.
+    Low32,
+    /// `MAP_NORESERVE` and larger than the machine's memory: sparse by intention.
+    Giant,
+    /// The program asked for hugetlb pages by itself.
+    OwnHugetlb,
+    /// Executable memory of a code generator.
+    Executable,
+    /// A flag whose meaning the region could not keep.
+    OddFlag,
+    /// The region's address range has no room for it.
+    NoRoom,
+    /// The kernel refused it (a limit, no memory); the program's own request went through unchanged or failed alike.
+    Refused,
+    /// Inside the region, but on transparent pages: hugetlb was asked for and the pool had none left.
+    PoolEmpty,
+    /// Inside the region, but on transparent pages: its page-grained use cannot bear hugetlb.
+    PageGrained,
+    /// Inside the region, but on transparent pages: hugetlb cannot be used safely without userfaultfd.
+    NoUserfault,
+    /// Inside the region, moved from hugetlb to transparent pages before a fork.
+    DemotedByFork,
+    /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or mremap.
+    DemotedByCall,
+    /// Inside the region and left on hugetlb although it should have moved: there was no memory for the copy.
+    DemotionFailed,
+}
+
+impl Outside {
+    /// Every reason, in the order of its number.
+    pub const ALL: [Self; 16] = [
+        Self::Stack,
+        Self::Fixed,
+        Self::Hint,
+        Self::Low32,
+        Self::Giant,
+        Self::OwnHugetlb,
+        Self::Executable,
+        Self::OddFlag,
+        Self::NoRoom,
+        Self::Refused,
+        Self::PoolEmpty,
+        Self::PageGrained,
+        Self::NoUserfault,
+        Self::DemotedByFork,
+        Self::DemotedByCall,
+        Self::DemotionFailed,
+    ];
+
+    /// The words in a report.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Stack => "thread stack",
+            Self::Fixed => "address fixed by the program",
+            Self::Hint => "address hinted by the program",
+            Self::Low32 => "low 32-bit address asked for",
+            Self::Giant => "sparse giant (MAP_NORESERVE, larger than memory)",
+            Self::OwnHugetlb => "the program's own hugetlb",
+            Self::Executable => "executable",
+            Self::OddFlag => "a flag the region cannot keep",
+            Self::NoRoom => "region full",
+            Self::Refused => "refused by the kernel",
+            Self::PoolEmpty => "in the region on transparent pages: hugetlb pool empty",
+            Self::PageGrained => "in the region on transparent pages: page-grained use",
+            Self::NoUserfault => "in the region on transparent pages: userfaultfd is not permitted",
+            Self::DemotedByFork => "moved off hugetlb before a fork",
+            Self::DemotedByCall => "moved off hugetlb for a page-grained call",
+            Self::DemotionFailed => "left on hugetlb: no memory for the copy",
+        }
+    }
+
+    /// Whether the memory is in the region all the same.
+    #[must_use]
+    pub const fn is_inside(self) -> bool {
+        self as usize >= Self::PoolEmpty as usize
+    }
+}

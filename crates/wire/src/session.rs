@@ -1,0 +1,114 @@
+//! The record of a whole run: what is asked, and a slot for each process.
+
+use core::ffi::CStr;
+use core::fmt;
+use core::mem::size_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{PageKind, ProcessSlot};
+
+/// The environment variable that leads an injected process to the session; its value is a path.
+pub const SESSION_VARIABLE: &CStr = c"FIELDSTONE_SESSION";
+
+/// "fieldsto" in the byte order of the machine: the first word of every session.
+pub const MAGIC: u64 = 0x6669_656c_6473_746f;
+
+/// Processes that a session can tell apart; later ones are served, and counted in [`Session::claimed`] alone.
+pub const SLOTS: usize = 1024;
+
+/// Room for the name given by `--process`, its closing zero included.
+pub const NAME_BYTES: usize = 64;
+
+/// Identifies the build: both sides refuse a session of another one.
+pub const BUILD: u64 = fnv1a(env!("CARGO_PKG_VERSION").as_bytes()) ^ (size_of::<Session>() as u64) << 32;
+
+const fn fnv1a(text: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < text.len() {
+        hash = (hash ^ text[at] as u64).wrapping_mul(0x100_0000_01b3);
+        at += 1;
+    }
+    hash
+}
+
+/// What the user asked of the region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// A [`PageKind`].
+    pub page_kind: u32,
+    /// Non-zero: touch memory when it is mapped, not when it is used.
+    pub prefault: u32,
+    /// Non-zero: somebody waits on [`Session::attention`], so a process that leaves may wait to be sampled.
+    pub watched: u32,
+    /// Bytes mapped at the start of each served process.
+    pub reserve_bytes: u64,
+    /// The name of the only process to serve, ended by a zero; empty for every process.
+    pub process: [u8; NAME_BYTES],
+}
+
+impl Config {
+    /// The page kind, or `None` for a number of another version.
+    #[must_use]
+    pub fn page_kind(&self) -> Option<PageKind> {
+        PageKind::from_code(self.page_kind)
+    }
+
+    /// The name of the only process to serve, or `None` for all.
+    #[must_use]
+    pub fn process(&self) -> Option<&[u8]> {
+        let end = self.process.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES);
+        (end > 0).then(|| &self.process[..end])
+    }
+}
+
+/// The shared record of one run.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Session {
+    /// [`MAGIC`], written last.
+    pub magic: u64,
+    /// [`BUILD`] of the writer.
+    pub build: u64,
+    /// What was asked.
+    pub config: Config,
+    /// Grows, and is woken as a futex, each time a process wants to be looked at.
+    pub attention: AtomicU32,
+    /// Slots claimed so far; may pass [`SLOTS`].
+    pub claimed: AtomicU32,
+    /// One for each process.
+    pub slots: [ProcessSlot; SLOTS],
+}
+
+/// A session that this build cannot use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch;
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the session belongs to another build of fieldstone")
+    }
+}
+
+impl Session {
+    /// Whether this build wrote the session.
+    ///
+    /// # Errors
+    /// [`Mismatch`] where the first words differ.
+    pub fn check(&self) -> Result<(), Mismatch> {
+        if self.magic == MAGIC && self.build == BUILD { Ok(()) } else { Err(Mismatch) }
+    }
+
+    /// Claims the next slot, or `None` when all are taken.
+    pub fn claim(&self) -> Option<&ProcessSlot> {
+        let next = self.claimed.fetch_add(1, Ordering::AcqRel);
+        self.slots.get(next as usize)
+    }
+
+    /// The slots claimed so far, in the order of their claim.
+    pub fn claimed_slots(&self) -> impl Iterator<Item = &ProcessSlot> {
+        let claimed = self.claimed.load(Ordering::Acquire) as usize;
+        self.slots[..claimed.min(SLOTS)].iter().filter(|slot| slot.pid.load(Ordering::Acquire) != 0)
+    }
+}
