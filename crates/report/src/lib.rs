@@ -1,1 +1,53 @@
-//! stub
+//! Turns measurements into words, numbers and pictures.
+//!
+//! One way through: a [`Profile`] (what `fieldstone profile` measured) or a [`RunStats`] (what
+//! `fieldstone run --stats` counted) is written as JSON and read back by [`Saved::load`];
+//! [`Summary::of`] draws the statistics and the advice from a profile; `text`, `csv` and `html`
+//! only print what the summary says, with the numbers written by [`quantity`].
+//!
+//! ```text
+//!   profile, footprint, run    the model: plain data, one JSON schema each
+//!   stats                      medians, intervals, shifts: slices of f64 in, estimates out
+//!   summary, advise, advice    what the measurements mean, which advice follows, and its words
+//!   quantity, shell            how a number and how a command are written
+//!   tables                     the cells that terminal and page share
+//!   text, csv, html, plots     where it is shown
+//!   diff                       two profiles side by side
+//! ```
+//!
+//! The crate knows no other of ours: page kinds are plain strings (`"4k"`, `"folio-64k"`, `"thp"`,
+//! `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where nothing can be measured.
+#![forbid(unsafe_code)]
+
+pub mod advice;
+mod advise;
+pub mod csv;
+pub mod diff;
+pub mod error;
+pub mod footprint;
+pub mod html;
+mod plots;
+pub mod profile;
+pub mod quantity;
+pub mod run;
+pub mod saved;
+pub mod shell;
+pub mod stats;
+pub mod summary;
+mod tables;
+pub mod text;
+
+pub use advice::Advice;
+pub use diff::{Change, Diff, KindDiff};
+pub use error::Error;
+pub use footprint::{Footprint, FootprintPoint, PermissionShare};
+pub use profile::{Finding, Kind, Machine, Metric, Profile, Program, Sample};
+pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats};
+pub use saved::Saved;
+pub use summary::{Cost, KindSummary, Summary, Verdict};
+
+#[cfg(test)]
+extern crate self as fieldstone_report;
+#[cfg(test)]
+#[path = "../tests/fixture/mod.rs"]
+mod fixture;

@@ -1,1 +1,31 @@
-//! stub
+//! The only door to Linux: what a process's memory lies on, what the kernel offers, what this machine can do.
+//!
+//! | module | asks |
+//! |---|---|
+//! | [`process`] | a process's figures, its tree, what it inherits, how it ended |
+//! | [`smaps`] | its mappings and how they are mapped |
+//! | [`pagemap`] | the frames under them: folio sizes, contiguity |
+//! | [`huge_pages`] | hugetlb pools and transparent modes |
+//! | [`knob`] | turns a kernel knob and gives it back, come what may |
+//! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
+//! | [`doctor`] | all of that, and a verdict for each command |
+//!
+//! Names are those of the manual pages. Nothing here keeps state, starts a thread or changes the system, [`knob`] and the
+//! setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a system call which
+//! has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs`.
+
+mod cgroup;
+pub mod doctor;
+mod error;
+pub mod huge_pages;
+mod kernel_file;
+pub mod knob;
+pub mod limits;
+pub mod machine;
+pub mod pagemap;
+pub mod perf;
+pub mod process;
+pub mod smaps;
+pub mod userfault;
+
+pub use error::{Error, Result};

@@ -1,8 +1,8 @@
 //! The program's heap: what libc asks of `brk`, at the bottom of the region.
 //!
-//! The heap is mapped a granule at a time, ahead of the break, so that huge pages fit; its first granule stays on
-//! small pages. Memory above a lowered break goes back in whole granules; the rest of the last granule is zeroed,
-//! since a raised break promises zeroes. `brk` has one caller at a time by its nature (`sbrk` reads, then sets).
+//! The heap is mapped to the end of its last granule, ahead of the break, so that huge pages fit; its first granule
+//! stays on small pages. A lowered break unmaps what is above it, to the page; a hugetlb page that keeps a part is
+//! moved to transparent pages first. `brk` has one caller at a time by its nature (`sbrk` reads, then sets).
 
 #![allow(unsafe_code, reason = "maps, unmaps and zeroes the heap")]
 
@@ -10,19 +10,20 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fieldstone_wire::{Outside, PageKind};
 
-use crate::demote::Mapping;
+use crate::demote::{Mapping, make_ordinary};
 use crate::place::{READ_WRITE, own_huge, populate, retire, settle};
 use crate::raw;
-use crate::state::{TABLE, address_of, base, count, count_served, granule_of, kind, limit};
+use crate::state::{TABLE, address_of, base, count, count_served, kind, limit};
 use crate::table::{GRANULE, PAGE, State};
 
 static BREAK: AtomicUsize = AtomicUsize::new(0);
-/// Granules mapped, from the region's base.
+/// First address past what is mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The address at which the heap begins.
 pub(crate) fn start() -> usize {
     BREAK.store(base(), SeqCst);
+    MAPPED.store(base(), SeqCst);
     base()
 }
 
@@ -41,15 +42,21 @@ pub(crate) fn brk(address: usize) -> usize {
     address
 }
 
-/// Maps granules until `address` is covered.
+/// Maps until `address` is covered: what an earlier lowering left of the last granule, then whole granules.
 fn reach(address: usize) -> bool {
-    let wanted = (address - base()).div_ceil(GRANULE);
     let mapped = MAPPED.load(SeqCst);
-    if wanted <= mapped {
+    if address <= mapped {
         return true;
     }
+    let mut next = (mapped - base()).div_ceil(GRANULE);
+    if mapped < address_of(next) {
+        if !back_rest(mapped, address_of(next)) {
+            return false;
+        }
+        MAPPED.store(address_of(next), SeqCst);
+    }
     // Each granule is claimed in the state that it idles in; a run of equal ones is mapped by one call.
-    let mut next = mapped;
+    let wanted = (address - base()).div_ceil(GRANULE);
     while next < wanted {
         let idle = TABLE.state(next);
         let mut end = next + 1;
@@ -61,9 +68,20 @@ fn reach(address: usize) -> bool {
             return false;
         }
         next = end;
-        MAPPED.store(next, SeqCst);
+        MAPPED.store(address_of(next), SeqCst);
     }
     true
+}
+
+/// Maps what a lowered break unmapped of a granule that is still the heap's.
+fn back_rest(start: usize, end: usize) -> bool {
+    // SAFETY: NOREPLACE never takes the place of a mapping.
+    let result = unsafe { raw::map_anonymous(start, end - start, READ_WRITE, libc::MAP_FIXED_NOREPLACE) };
+    let mapped = !raw::failed(result);
+    if mapped && start > address_of(1) {
+        settle(start, end - start, READ_WRITE);
+    }
+    mapped
 }
 
 /// Maps claimed granules, unless the reserve did.
@@ -107,32 +125,28 @@ fn map_huge(address: usize, bytes: usize) -> bool {
 fn lower(address: usize, old: usize) {
     let kept = (address - base()).div_ceil(GRANULE).max(1);
     let mapped = MAPPED.load(SeqCst);
-    for granule in kept..mapped {
+    for granule in kept..(mapped - base()).div_ceil(GRANULE) {
         // SAFETY: the program gave up everything from `address` on.
         unsafe { raw::munmap(address_of(granule), GRANULE) };
         retire(granule);
     }
-    if kept < mapped {
-        MAPPED.store(kept, SeqCst);
+    let mut mapped = mapped.min(address_of(kept));
+    let page = address.next_multiple_of(PAGE);
+    if page < mapped && page < old {
+        make_ordinary(page, mapped - page, Outside::DemotedByCall);
+        // SAFETY: the program gave these pages up; what is mapped above its break is slack.
+        if !raw::failed(unsafe { raw::munmap(page, mapped - page) }) {
+            mapped = page;
+        }
     }
-    clear(address, old.min(address_of(kept)));
+    MAPPED.store(mapped, SeqCst);
+    zero(address, old.min(mapped));
 }
 
-/// Makes `start..end`, inside one granule of the heap, read as zeroes again.
-fn clear(start: usize, end: usize) {
-    if start >= end {
-        return;
-    }
-    let mut zeroed_to = end;
-    if !TABLE.state(granule_of(start)).is_hugetlb() {
-        let pages = start.next_multiple_of(PAGE);
-        if pages < end {
-            // SAFETY: the program gave these pages up.
-            unsafe { raw::madvise(pages, end.next_multiple_of(PAGE) - pages, libc::MADV_DONTNEED) };
-        }
-        zeroed_to = end.min(pages);
-    }
-    // SAFETY: mapped heap that the program gave up; the heap is readable and writable unless the program protected
-    // a part of it, and then lowering the break through it is its own fault.
-    unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, zeroed_to - start) };
+/// Makes heap that was given up, and that stays mapped, read as zeroes again.
+fn zero(start: usize, end: usize) {
+    let start_address = core::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: mapped heap above the new break; it is writable unless the program protected it, and then lowering the
+    // break into it is the program's own fault.
+    unsafe { core::ptr::write_bytes(start_address, 0, end.saturating_sub(start)) };
 }

@@ -17,7 +17,7 @@
 //! | `start` | the constructor: session, region, patches |
 //! | `environment`, `exec` | the program does not see how the agent came, and takes it along |
 //! | `elf`, `patch`, `entries` | libc's entries become ours |
-//! | `calls`, `remap`, `heap` | what each call means |
+//! | `calls`, `remap`, `pieces`, `heap` | what each call means |
 //! | `place`, `table`, `bits` | who has which address |
 //! | `demote`, `userfault` | off hugetlb pages, under the program's feet |
 //! | `state`, `raw` | what all share |
@@ -40,6 +40,7 @@ mod environment;
 mod exec;
 mod heap;
 mod patch;
+mod pieces;
 mod place;
 mod raw;
 mod remap;

@@ -2,13 +2,12 @@
 
 #![allow(unsafe_code, reason = "moves the program's own mappings as it asks")]
 
-use core::ops::Range;
-
 use fieldstone_wire::Outside;
 
 use crate::bits::{self, PAGES};
 use crate::calls::{has_hugetlb, munmap, whole_pages};
 use crate::demote::make_ordinary;
+use crate::pieces::{extend, move_all};
 use crate::place::{self, READ_WRITE, adopt, granules, own_huge, release, retire, settle};
 use crate::raw::{self, Raw};
 use crate::state::{TABLE, address_of, contains, count_served, granule_of, idle_state, map_chunk, page_of, touches};
@@ -62,7 +61,10 @@ fn place_named(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     if call.flags & libc::MREMAP_FIXED != 0 {
         make_ordinary(call.new, new_bytes, Outside::DemotedByCall);
     }
-    let result = call.pass();
+    let mut result = call.pass();
+    if is_in_pieces(result, call) && call.flags & libc::MREMAP_FIXED != 0 && old_bytes == new_bytes {
+        result = if move_all(call.old, old_bytes, call.new) { call.new.cast_signed() } else { result };
+    }
     if raw::failed(result) {
         return result;
     }
@@ -71,6 +73,11 @@ fn place_named(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     }
     adopt(result.cast_unsigned(), new_bytes);
     result
+}
+
+/// Whether the kernel refused a move because it sees several mappings where the program has one.
+fn is_in_pieces(result: Raw, call: Move) -> bool {
+    result == -(libc::EFAULT as Raw) && contains(call.old) && call.flags & libc::MREMAP_DONTUNMAP == 0
 }
 
 fn shrink(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
@@ -91,7 +98,10 @@ fn grow(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
         // SAFETY: the claimed addresses hold nothing or slack of ours.
         unsafe { raw::munmap(end, more) };
         // SAFETY: the program's own mapping grows where nothing lies.
-        let result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, 0, 0) };
+        let mut result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, 0, 0) };
+        if is_in_pieces(result, call) && extend(end, more) {
+            result = call.old.cast_signed();
+        }
         if !raw::failed(result) {
             count_served(more);
             place::populate(end, more, READ_WRITE);
@@ -116,7 +126,13 @@ fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the target was given to this call; the program's mapping takes its place.
-    let result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, flags, target) };
+    let mut result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, flags, target) };
+    if is_in_pieces(result, call)
+        && move_all(call.old, old_bytes, target)
+        && extend(target + old_bytes, new_bytes - old_bytes)
+    {
+        result = target.cast_signed();
+    }
     if raw::failed(result) {
         release(target, new_bytes);
         return result;
@@ -184,7 +200,7 @@ fn grow_huge(call: Move, old_bytes: usize, new_bytes: usize) -> Option<Raw> {
         (first..first + old.len()).for_each(|granule| TABLE.free(granule, State::Free));
         return None;
     }
-    if !move_granules(old.clone(), first) {
+    if !move_all(call.old, old.len() * GRANULE, address_of(first)) {
         (first..first + wanted).for_each(|granule| {
             // SAFETY: claimed by this call, and every page that had moved there has moved back.
             unsafe { raw::munmap(address_of(granule), GRANULE) };
@@ -207,24 +223,6 @@ fn map_extra(first: usize, granules: usize) -> bool {
     }
     (first..first + granules).for_each(|granule| TABLE.free(granule, State::Free));
     false
-}
-
-/// Moves hugetlb pages one by one, since each may be a mapping of its own; all or none.
-fn move_granules(old: Range<usize>, first: usize) -> bool {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let step = |from: usize, to: usize| {
-        // SAFETY: moves the program's page to claimed addresses, or back.
-        !raw::failed(unsafe { raw::mremap(address_of(from), GRANULE, GRANULE, flags, address_of(to)) })
-    };
-    for (index, granule) in old.clone().enumerate() {
-        if !step(granule, first + index) {
-            (0..index).for_each(|moved| {
-                step(first + moved, old.start + moved);
-            });
-            return false;
-        }
-    }
-    true
 }
 
 /// Sets the used bits of a hugetlb mapping that now has `new_bytes` from granule `first`.

@@ -222,7 +222,7 @@ fn memory_bytes() -> usize {
 fn reserve(bytes: usize) {
     let heap = memory_bytes().next_power_of_two().div_ceil(GRANULE).min(GRANULES / 4);
     let mut granules = bytes.div_ceil(GRANULE).min(GRANULES / 2);
-    TABLE.set_low(heap.max(granules));
+    TABLE.set_floor(heap.max(granules));
     let idle = if state::kind() == PageKind::Hugetlb2m { State::ReservedHuge } else { State::Reserved };
     while granules > 0 && !place::map_reserve(state::base(), granules * GRANULE, idle) {
         granules /= 2;

@@ -23,6 +23,9 @@ static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 static SLOT: AtomicPtr<ProcessSlot> = AtomicPtr::new(core::ptr::null_mut());
 
+/// First address that no program has.
+const ADDRESSES: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
+
 /// Granules of the region that `--reserve` mapped; they stay mapped when they are given back.
 pub(crate) static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
@@ -80,9 +83,10 @@ pub(crate) fn contains(address: usize) -> bool {
     (base()..limit()).contains(&address)
 }
 
-/// Whether some of the range lies in the region.
+/// Whether some of the range lies in the region. A range that runs past all addresses does not: the kernel refuses it.
 pub(crate) fn touches(address: usize, bytes: usize) -> bool {
-    address < limit() && address.saturating_add(bytes) > base()
+    let end = address.saturating_add(bytes);
+    address < limit() && end > base() && end <= ADDRESSES
 }
 
 /// The address of a granule.

@@ -87,7 +87,9 @@ pub(crate) struct Table {
     /// No run of free pages in a Split granule is longer than this.
     room: [AtomicU16; GRANULES],
     chunks: [AtomicUsize; GRANULES / GIANT],
-    /// No granule below is free.
+    /// Granules below are the heap's and the reserve's.
+    floor: AtomicUsize,
+    /// No granule from `floor` to here is free.
     low: AtomicUsize,
     /// No granule from here on was ever claimed.
     high: AtomicUsize,
@@ -102,6 +104,7 @@ impl Table {
             states: [const { AtomicU8::new(0) }; GRANULES],
             room: [const { AtomicU16::new(0) }; GRANULES],
             chunks: [const { AtomicUsize::new(0) }; GRANULES / GIANT],
+            floor: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
             high: AtomicUsize::new(0),
         }
@@ -120,8 +123,9 @@ impl Table {
         self.states[granule].compare_exchange(from as u8, to as u8, SeqCst, SeqCst).is_ok()
     }
 
-    /// The lowest granule that mappings may take.
-    pub(crate) fn set_low(&self, granule: usize) {
+    /// Sets the lowest granule that mappings may take.
+    pub(crate) fn set_floor(&self, granule: usize) {
+        self.floor.store(granule, SeqCst);
         self.low.store(granule, SeqCst);
         self.high.fetch_max(granule, SeqCst);
     }
@@ -188,7 +192,7 @@ impl Table {
     pub(crate) fn free(&self, granule: usize, to: State) {
         self.set_state(granule, to);
         if to == State::Free {
-            self.low.fetch_min(granule, SeqCst);
+            self.low.fetch_min(granule.max(self.floor.load(SeqCst)), SeqCst);
         }
     }
 

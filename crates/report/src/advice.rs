@@ -1,0 +1,292 @@
+//! What to do about a profile: one advice, and notes. Each names its remedy, so that nobody is left with a bare finding.
+
+use crate::quantity::{bytes, count, percent, seconds, share};
+use crate::shell;
+use serde::Serialize;
+use std::fmt;
+
+/// Something to do, or to know. Fractions are of 1; `command` is ready for a shell.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "advice", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Advice {
+    /// This page kind is faster.
+    Run {
+        /// The kind.
+        kind: String,
+        /// Part of the baseline's time that it saves.
+        gain: f64,
+        /// What the metric is called.
+        metric: String,
+        /// The command that runs the program on it.
+        command: String,
+    },
+    /// No page kind is faster.
+    NothingToGain {
+        /// Whether some are slower, and not only no better.
+        some_slower: bool,
+    },
+    /// The differences drown in the noise.
+    TooNoisy {
+        /// How far two neighbouring baseline runs usually are apart.
+        noise: f64,
+        /// Runs of each kind that should be enough; none if no sensible number is.
+        runs: Option<usize>,
+    },
+    /// There are too few runs for an interval.
+    NotEnoughRuns {
+        /// Pairs there are.
+        have: usize,
+        /// Pairs that it takes.
+        need: usize,
+    },
+    /// Nothing could be compared: no page kind but the baseline could be measured.
+    NothingToCompare,
+    /// The program fails on the baseline.
+    BaselineFails {
+        /// How it ends.
+        outcome: String,
+    },
+    /// The program fails on this page kind only.
+    Fails {
+        /// The kind.
+        kind: String,
+        /// How it ended.
+        outcome: String,
+        /// How often.
+        runs: u32,
+        /// How it usually ends.
+        usual: String,
+    },
+    /// Runs were stopped at the time limit.
+    TimedOut {
+        /// The kind.
+        kind: String,
+        /// The limit, in seconds.
+        limit_s: f64,
+        /// How often.
+        runs: u32,
+    },
+    /// The same page kind gave different output from run to run.
+    OutputVaries {
+        /// The kind.
+        kind: String,
+    },
+    /// This page kind gave another output than the baseline.
+    OutputDiffers {
+        /// The kind.
+        kind: String,
+    },
+    /// The program ends with a failure code on every page kind.
+    UnusualEnd {
+        /// How it ends.
+        outcome: String,
+    },
+    /// The page kind could not be measured.
+    Unavailable {
+        /// The kind.
+        kind: String,
+        /// Why, and the remedy.
+        reason: String,
+    },
+    /// Huge pages were asked for, and other pages were got.
+    PagesNotGot {
+        /// The kind asked for.
+        kind: String,
+        /// Memory in such pages.
+        got_bytes: u64,
+        /// Memory altogether.
+        of_bytes: u64,
+        /// How much fell back because the pool was empty.
+        fell_back_bytes: u64,
+    },
+    /// Memory left hugetlb pages, because a call needed the manners of ordinary ones.
+    Demoted {
+        /// The kind.
+        kind: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// The program's memory mostly stayed outside its region.
+    OutsideRegion {
+        /// The kind.
+        kind: String,
+        /// Part of the private read-write memory that lies inside.
+        inside: f64,
+        /// The reason that counts for most.
+        reason: String,
+    },
+    /// The program was swapped out.
+    Swapped {
+        /// The kind on which it was swapped most.
+        kind: String,
+        /// The most at one time.
+        bytes: u64,
+    },
+    /// The page kind takes more memory.
+    MoreResident {
+        /// The kind.
+        kind: String,
+        /// How much more, as a part of the baseline's.
+        more: f64,
+        /// How much more.
+        bytes: u64,
+    },
+    /// Most of the gain is time in the kernel.
+    FirstTouch {
+        /// The kind.
+        kind: String,
+        /// Kernel time saved a run, in seconds.
+        saved_s: f64,
+        /// Part of the gain that it makes.
+        part: f64,
+        /// Page faults on the baseline.
+        faults_before: u64,
+        /// Page faults on this kind.
+        faults_after: u64,
+    },
+    /// The runs are too short to say much.
+    ShortRuns {
+        /// The baseline's median, in seconds.
+        value_s: f64,
+    },
+    /// A hypervisor lies beneath.
+    VirtualMachine,
+}
+
+impl Advice {
+    /// The command that runs `command` with its memory in pages of `kind`.
+    pub fn command(kind: &str, command: &[String]) -> String {
+        format!("fieldstone run --region --pages {} -- {}", shell::quote(kind), shell::join(command))
+    }
+
+    /// The sentence and the command at its end apart, for where a command stands on a line of its own.
+    pub fn parts(&self) -> (String, Option<&str>) {
+        let text = self.to_string();
+        match self {
+            Self::Run { command, .. } => {
+                (text.strip_suffix(command.as_str()).unwrap_or(&text).trim_end().to_owned(), Some(command))
+            }
+            _ => (text, None),
+        }
+    }
+}
+
+impl fmt::Display for Advice {
+    #[allow(clippy::too_many_lines, reason = "one arm a variant, and each only words")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run { kind, gain, metric, command } => {
+                write!(f, "{} less {metric} on {kind} pages. Run it so: {command}", percent(*gain))
+            }
+            Self::NothingToGain { some_slower: false } => write!(
+                f,
+                "There is nothing to gain: no page kind changes its time by more than 2 %. Leave it on 4 KiB pages."
+            ),
+            Self::NothingToGain { some_slower: true } => write!(
+                f,
+                "There is nothing to gain: no page kind is faster, and some are slower. Leave it on 4 KiB pages."
+            ),
+            Self::TooNoisy { noise, runs } => write_too_noisy(f, *noise, *runs),
+            Self::NotEnoughRuns { have, need } => write!(
+                f,
+                "Too few runs for an interval ({have} of {need} pairs): measure again with --runs {need} or more."
+            ),
+            Self::NothingToCompare => write!(
+                f,
+                "Nothing could be compared: only 4 KiB pages could be measured. `fieldstone doctor` tells what the other page kinds need."
+            ),
+            Self::BaselineFails { outcome } => write!(
+                f,
+                "The program itself fails ({outcome} on plain 4 KiB pages): mend that first; times of a failing program tell nothing."
+            ),
+            Self::Fails { kind, outcome, runs, usual } => write!(
+                f,
+                "On {kind} the program ended with {outcome} in {}, and usually ends with {usual}: do not run it on {kind}.",
+                times(*runs)
+            ),
+            Self::TimedOut { kind, limit_s, runs } => write!(
+                f,
+                "On {kind}, {} took longer than {} and {} stopped: give more with --timeout, or a smaller job.",
+                times(*runs),
+                seconds(*limit_s),
+                if *runs == 1 { "was" } else { "were" }
+            ),
+            Self::OutputVaries { kind } => write!(
+                f,
+                "Its output differs from run to run on the same pages ({kind}), so output says nothing about page kinds: fix its seed, or leave out --check-output."
+            ),
+            Self::OutputDiffers { kind } => write!(
+                f,
+                "On {kind} it printed something else than on 4 KiB pages: do not run it on {kind} before you know why; compare the two outputs."
+            ),
+            Self::UnusualEnd { outcome } => write!(
+                f,
+                "The program usually ends with {outcome}: if that does not mean success here, mend the command; times of a failing program tell nothing."
+            ),
+            Self::Unavailable { kind, reason } => write!(f, "{kind} could not be measured: {reason}"),
+            Self::PagesNotGot { kind, got_bytes, of_bytes, fell_back_bytes } => {
+                write_not_got(f, kind, *got_bytes, *of_bytes, *fell_back_bytes)
+            }
+            Self::Demoted { kind, bytes: moved } => write!(
+                f,
+                "On {kind}, {} moved back to ordinary pages, because a call (a fork, a partial munmap) needs their manners: try --pages thp, which keeps them all.",
+                bytes(*moved)
+            ),
+            Self::OutsideRegion { kind, inside, reason } => write!(
+                f,
+                "On {kind} only {} of its read-write memory lay in the region, most of the rest because of: {reason}. The gain is that part's only; `fieldstone run --region --stats FILE` lists the reasons.",
+                share(*inside)
+            ),
+            Self::Swapped { kind, bytes: swapped } => write!(
+                f,
+                "Up to {} was swapped out ({kind}): memory is short, and huge pages do not mend that. Give it more memory or a smaller working set, and measure again.",
+                bytes(*swapped)
+            ),
+            Self::MoreResident { kind, more, bytes: extra } => write!(
+                f,
+                "On {kind} it takes {} more memory ({}): huge pages are filled only in part. Check that this fits beside what else runs.",
+                percent(*more),
+                bytes(*extra)
+            ),
+            Self::FirstTouch { kind, saved_s, part, faults_before, faults_after } => write!(
+                f,
+                "{} of the gain on {kind} is first touch: {} less in the kernel, {} page faults instead of {}. This part is won once, and a program that runs longer gains relatively less by it; look at the user time for the rest.",
+                percent(*part),
+                seconds(*saved_s),
+                count(*faults_after),
+                count(*faults_before)
+            ),
+            Self::ShortRuns { value_s } => write!(
+                f,
+                "A run takes only {}, so starting it weighs as much as its memory: give it more work.",
+                seconds(*value_s)
+            ),
+            Self::VirtualMachine => write!(
+                f,
+                "This is a virtual machine: the host's page size has a say that cannot be measured from inside. Measure again on the machine where it will run."
+            ),
+        }
+    }
+}
+
+fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>) -> fmt::Result {
+    write!(f, "Too noisy to tell: two runs on the same pages usually differ by {}. ", percent(noise))?;
+    match runs {
+        Some(runs) => write!(f, "Try --runs {runs} on a quiet machine."),
+        None => write!(f, "No sensible number of runs mends this: try a quiet machine, or give it more work a run."),
+    }
+}
+
+fn write_not_got(f: &mut fmt::Formatter<'_>, kind: &str, got: u64, of: u64, fell_back: u64) -> fmt::Result {
+    write!(f, "On {kind}, only {} of {} really lay in such pages", bytes(got), bytes(of))?;
+    if fell_back > 0 {
+        write!(f, " ({} found the pool empty): reserve more, as `fieldstone doctor` tells.", bytes(fell_back))
+    } else {
+        write!(f, ": memory was fragmented or its pieces too small. Free memory, or try --reserve and --prefault.")
+    }
+}
+
+fn times(runs: u32) -> String {
+    if runs == 1 { "one run".to_owned() } else { format!("{runs} runs") }
+}

@@ -1,0 +1,188 @@
+//! Two profiles side by side: what changed between A and B.
+//!
+//! The two were measured apart, so their runs have no pairs: the change of a kind is the Hodges-Lehmann estimate of the
+//! ratio B/A with the interval that inverts the Mann-Whitney test (see [`crate::stats`]). It says that the times
+//! differ, not why: whatever changed on the machine in between is in it. Hence the warnings.
+
+use crate::shell;
+use crate::stats::Estimate;
+use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
+use crate::{Metric, Profile};
+use serde::Serialize;
+
+/// What changed from A to B.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diff {
+    /// Which number is compared: that of A.
+    pub metric: Metric,
+    /// The page kinds of A, then those that only B has.
+    pub kinds: Vec<KindDiff>,
+    /// Why the two may not be comparable, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// What changed on one page kind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KindDiff {
+    /// The page kind.
+    pub name: String,
+    /// The metric in A, in seconds.
+    pub a_s: Option<Estimate>,
+    /// The metric in B, in seconds.
+    pub b_s: Option<Estimate>,
+    /// B over A.
+    pub ratio: Option<Estimate>,
+    /// What to think of it.
+    pub change: Change,
+}
+
+/// What to think of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// B is faster, beyond the interval and by more than 2 %.
+    Faster,
+    /// B is slower, likewise.
+    Slower,
+    /// The whole interval lies within 2 %.
+    Same,
+    /// The interval is too wide to tell.
+    Undecided,
+    /// Too few runs for an interval.
+    NotEnoughRuns,
+    /// The program failed on it in A or in B.
+    Failed,
+    /// Only one of the two measured it.
+    Missing,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.pad(match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Same => "the same",
+            Self::Undecided => "too noisy",
+            Self::NotEnoughRuns => "too few runs",
+            Self::Failed => "failed",
+            Self::Missing => "in one only",
+        })
+    }
+}
+
+impl Diff {
+    /// Compares `b` with `a`, kind by kind.
+    pub fn between(a: &Profile, b: &Profile) -> Self {
+        let (summary_a, summary_b) = (Summary::of(a), Summary::of(b));
+        let mut names: Vec<&str> = a.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        names.extend(b.kinds.iter().map(|kind| kind.name.as_str()).filter(|name| a.kind(name).is_none()));
+        let kinds = names
+            .into_iter()
+            .map(|name| {
+                let ratio = Estimate::of_ratio_apart(&values(a, name), &values(b, name));
+                let (a, b) = (summary_a.kind(name), summary_b.kind(name));
+                let value = |kind: Option<&KindSummary>| kind.and_then(|kind| kind.value_s);
+                KindDiff { name: name.to_owned(), a_s: value(a), b_s: value(b), ratio, change: change(a, b, ratio) }
+            })
+            .collect();
+        Self { metric: a.metric, kinds, warnings: warnings(a, b) }
+    }
+
+    /// Whether B is slower on any page kind: what `fieldstone diff` calls a finding.
+    pub fn has_slower(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.change == Change::Slower)
+    }
+}
+
+fn values(profile: &Profile, kind: &str) -> Vec<f64> {
+    counted(profile, kind, usual_outcome(profile).as_deref()).iter().map(|sample| sample.value).collect()
+}
+
+fn change(a: Option<&KindSummary>, b: Option<&KindSummary>, ratio: Option<Estimate>) -> Change {
+    let failed = |kind: Option<&KindSummary>| kind.is_some_and(|kind| kind.verdict == Some(Verdict::Failed));
+    if failed(a) || failed(b) {
+        return Change::Failed;
+    }
+    ratio.map_or(Change::Missing, |ratio| match Verdict::of_ratio(&ratio) {
+        Verdict::Gain => Change::Faster,
+        Verdict::Loss => Change::Slower,
+        Verdict::NoGain => Change::Same,
+        Verdict::NotEnoughRuns => Change::NotEnoughRuns,
+        _ => Change::Undecided,
+    })
+}
+
+/// What must be the same for the times to be comparable, and is not.
+fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
+    let (machine_a, machine_b) = (&a.machine, &b.machine);
+    let program = |profile: &Profile| {
+        let load = profile.program.load.as_deref().map(|load| format!(" under the load: {load}")).unwrap_or_default();
+        shell::join(&profile.program.command) + &load
+    };
+    let pairs = [
+        ("programs", program(a), program(b)),
+        ("metrics", a.metric.noun().to_owned(), b.metric.noun().to_owned()),
+        ("processors", machine_a.cpu.clone(), machine_b.cpu.clone()),
+        ("numbers of processors", machine_a.cpus.to_string(), machine_b.cpus.to_string()),
+        (
+            "memory sizes",
+            crate::quantity::bytes(machine_a.memory_bytes),
+            crate::quantity::bytes(machine_b.memory_bytes),
+        ),
+        ("kernels", machine_a.kernel.clone(), machine_b.kernel.clone()),
+        ("settings of transparent huge pages", machine_a.thp_enabled.clone(), machine_b.thp_enabled.clone()),
+    ];
+    pairs
+        .into_iter()
+        .filter(|(_, a, b)| a != b)
+        .map(|(what, a, b)| {
+            format!("The {what} differ: A {a}, B {b}. Measure both alike, or read the change with that in mind.")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::measured;
+
+    fn change_of(thp: f64, rounds: u32, noise: f64) -> Change {
+        let a = measured(&[("4k", 1.0), ("thp", 1.0)], 10, noise);
+        let b = measured(&[("4k", 1.0), ("thp", thp)], rounds, noise);
+        Diff::between(&a, &b).kinds[1].change
+    }
+
+    #[test]
+    fn changes_are_told_from_noise() {
+        assert_eq!(change_of(0.8, 10, 0.02), Change::Faster);
+        assert_eq!(change_of(1.25, 10, 0.02), Change::Slower);
+        assert_eq!(change_of(1.0, 10, 0.01), Change::Same);
+        assert_eq!(change_of(0.97, 10, 0.2), Change::Undecided);
+        assert_eq!(change_of(0.5, 1, 0.01), Change::NotEnoughRuns);
+    }
+
+    #[test]
+    fn a_kind_that_only_one_has_or_that_failed_has_no_change() {
+        let a = measured(&[("4k", 1.0), ("thp", 0.5)], 8, 0.01);
+        let mut b = measured(&[("4k", 1.0), ("hugetlb", 0.5)], 8, 0.01);
+        b.samples[0].outcome = "signal 11 (SIGSEGV)".into();
+        let diff = Diff::between(&a, &b);
+        let changes: Vec<(&str, Change)> = diff.kinds.iter().map(|kind| (kind.name.as_str(), kind.change)).collect();
+        let missing = Change::Missing;
+        assert_eq!(changes, [("4k", Change::Failed), ("thp", missing), ("hugetlb-1g", missing), ("hugetlb", missing)]);
+        assert!(!diff.has_slower() && diff.kinds[1].b_s.is_none());
+    }
+
+    #[test]
+    fn what_is_not_alike_is_warned_of() {
+        let a = crate::fixture::profile();
+        assert_eq!(Diff::between(&a, &a).warnings, [] as [String; 0]);
+        let mut b = a.clone();
+        b.program.command.push("--fast".into());
+        b.metric = Metric::Cpu;
+        b.machine.cpu = "another".into();
+        let warnings = Diff::between(&a, &b).warnings;
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        assert!(warnings[0].contains("gups 2G --fast"));
+    }
+}

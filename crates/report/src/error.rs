@@ -1,0 +1,83 @@
+//! What can go wrong with a report: reading a file, writing one, filling the page.
+
+use std::path::PathBuf;
+
+/// Why a report could not be read or made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no JSON object.
+    #[error("{} is no JSON ({source}): give a file that `fieldstone profile --format json` or `fieldstone run --stats` wrote", path.display())]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// The file is JSON, but no report of ours.
+    #[error("{} has no schema of ours: give a file that `fieldstone profile --format json` or `fieldstone run --stats` wrote", path.display())]
+    NoSchema {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is of another version.
+    #[error("{} has the schema {found}; this version reads fieldstone-profile/1 and fieldstone-run/1: open it with the version that wrote it, or measure again", path.display())]
+    OtherSchema {
+        /// The file.
+        path: PathBuf,
+        /// Its schema string.
+        found: String,
+    },
+    /// The schema is ours, but the contents do not fit it.
+    #[error("{} says it is {schema}, but does not fit ({source}): it was cut short or edited; measure again", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Its schema string.
+        schema: String,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A profile was needed, and the file holds the counts of a run.
+    #[error("{} holds the counts of `fieldstone run`, not a profile: give a file that `fieldstone profile --format json` wrote", path.display())]
+    NotProfile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A value could not be written as JSON.
+    #[error("cannot write the measurements as JSON: {source}")]
+    Encode {
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The page could not be filled.
+    #[error("cannot make the HTML page: {source}")]
+    Page {
+        /// Why.
+        source: minijinja::Error,
+    },
+    /// A plot could not be drawn.
+    #[error("cannot draw the plot of {plot}: {reason}")]
+    Plot {
+        /// Which one.
+        plot: &'static str,
+        /// Why.
+        reason: String,
+    },
+}

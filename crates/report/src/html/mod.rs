@@ -1,0 +1,118 @@
+//! A profile as one self-contained page: no script, nothing fetched, readable in light and dark.
+//!
+//! Its policy (`Content-Security-Policy`) allows its own styles and `data:` images, and nothing else, so that a page
+//! made from somebody's file can do no more than show it. The template escapes whatever it is given; only the plots
+//! are passed as markup, and they escape what they write.
+
+mod paper;
+mod view;
+
+use crate::{Error, Profile, Summary};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior, Value};
+
+/// The page of `profile` and its `summary`: a whole HTML document. Costs some 100 KiB and as many milliseconds.
+///
+/// # Errors
+/// [`Error::Plot`] and [`Error::Page`]; a profile that could be loaded causes neither.
+pub fn page(profile: &Profile, summary: &Summary) -> Result<String, Error> {
+    let page = view::Page::of(profile, summary)?;
+    let failed = |source| Error::Page { source };
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failed)?);
+    // The name's ending turns escaping on.
+    environment.add_template("profile.html", include_str!("../../templates/profile.html")).map_err(failed)?;
+    environment
+        .get_template("profile.html")
+        .and_then(|template| template.render(Value::from(Serde(page))))
+        .map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FootprintPoint, fixture};
+    use proptest::prelude::*;
+
+    fn page_of(profile: &Profile) -> String {
+        page(profile, &Summary::of(profile)).unwrap()
+    }
+
+    #[test]
+    fn whatever_a_file_says_stays_text() {
+        let evil = "<script>alert('x')</script>\"><img src=x onerror=y>";
+        let mut profile = fixture::profile();
+        profile.program.command = vec!["sh".into(), "-c".into(), evil.into()];
+        profile.program.primary = evil.into();
+        profile.program.load = Some(evil.into());
+        profile.tool_version = evil.into();
+        profile.machine.cpu = evil.into();
+        profile.warnings = vec![evil.into()];
+        profile.kinds[4].unavailable = Some(evil.into());
+        profile.kinds[1].name = evil.into();
+        profile.footprints[1].kind = evil.into();
+        profile.footprints[0].permissions[0].permission = evil.into();
+        profile.samples[0].outcome = evil.into();
+        profile.footprints[0].region.as_mut().unwrap().pages[0].kind = evil.into();
+        let page = page_of(&profile);
+        assert!(page.matches("&lt;script&gt;").count() > 8);
+        assert!(!page.contains("<script") && !page.contains("<img"), "markup got through");
+    }
+
+    #[test]
+    fn nothing_is_fetched() {
+        let page = page_of(&fixture::profile());
+        assert!(page.contains("default-src 'none'"));
+        for address in ["http:", "https:", "src=", "url(", "@import", "<link rel=\"stylesheet\""] {
+            assert!(!page.contains(address), "{address}");
+        }
+        let links: Vec<&str> = page.split("href=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        assert!(links.iter().all(|link| link.starts_with("data:") || link.starts_with('#')), "{links:?}");
+    }
+
+    #[test]
+    fn a_profile_with_next_to_nothing_still_has_a_page() {
+        let mut profile = fixture::measured(&[("4k", 1.0)], 0, 0.0);
+        assert!(page_of(&profile).contains("Too few runs") || page_of(&profile).contains("Nothing could be compared"));
+        profile.footprints.push(crate::Footprint { kind: "4k".into(), ..crate::Footprint::default() });
+        profile.kinds.clear();
+        assert!(page_of(&profile).contains("</html>"));
+    }
+
+    fn any_seconds() -> impl Strategy<Value = f64> {
+        prop_oneof![Just(0.0), Just(-1.0), Just(1e-300), Just(1e300), Just(f64::MAX), 1e-9..1e6f64]
+    }
+
+    fn any_bytes() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), Just(1), Just(u64::MAX), any::<u64>()]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn numbers_that_make_no_sense_make_a_page_too(
+            values in prop::collection::vec(any_seconds(), 20), bytes in prop::collection::vec(any_bytes(), 20),
+        ) {
+            let mut profile = fixture::profile();
+            profile.taken_at_unix_s = bytes[0];
+            profile.machine.memory_bytes = bytes[1];
+            for (sample, value) in profile.samples.iter_mut().zip(values.iter().cycle()) {
+                (sample.value, sample.wall_s, sample.minor_faults, sample.major_faults) = (*value, -value, bytes[2], bytes[3]);
+            }
+            for footprint in &mut profile.footprints {
+                footprint.points = values.iter().zip(&bytes).map(|(t_s, bytes)| FootprintPoint {
+                    t_s: *t_s, resident_bytes: *bytes, swap_bytes: *bytes, small_bytes: *bytes, folio_bytes: *bytes,
+                    huge_2m_bytes: *bytes, huge_1g_bytes: *bytes,
+                }).collect();
+                footprint.permissions.iter_mut().zip(&bytes).for_each(|(of, bytes)| of.bytes = *bytes);
+                let region = footprint.region.as_mut().unwrap();
+                region.pages.iter_mut().zip(&bytes).for_each(|(of, bytes)| of.bytes = *bytes);
+                (region.private_rw_inside_bytes, region.private_rw_outside_bytes) = (bytes[4], bytes[5]);
+            }
+            prop_assert!(page_of(&profile).contains("</html>"));
+            prop_assert!(!crate::text::profile(&profile, &Summary::of(&profile), crate::text::Style::default()).is_empty());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! How a number is written: the one place that the terminal, the CSV headings and the page share, so that the
+//! same measurement reads the same everywhere.
+//!
+//! Three significant digits for what was measured, binary units for bytes, a space before a unit.
+
+/// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that ratios can be read off.
+pub fn seconds(value_s: f64) -> String {
+    let (scale, unit) = second_unit(value_s);
+    format!("{} {unit}", significant(value_s / scale))
+}
+
+/// The unit in which a time, or an axis that ends at it, is written: its length in seconds, and its name.
+pub fn second_unit(value_s: f64) -> (f64, &'static str) {
+    match value_s.abs() {
+        0.0 => (1.0, "s"),
+        tiny if tiny < 0.999_5e-6 => (1e-9, "ns"),
+        small if small < 0.999_5e-3 => (1e-6, "µs"),
+        middling if middling < 0.999_5 => (1e-3, "ms"),
+        _ => (1.0, "s"),
+    }
+}
+
+/// Bytes as `4 KiB`, `512 MiB`, `1.50 GiB`.
+pub fn bytes(value_bytes: u64) -> String {
+    let (scale, unit) = byte_unit(value_bytes);
+    let value = value_bytes as f64 / scale;
+    if value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{} {unit}", significant(value)) }
+}
+
+/// The unit in which bytes, or an axis that ends at them, are written: its size in bytes, and its name.
+pub fn byte_unit(value_bytes: u64) -> (f64, &'static str) {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = (1.0, "B");
+    for name in UNITS {
+        // 1023.6 MiB would be written as 1024 MiB: the next unit begins a little early.
+        if (value_bytes as f64) < unit.0 * 1023.5 {
+            break;
+        }
+        unit = (unit.0 * 1024.0, name);
+    }
+    unit
+}
+
+/// A whole number with thousands apart: `1,234,567`.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A ratio: `0.612`, `12.3`.
+pub fn ratio(value: f64) -> String {
+    if value.abs() < 9.9995 { format!("{value:.3}") } else { significant(value) }
+}
+
+/// A change, given as a fraction: `38.8 %`, `-2.5 %`.
+pub fn percent(fraction: f64) -> String {
+    // `+ 0.0` turns the -0.0 that rounding may leave into 0.0.
+    format!("{:.1} %", (fraction * 1000.0).round() / 10.0 + 0.0)
+}
+
+/// A part of a whole, given as a fraction: as [`percent`], but with two digits near its ends, where they matter: `99.96 %`.
+pub fn share(fraction: f64) -> String {
+    if (0.99..1.0).contains(&fraction) || (f64::MIN_POSITIVE..0.01).contains(&fraction) {
+        // Not all is never written as all.
+        let hundredths = (fraction * 1e4).clamp(1.0, 9999.0);
+        format!("{:.2} %", if fraction > 0.5 { hundredths.floor() } else { hundredths.ceil() } / 100.0)
+    } else {
+        percent(fraction)
+    }
+}
+
+/// Two ends of an interval, each written by `write`: `0.590 – 0.612`.
+pub fn interval(low: f64, high: f64, write: fn(f64) -> String) -> String {
+    format!("{} – {}", write(low), write(high))
+}
+
+/// An address: `0x7f0000000000`.
+pub fn address(value: u64) -> String {
+    format!("{value:#x}")
+}
+
+/// A moment, in seconds since 1970, as `2026-11-20 16:14 UTC`. What lies past the year 9999 is written as its end.
+pub fn moment(unix_s: u64) -> String {
+    let unix_s = unix_s.min(253_402_300_799);
+    let (days, second_of_day) = (unix_s / 86_400, unix_s % 86_400);
+    let (mut year, mut day) = (1970, days);
+    while day >= days_of_year(year) {
+        day -= days_of_year(year);
+        year += 1;
+    }
+    let mut month = 1;
+    while day >= days_of_month(year, month) {
+        day -= days_of_month(year, month);
+        month += 1;
+    }
+    let (hour, minute) = (second_of_day / 3600, second_of_day / 60 % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", day + 1)
+}
+
+/// Three significant digits, without an exponent.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        tiny if tiny < 9.995 => format!("{value:.2}"),
+        small if small < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+fn days_of_year(year: u64) -> u64 {
+    365 + u64::from(is_leap(year))
+}
+
+fn days_of_month(year: u64, month: u64) -> u64 {
+    match month {
+        2 => 28 + u64::from(is_leap(year)),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_fitting_unit() {
+        for (value_s, text) in [
+            (0.0, "0.00 s"),
+            (1.234, "1.23 s"),
+            (12.34, "12.3 s"),
+            (1234.6, "1235 s"),
+            (0.4567, "457 ms"),
+            (0.00789, "7.89 ms"),
+            (0.9996, "1.00 s"),
+            (0.9994, "999 ms"),
+            (12.3e-6, "12.3 µs"),
+            (30.12e-9, "30.1 ns"),
+        ] {
+            assert_eq!(seconds(value_s), text);
+        }
+    }
+
+    #[test]
+    fn bytes_never_read_1024_of_a_unit() {
+        for (value_bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (4096, "4 KiB"),
+            (1536 << 20, "1.50 GiB"),
+            ((1 << 30) - 1, "1.00 GiB"),
+            (512 << 20, "512 MiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(value_bytes), text);
+        }
+    }
+
+    #[test]
+    fn counts_ratios_and_shares() {
+        assert_eq!((count(0), count(999), count(1_234_567)), ("0".into(), "999".into(), "1,234,567".into()));
+        assert_eq!((ratio(0.6124), ratio(12.34)), ("0.612".into(), "12.3".into()));
+        assert_eq!((percent(0.388), percent(-0.0001)), ("38.8 %".into(), "0.0 %".into()));
+        assert_eq!(share(0.99961), "99.96 %");
+        assert_eq!(share(0.999_999_9), "99.99 %", "not all is never written as all");
+        assert_eq!((share(1.0), share(0.0), share(1e-9)), ("100.0 %".into(), "0.0 %".into(), "0.01 %".into()));
+        assert_eq!(interval(0.59, 0.6124, ratio), "0.590 – 0.612");
+    }
+
+    #[test]
+    fn moments_follow_the_calendar() {
+        assert_eq!(moment(0), "1970-01-01 00:00 UTC");
+        assert_eq!(moment(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(moment(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(moment(1_767_225_599), "2025-12-31 23:59 UTC");
+        assert_eq!(moment(u64::MAX), "9999-12-31 23:59 UTC");
+    }
+}

@@ -1,0 +1,128 @@
+//! What `fieldstone run --region --stats FILE` writes: the schema `fieldstone-run/1`.
+//!
+//! For each process of the tree that had a primary region: what the region served, what stayed outside
+//! and why, and which pages the kernel really gave (people ask every huge-page tool for this last one).
+//!
+//! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers as
+//! doubles has them exactly.
+
+use serde::{Deserialize, Serialize};
+
+/// One run of a program with its memory in a primary region.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunStats {
+    /// Always [`RunStats::SCHEMA`].
+    pub schema: String,
+    /// Version of the tool that ran it.
+    #[serde(default)]
+    pub tool_version: String,
+    /// Program and arguments, as given.
+    pub command: Vec<String>,
+    /// Page kind asked for: `4k`, `folio-64k`, `thp`, `hugetlb`, `hugetlb-1g`.
+    pub page_kind: String,
+    /// Process id of the primary process.
+    pub primary_pid: u32,
+    /// Name of the primary process.
+    pub primary_name: String,
+    /// How the program ended: `exit 0`, `signal 11 (SIGSEGV)`.
+    pub outcome: String,
+    /// The processes that had a region, the primary one among them.
+    pub processes: Vec<ProcessStats>,
+}
+
+impl RunStats {
+    /// Schema string of this version.
+    pub const SCHEMA: &'static str = "fieldstone-run/1";
+
+    /// The primary process, if it had a region.
+    pub fn primary(&self) -> Option<&ProcessStats> {
+        self.processes.iter().find(|process| process.primary)
+    }
+}
+
+/// One process of the tree.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessStats {
+    /// Process id.
+    pub pid: u32,
+    /// Process id of its parent.
+    pub parent_pid: u32,
+    /// Name (`/proc/PID/comm`).
+    pub name: String,
+    /// Whether this is the primary process of the tree.
+    pub primary: bool,
+    /// What its region counted.
+    pub region: RegionStats,
+}
+
+/// What one primary region counted, from the start of its process to its end.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RegionStats {
+    /// First address of the region (the BASE of seed 003_).
+    pub base: u64,
+    /// First address after it (LIMIT).
+    pub limit: u64,
+    /// Bytes handed out from it, all calls together.
+    pub served_bytes: u64,
+    /// Calls (mmap, brk, mremap) that it served.
+    pub served_calls: u64,
+    /// Largest number of its bytes that were handed out at one time.
+    pub mapped_peak_bytes: u64,
+    /// What was left to the kernel, a reason each.
+    pub outside: Vec<Outside>,
+    /// hugetlb memory that moved to ordinary pages, because something needed their manners (a fork, a partial munmap).
+    pub demoted_bytes: u64,
+    /// Memory that asked for huge pages and got small ones, because the pool was empty.
+    pub fell_back_bytes: u64,
+    /// Pages really got, from the kernel's tables, when the region was largest.
+    pub pages: Vec<PageShare>,
+    /// Where `pages` was read, such as `smaps` or `pagemap+kpageflags`.
+    pub pages_source: String,
+    /// Private read-write anonymous memory inside the region.
+    pub private_rw_inside_bytes: u64,
+    /// The same, outside of it (stacks, the program's own data segment, what was refused).
+    pub private_rw_outside_bytes: u64,
+    /// Physical contiguity, where `/proc/PID/pagemap` shows frame numbers (root).
+    pub contiguity: Option<Contiguity>,
+}
+
+impl RegionStats {
+    /// Share of the private read-write memory that lies inside the region, from 0 to 1; none if there is none.
+    pub fn inside_share(&self) -> Option<f64> {
+        let all = self.private_rw_inside_bytes as f64 + self.private_rw_outside_bytes as f64;
+        (all > 0.0).then(|| self.private_rw_inside_bytes as f64 / all)
+    }
+}
+
+/// Memory that the region left to the kernel for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outside {
+    /// The reason, such as `MAP_FIXED`, `file mapping`, `larger than the reserve`.
+    pub reason: String,
+    /// Calls.
+    pub calls: u64,
+    /// Bytes that they asked for.
+    pub bytes: u64,
+}
+
+/// Memory in one page kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageShare {
+    /// Page kind: `4k`, `folio-64k` (or another folio size), `thp`, `hugetlb`, `hugetlb-1g`; `smaller` where `4k` and
+    /// folios cannot be told apart.
+    pub kind: String,
+    /// Resident bytes in such pages.
+    pub bytes: u64,
+}
+
+/// How contiguous the region's memory is physically.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contiguity {
+    /// Longest run of neighbouring frames.
+    pub longest_run_bytes: u64,
+    /// Median run, weighted by bytes: half of the memory lies in runs at least this long.
+    pub median_run_bytes: u64,
+    /// Number of runs.
+    pub runs: u64,
+}

@@ -1,0 +1,157 @@
+//! Reports as files: JSON in, JSON out, told apart by their schema string.
+
+use crate::{Error, Profile, RunStats};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+
+/// What a file of ours holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Saved {
+    /// What `fieldstone profile` measured.
+    Profile(Box<Profile>),
+    /// What `fieldstone run --stats` counted.
+    RunStats(Box<RunStats>),
+}
+
+impl Saved {
+    /// Reads the file at `path`. Fields that this version does not know are skipped.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no JSON, is not one of ours, is of another version, or does not fit its schema.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let value: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|source| Error::NotJson { path: path.to_owned(), source })?;
+        let Some(schema) = value.get("schema").and_then(serde_json::Value::as_str).map(str::to_owned) else {
+            return Err(Error::NoSchema { path: path.to_owned() });
+        };
+        match schema.as_str() {
+            Profile::SCHEMA => decode(value, path, schema).map(|profile| Self::Profile(Box::new(profile))),
+            RunStats::SCHEMA => decode(value, path, schema).map(|run| Self::RunStats(Box::new(run))),
+            _ if schema.starts_with("fieldstone-") => Err(Error::OtherSchema { path: path.to_owned(), found: schema }),
+            _ => Err(Error::NoSchema { path: path.to_owned() }),
+        }
+    }
+
+    /// Reads the profile at `path`, for a command that can use nothing else.
+    ///
+    /// # Errors
+    /// As [`Saved::load`], and [`Error::NotProfile`] if the file holds the counts of a run.
+    pub fn load_profile(path: &Path) -> Result<Profile, Error> {
+        match Self::load(path)? {
+            Self::Profile(profile) => Ok(*profile),
+            Self::RunStats(_) => Err(Error::NotProfile { path: path.to_owned() }),
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(value: serde_json::Value, path: &Path, schema: String) -> Result<T, Error> {
+    serde_json::from_value(value).map_err(|source| Error::Malformed { path: path.to_owned(), schema, source })
+}
+
+/// `report` (a [`Profile`], a [`RunStats`], a summary, a diff) as indented JSON with a newline at its end.
+///
+/// # Errors
+/// [`Error::Encode`] if it cannot be written as JSON; none of our own types does this.
+pub fn to_json(report: &impl Serialize) -> Result<String, Error> {
+    let mut json = serde_json::to_string_pretty(report).map_err(|source| Error::Encode { source })?;
+    json.push('\n');
+    Ok(json)
+}
+
+/// Writes `report` to `path` as [`to_json`] does, replacing what was there.
+///
+/// # Errors
+/// [`Error::Encode`] and [`Error::Write`].
+pub fn save(report: &impl Serialize, path: &Path) -> Result<(), Error> {
+    std::fs::write(path, to_json(report)?).map_err(|source| Error::Write { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Finding, fixture};
+    use proptest::prelude::*;
+
+    fn load_text(text: &str) -> Result<Saved, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("saved.json");
+        std::fs::write(&path, text).unwrap();
+        Saved::load(&path)
+    }
+
+    #[test]
+    fn both_kinds_of_file_come_back_as_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("profile.json");
+        let mut profile = fixture::profile();
+        profile.findings = vec![
+            Finding::OutputVaries { kind: "4k".into() },
+            Finding::TimedOut { kind: "thp".into(), limit_s: 2.5, runs: 1 },
+        ];
+        save(&profile, &path).unwrap();
+        assert!(Saved::load_profile(&path).unwrap() == profile);
+        save(&fixture::run_stats(), &path).unwrap();
+        assert_eq!(Saved::load(&path).unwrap(), Saved::RunStats(Box::new(fixture::run_stats())));
+        assert!(matches!(Saved::load_profile(&path), Err(Error::NotProfile { .. })));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped_and_what_an_earlier_lacked_is_empty() {
+        let mut value = serde_json::to_value(fixture::profile()).unwrap();
+        value["added"] = 1.into();
+        value["samples"][0]["added"] = serde_json::json!({"deep": [1]});
+        value["findings"] = serde_json::json!([{"finding": "added-later", "kind": "thp"}]);
+        value.as_object_mut().unwrap().remove("warnings");
+        value["machine"].as_object_mut().unwrap().remove("swap_bytes");
+        let Saved::Profile(profile) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
+        assert_eq!((profile.warnings.len(), profile.machine.swap_bytes), (0, 0));
+        assert_eq!(profile.findings, [Finding::Unknown]);
+        assert_eq!(profile.samples.len(), fixture::profile().samples.len());
+    }
+
+    #[test]
+    fn each_wrong_file_is_told_apart() {
+        assert!(matches!(Saved::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
+        for (text, part) in [
+            ("", "is no JSON"),
+            ("<html>", "is no JSON"),
+            ("[1, 2]", "no schema of ours"),
+            (r#"{"schema": 1}"#, "no schema of ours"),
+            (r#"{"schema": "somebody-else/1"}"#, "no schema of ours"),
+            (r#"{"schema": "fieldstone-profile/2"}"#, "fieldstone-profile/2; this version reads"),
+            (r#"{"schema": "fieldstone-profile/1"}"#, "missing field `program`"),
+            (r#"{"schema": "fieldstone-run/1", "command": 3}"#, "does not fit"),
+        ] {
+            let error = load_text(text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("saved.json"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn addresses_survive_readers_that_know_doubles_only() {
+        let mut stats = fixture::run_stats();
+        let address = (1u64 << 57) - 4096;
+        stats.processes[0].region.limit = address;
+        let value: serde_json::Value = serde_json::from_str(&to_json(&stats).unwrap()).unwrap();
+        let limit = &value["processes"][0]["region"]["limit"];
+        assert_eq!(limit.as_u64(), Some(address));
+        assert_eq!(format!("{:.0}", limit.as_f64().unwrap()), address.to_string());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn measured_values_come_back_exactly(value in 1e-9f64..1e9) {
+            let sample = crate::Sample { value, ..crate::Sample::default() };
+            let back: crate::Sample = serde_json::from_str(&to_json(&sample).unwrap()).unwrap();
+            prop_assert_eq!(back.value, value);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,200}") {
+            prop_assert!(load_text(&text).is_err());
+        }
+    }
+}

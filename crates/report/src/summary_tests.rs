@@ -1,0 +1,208 @@
+//! Verdicts and advice, on profiles made up so that the right answer is known.
+
+use super::*;
+use crate::{Finding, fixture};
+use proptest::prelude::*;
+
+fn ratio(low: f64, median: f64, high: f64) -> Estimate {
+    Estimate { n: 12, median, low, high, confidence: Some(0.96) }
+}
+
+/// The ways to spoil the fixture.
+fn spoilt(spoil: impl FnOnce(&mut Profile)) -> Summary {
+    let mut profile = fixture::profile();
+    spoil(&mut profile);
+    Summary::of(&profile)
+}
+
+fn has(summary: &Summary, matches: impl Fn(&Advice) -> bool) -> bool {
+    summary.notes.iter().any(matches)
+}
+
+#[test]
+fn verdicts_follow_the_interval() {
+    for (estimate, verdict) in [
+        (ratio(0.55, 0.60, 0.65), Verdict::Gain),
+        (ratio(1.10, 1.20, 1.30), Verdict::Loss),
+        (ratio(0.985, 0.99, 1.01), Verdict::NoGain),
+        (ratio(0.981, 0.985, 0.99), Verdict::NoGain),
+        (ratio(0.80, 0.90, 1.05), Verdict::TooNoisy),
+        (ratio(0.95, 0.99, 0.999), Verdict::TooNoisy),
+        (Estimate { confidence: None, ..ratio(0.5, 0.5, 0.5) }, Verdict::NotEnoughRuns),
+    ] {
+        assert_eq!(Verdict::of_ratio(&estimate), verdict, "{estimate:?}");
+    }
+}
+
+#[test]
+fn the_fixture_gains_and_thp_is_preferred_to_a_reserve() {
+    let summary = Summary::of(&fixture::profile());
+    let names: Vec<&str> = summary.kinds.iter().map(|kind| kind.name.as_str()).collect();
+    assert_eq!(names, ["4k", "folio-64k", "thp", "hugetlb", "hugetlb-1g"]);
+    let thp = summary.kind("thp").unwrap();
+    assert_eq!((thp.verdict, thp.runs, thp.failed), (Some(Verdict::Gain), 12, 0));
+    let interval = thp.ratio.unwrap();
+    assert!(interval.low <= 1.38 / 2.31 && 1.38 / 2.31 <= interval.high, "{interval:?}");
+    assert_eq!(summary.kind("hugetlb-1g").unwrap().verdict, Some(Verdict::Unavailable));
+    assert_eq!(summary.kind("4k").unwrap().verdict, None);
+    // hugetlb is faster by less than 2 %.
+    assert!(
+        matches!(&summary.advice, Advice::Run { kind, command, .. }
+        if kind == "thp" && command == "fieldstone run --region --pages thp -- gups 2G"),
+        "{}",
+        summary.advice
+    );
+    assert!(has(&summary, |note| matches!(note, Advice::VirtualMachine)));
+    assert!(has(&summary, |note| matches!(note, Advice::Swapped { bytes, .. } if *bytes == 45 << 20)));
+    assert!(!has(&summary, |note| matches!(note, Advice::PagesNotGot { .. } | Advice::FirstTouch { .. })));
+}
+
+#[test]
+fn pairs_are_formed_within_a_round() {
+    let mut profile = fixture::measured(&[("4k", 1.0), ("thp", 0.8)], 8, 0.0);
+    for sample in &mut profile.samples {
+        sample.value *= f64::from(sample.round + 1); // a machine that slows down eightfold
+    }
+    profile.samples.reverse(); // and a file in any order
+    let estimate = Summary::of(&profile).kind("thp").unwrap().ratio.unwrap();
+    assert!((estimate.low - 0.8).abs() < 1e-9 && (estimate.high - 0.8).abs() < 1e-9, "{estimate:?}");
+    profile.samples.retain(|sample| sample.kind == "4k" || sample.round >= 3);
+    assert_eq!(Summary::of(&profile).kind("thp").unwrap().ratio.unwrap().n, 5);
+}
+
+#[test]
+fn nothing_to_gain_too_noisy_and_too_few_are_told_apart() {
+    let advice =
+        |thp, rounds, noise| Summary::of(&fixture::measured(&[("4k", 1.0), ("thp", thp)], rounds, noise)).advice;
+    assert!(matches!(advice(1.0, 12, 0.005), Advice::NothingToGain { some_slower: false }));
+    assert!(matches!(advice(1.2, 12, 0.005), Advice::NothingToGain { some_slower: true }));
+    let Advice::TooNoisy { noise, runs } = advice(0.99, 12, 0.06) else { panic!("{}", advice(0.99, 12, 0.06)) };
+    assert!(noise > 0.01 && runs.is_some_and(|runs| runs > 12 && runs <= 200), "{noise} {runs:?}");
+    assert!(matches!(advice(0.99, 12, 0.9), Advice::TooNoisy { runs: None, .. }));
+    assert!(matches!(advice(0.5, 5, 0.01), Advice::NotEnoughRuns { have: 5, need: 6 }));
+    assert!(matches!(Summary::of(&fixture::measured(&[("4k", 1.0)], 8, 0.01)).advice, Advice::NothingToCompare));
+    let empty = Summary::of(&fixture::measured(&[("4k", 1.0), ("thp", 1.0)], 0, 0.0));
+    assert!(matches!(empty.advice, Advice::NotEnoughRuns { have: 0, .. }));
+}
+
+#[test]
+fn a_kind_on_which_it_crashes_or_prints_otherwise_is_never_recommended() {
+    let crashed = |profile: &mut Profile| {
+        profile
+            .samples
+            .iter_mut()
+            .filter(|s| s.kind == "thp" && s.round == 4)
+            .for_each(|s| s.outcome = "signal 11 (SIGSEGV)".into());
+    };
+    let summary = spoilt(crashed);
+    let thp = summary.kind("thp").unwrap();
+    assert_eq!((thp.verdict, thp.failed, thp.runs), (Some(Verdict::Failed), 1, 11));
+    assert!(matches!(&summary.advice, Advice::Run { kind, .. } if kind == "hugetlb"));
+    assert!(has(
+        &summary,
+        |note| matches!(note, Advice::Fails { kind, outcome, runs: 1, .. } if kind == "thp" && outcome.contains("SIGSEGV"))
+    ));
+
+    let summary = spoilt(|profile| profile.findings.push(Finding::OutputDiffers { kind: "thp".into() }));
+    assert!(matches!(&summary.advice, Advice::Run { kind, .. } if kind == "hugetlb"));
+    let summary =
+        spoilt(|profile| profile.findings.push(Finding::TimedOut { kind: "thp".into(), limit_s: 60.0, runs: 2 }));
+    assert_eq!(summary.kind("thp").unwrap().verdict, Some(Verdict::Failed));
+    assert!(has(&summary, |note| note.to_string().contains("2 runs took longer than 60.0 s")));
+}
+
+#[test]
+fn endings_are_judged_against_what_is_usual() {
+    let all = |outcome: &'static str| {
+        move |profile: &mut Profile| profile.samples.iter_mut().for_each(|s| s.outcome = outcome.into())
+    };
+    assert!(matches!(spoilt(all("signal 11 (SIGSEGV)")).advice, Advice::BaselineFails { .. }));
+    assert!(matches!(spoilt(all("timeout")).advice, Advice::BaselineFails { .. }));
+    let grep = spoilt(all("exit 1"));
+    assert!(matches!(grep.advice, Advice::Run { .. }) && has(&grep, |note| matches!(note, Advice::UnusualEnd { .. })));
+    let server = spoilt(|profile| {
+        profile.program.load = Some("redis-benchmark".into());
+        all("signal 15 (SIGTERM)")(profile);
+    });
+    assert!(matches!(server.advice, Advice::Run { .. }));
+}
+
+#[test]
+fn memory_notes_say_what_was_really_got() {
+    let not_got = spoilt(|profile| {
+        let region = profile.footprints.iter_mut().find(|f| f.kind == "hugetlb").unwrap().region.as_mut().unwrap();
+        region.pages[0].kind = "4k".into();
+        region.fell_back_bytes = 3 << 29;
+        region.demoted_bytes = 1 << 20;
+        region.private_rw_outside_bytes = 1 << 30;
+    });
+    assert!(has(
+        &not_got,
+        |note| matches!(note, Advice::PagesNotGot { kind, got_bytes: 0, fell_back_bytes, .. } if kind == "hugetlb" && *fell_back_bytes == 3 << 29)
+    ));
+    assert!(has(&not_got, |note| matches!(note, Advice::Demoted { .. })));
+    assert!(has(&not_got, |note| matches!(note, Advice::OutsideRegion { reason, .. } if reason == "thread stack")));
+    let blind = spoilt(|profile| {
+        let region = profile.footprints.iter_mut().find(|f| f.kind == "folio-64k").unwrap().region.as_mut().unwrap();
+        region.pages.iter_mut().for_each(|share| share.kind = "smaller".into());
+    });
+    assert!(!has(&blind, |note| matches!(note, Advice::PagesNotGot { .. })), "smaps cannot tell folios apart");
+    let without_region = spoilt(|profile| {
+        let thp = profile.footprints.iter_mut().find(|f| f.kind == "thp").unwrap();
+        thp.region = None;
+        thp.points.iter_mut().for_each(|point| (point.small_bytes, point.huge_2m_bytes) = (point.resident_bytes, 0));
+    });
+    assert!(has(&without_region, |note| matches!(note, Advice::PagesNotGot { kind, .. } if kind == "thp")));
+    let grown = spoilt(|profile| {
+        profile
+            .footprints
+            .iter_mut()
+            .find(|f| f.kind == "thp")
+            .unwrap()
+            .points
+            .iter_mut()
+            .for_each(|p| p.resident_bytes *= 2);
+    });
+    assert!(has(&grown, |note| matches!(note, Advice::MoreResident { more, .. } if (0.9..1.1).contains(more))));
+}
+
+#[test]
+fn first_touch_is_told_when_it_is_most_of_the_gain() {
+    let summary = spoilt(|profile| {
+        profile.samples.iter_mut().filter(|s| s.kind == "4k").for_each(|s| s.system_s = 0.9);
+    });
+    assert!(
+        has(&summary, |note| matches!(note, Advice::FirstTouch { faults_after, .. } if *faults_after < 2000)),
+        "{:?}",
+        summary.notes
+    );
+}
+
+#[test]
+fn a_baseline_of_no_time_gives_no_ratio() {
+    let summary = spoilt(|profile| profile.samples.iter_mut().filter(|s| s.kind == "4k").for_each(|s| s.value = 0.0));
+    assert_eq!(summary.kind("thp").unwrap().ratio, None);
+    assert_eq!(summary.kind("thp").unwrap().verdict, Some(Verdict::NotEnoughRuns));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_set_of_samples_is_summarised(
+        samples in prop::collection::vec((0usize..4, 0u32..9, 0.0f64..3.0, 0u8..3), 0..80),
+    ) {
+        let mut profile = fixture::profile();
+        profile.samples = samples.iter().map(|(kind, round, value, end)| Sample {
+            kind: ["4k", "thp", "hugetlb", "other"][*kind].to_owned(), round: *round, value: *value,
+            outcome: ["exit 0", "signal 9 (SIGKILL)", "timeout"][usize::from(*end)].to_owned(), ..Sample::default()
+        }).collect();
+        let summary = Summary::of(&profile);
+        for kind in &summary.kinds {
+            let of_kind = profile.samples.iter().filter(|sample| sample.kind == kind.name).count();
+            prop_assert_eq!(kind.runs + kind.failed, of_kind);
+        }
+        if let Advice::Run { kind, .. } = &summary.advice {
+            prop_assert_eq!(summary.kind(kind).unwrap().verdict, Some(Verdict::Gain));
+        }
+    }
+}

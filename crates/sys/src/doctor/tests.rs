@@ -1,0 +1,230 @@
+//! Verdicts on machines that are made up.
+
+use super::*;
+use crate::huge_pages::{FolioMode, Mode, Pool, Transparent};
+use crate::limits::{CgroupMemory, Limits, Overcommit};
+use crate::machine::Machine;
+use crate::perf::{Counter, Counters};
+use crate::userfault::Userfault;
+
+const MIB: u64 = 1 << 20;
+
+fn pool(page_bytes: u64, total: u64, free: u64) -> Pool {
+    Pool { page_bytes, total, free, reserved: 0, surplus: 0, overcommit: 0 }
+}
+
+/// A bare-metal machine, well set up, seen by root.
+fn well() -> Facts {
+    let folio = |folio_bytes, mode| FolioMode { folio_bytes, mode, inherited: folio_bytes == 2 * MIB };
+    Facts {
+        machine: Machine {
+            architecture: "x86_64".into(),
+            cpus: 8,
+            memory_bytes: 64 << 30,
+            memory_available_bytes: 60 << 30,
+            page_bytes: 4096,
+            root: true,
+            ..Machine::default()
+        },
+        transparent: Transparent {
+            huge_bytes: Some(2 * MIB),
+            global: Some(Mode::Madvise),
+            defrag: Some("madvise".into()),
+            folios: vec![folio(64 << 10, Mode::Madvise), folio(2 * MIB, Mode::Madvise)],
+            ..Transparent::default()
+        },
+        pools: vec![pool(2 * MIB, 1024, 1024), pool(1 << 30, 4, 4)],
+        userfault: Userfault::default(),
+        counters: Counters {
+            cycles: Counter::Available,
+            instructions: Counter::Available,
+            dtlb_read_misses: Counter::Available,
+            page_faults: Counter::Available,
+            paranoid: Some(1),
+        },
+        limits: Limits { max_map_count: Some(65530), overcommit: Some(Overcommit::Heuristic), ..Limits::default() },
+        may_turn_knobs: true,
+        frames_visible: true,
+        thp_can_be_refused: true,
+    }
+}
+
+/// The same as a user who is not root.
+fn user() -> Facts {
+    let mut facts = well();
+    (facts.may_turn_knobs, facts.frames_visible, facts.machine.root) = (false, false, false);
+    facts
+}
+
+fn verdict(facts: &Facts, command: &str) -> Verdict {
+    verdicts(facts).into_iter().find(|verdict| verdict.command == command).unwrap()
+}
+
+#[test]
+fn a_machine_well_set_up_does_all() {
+    let all = verdicts(&well());
+    assert!(all.iter().all(|verdict| verdict.level == Level::Works && verdict.remedy.is_none()), "{all:?}");
+    let commands: Vec<&str> = all.iter().map(|verdict| verdict.command.as_str()).collect();
+    assert_eq!(
+        commands,
+        [
+            "profile",
+            "profile --load",
+            "run --region --pages hugetlb-1g",
+            "run --region --pages hugetlb",
+            "run --region --pages thp",
+            "run --region --pages folio-64k",
+            "run --region --pages 4k",
+            "run --region --stats",
+        ]
+    );
+}
+
+#[test]
+fn a_user_is_told_what_root_would_do() {
+    let mut facts = user();
+    facts.pools[0] = pool(2 * MIB, 0, 0);
+    let hugetlb = verdict(&facts, "run --region --pages hugetlb");
+    assert_eq!(hugetlb.level, Level::Unavailable);
+    let remedy = "echo 1024 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    assert_eq!(hugetlb.remedy.as_deref(), Some(remedy));
+    let stats = verdict(&facts, "run --region --stats");
+    assert_eq!(stats.level, Level::Limited);
+    assert!(stats.remedy.unwrap().starts_with("sudo fieldstone"));
+    let folio = verdict(&facts, "run --region --pages folio-64k");
+    assert_eq!(folio.level, Level::Unavailable);
+    let knobs = "/sys/kernel/mm/transparent_hugepage";
+    assert_eq!(folio.remedy.unwrap(), format!("echo never | sudo tee {knobs}/hugepages-2048kB/enabled"));
+    // The others are not touched by that.
+    assert_eq!(verdict(&facts, "profile").level, Level::Works);
+    assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Works);
+}
+
+#[test]
+fn an_empty_pool_is_filled_by_root_and_on_demand_by_the_kernel() {
+    let mut facts = well();
+    facts.pools = vec![pool(2 * MIB, 10, 0), pool(1 << 30, 0, 0)];
+    facts.machine.memory_available_bytes = 1 << 30;
+    let hugetlb = verdict(&facts, "run --region --pages hugetlb");
+    assert_eq!(hugetlb.level, Level::Limited);
+    assert!(hugetlb.why.contains("all taken"), "{}", hugetlb.why);
+    // What is there already, and half of the gigabyte.
+    assert!(hugetlb.remedy.unwrap().starts_with("echo 266 | "));
+    // That pool is the owner's.
+    let gigantic = verdict(&facts, "run --region --pages hugetlb-1g");
+    assert_eq!(gigantic.level, Level::Unavailable);
+    assert!(gigantic.remedy.unwrap().starts_with("echo 1 | "));
+
+    facts.may_turn_knobs = false;
+    assert_eq!(verdict(&facts, "run --region --pages hugetlb").level, Level::Unavailable);
+    facts.pools[0].overcommit = 5;
+    assert_eq!(verdict(&facts, "run --region --pages hugetlb").level, Level::Limited);
+}
+
+#[test]
+fn pages_promised_to_others_are_not_free() {
+    let mut facts = user();
+    facts.pools[0].reserved = 1024;
+    assert_eq!(verdict(&facts, "run --region --pages hugetlb").level, Level::Unavailable);
+}
+
+#[test]
+fn a_mode_that_is_off_names_its_own_knob() {
+    let mut facts = user();
+    for folio in &mut facts.transparent.folios {
+        folio.mode = Mode::Never;
+    }
+    let knobs = "/sys/kernel/mm/transparent_hugepage";
+    let thp = verdict(&facts, "run --region --pages thp");
+    assert_eq!(thp.level, Level::Unavailable);
+    assert_eq!(thp.remedy.unwrap(), format!("echo madvise | sudo tee {knobs}/enabled"));
+    let folio = verdict(&facts, "run --region --pages folio-64k");
+    assert_eq!(folio.remedy.unwrap(), format!("echo madvise | sudo tee {knobs}/hugepages-64kB/enabled"));
+    facts.transparent.folios[1].inherited = false;
+    let own = verdict(&facts, "run --region --pages thp").remedy.unwrap();
+    assert!(own.ends_with("/hugepages-2048kB/enabled"), "{own}");
+    facts.transparent.folios[0].mode = Mode::Always;
+    assert_eq!(verdict(&facts, "run --region --pages folio-64k").level, Level::Works, "and none larger is on");
+}
+
+#[test]
+fn transparent_pages_that_must_lie_ready_are_few() {
+    let mut facts = well();
+    facts.transparent.defrag = Some("never".into());
+    let thp = verdict(&facts, "run --region --pages thp");
+    assert_eq!(thp.level, Level::Limited);
+    assert!(thp.remedy.unwrap().ends_with("/defrag"));
+}
+
+#[test]
+fn nothing_to_compare_is_nothing_to_profile() {
+    let mut facts = user();
+    (facts.transparent, facts.pools) = (Transparent::default(), Vec::new());
+    for command in ["profile", "profile --load", "run --region --pages thp", "run --region --pages hugetlb-1g"] {
+        let verdict = verdict(&facts, command);
+        assert_eq!((verdict.level, verdict.remedy), (Level::Unavailable, None), "{command}");
+    }
+    facts.pools = vec![pool(2 * MIB, 0, 0)];
+    assert!(verdict(&facts, "profile").remedy.unwrap().contains("nr_hugepages"), "the way out is shown");
+    facts.pools = vec![pool(2 * MIB, 1, 1)];
+    assert_eq!(verdict(&facts, "profile").level, Level::Works, "a pool is enough");
+}
+
+#[test]
+fn counters_that_lack_are_told_from_counters_that_are_denied() {
+    let mut facts = well();
+    facts.counters.cycles = Counter::Absent("No such file or directory".into());
+    let absent = verdict(&facts, "profile");
+    assert_eq!((absent.level, absent.remedy), (Level::Limited, None));
+    assert_eq!(absent.why, "times only: no hardware counters on this machine");
+    facts.counters.cycles = Counter::Denied("Permission denied".into());
+    assert!(verdict(&facts, "profile").remedy.unwrap().ends_with("perf_event_paranoid"));
+}
+
+#[test]
+fn bounds_limit_the_region() {
+    let mut facts = well();
+    facts.limits.address_space_bytes = Some(3 << 30);
+    let limited = verdict(&facts, "run --region --pages 4k");
+    assert_eq!((limited.level, limited.remedy.as_deref()), (Level::Limited, Some("ulimit -v unlimited")));
+    assert!(limited.why.contains("3 GiB"));
+
+    facts.limits = Limits { overcommit: Some(Overcommit::Strict), max_map_count: Some(1000), ..Limits::default() };
+    let limited = verdict(&facts, "run --region --pages 4k");
+    assert!(limited.why.contains("strict overcommit") && limited.why.contains("1000 mappings"), "{}", limited.why);
+    assert_eq!(limited.remedy.unwrap(), "echo 0 | sudo tee /proc/sys/vm/overcommit_memory");
+
+    let group = CgroupMemory { version: 2, limit_bytes: Some(512 * MIB), usage_bytes: None };
+    facts.limits = Limits { cgroup: Some(group), ..Limits::default() };
+    assert!(verdict(&facts, "run --region --pages thp").why.contains("ends at 512 MiB"));
+    assert!(!verdict(&facts, "run --region --pages hugetlb").why.contains("512 MiB"), "not counted there");
+}
+
+#[test]
+fn other_machines() {
+    let mut facts = well();
+    facts.machine.architecture = "aarch64".into();
+    facts.machine.page_bytes = 64 << 10;
+    facts.machine.cpus = 1;
+    assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Unavailable);
+    assert!(verdict(&facts, "run --region --pages 4k").why.contains("smallest page of this kernel is 64 KiB"));
+    assert_eq!(verdict(&facts, "profile").level, Level::Works);
+    assert_eq!(verdict(&facts, "profile --load").level, Level::Limited);
+    facts.transparent.global = Some(Mode::Always);
+    facts.thp_can_be_refused = false;
+    assert_eq!(verdict(&facts, "profile").level, Level::Limited);
+}
+
+#[test]
+fn this_machine_is_judged_and_serialises() {
+    let doctor = Doctor::examine();
+    assert_eq!(doctor.verdicts, verdicts(&doctor.facts));
+    assert!(doctor.verdicts.iter().all(|verdict| !verdict.why.is_empty()));
+    assert_eq!(doctor.worst(), doctor.verdicts.iter().map(|verdict| verdict.level).max().unwrap());
+}
+
+#[test]
+fn sizes_read_as_people_say_them() {
+    let said = [0, 1, 1023, 4096, 1536, 2 * MIB, 3 << 30, u64::MAX].map(verdicts::size);
+    assert_eq!(said, ["0 B", "1 B", "1023 B", "4 KiB", "1.5 KiB", "2 MiB", "3 GiB", "15.9 EiB"]);
+}

@@ -1,0 +1,114 @@
+//! The rules: from facts to a verdict for each command.
+//!
+//! A rule lowers a verdict and says why; the remedy is a command that can be pasted. Rules know nothing of how facts are found.
+
+use fieldstone_wire::PageKind;
+
+use super::page_kinds::kind;
+use super::{Facts, Level, Verdict};
+use crate::huge_pages::Mode;
+use crate::limits::Overcommit;
+use crate::perf::Counter;
+
+/// Fewer mappings than the kernel's default leave a program with many arenas short.
+const USUAL_MAP_COUNT: u64 = 65530;
+
+/// A verdict for each command, in the order in which a newcomer meets them.
+#[must_use]
+pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
+    let mut verdicts = vec![profile(facts, "profile"), profile_load(facts)];
+    verdicts.extend(PageKind::ALL.iter().rev().map(|page_kind| region(facts, *page_kind)));
+    verdicts.push(page_kind_report(facts));
+    verdicts
+}
+
+/// Profiling compares the times of runs on different pages, so it needs two kinds of page.
+fn profile(facts: &Facts, command: &str) -> Verdict {
+    let huge_kinds = [PageKind::Thp, PageKind::Hugetlb2m, PageKind::Hugetlb1g];
+    let (possible, lacking): (Vec<_>, Vec<_>) = huge_kinds
+        .map(|page_kind| kind(facts, page_kind, ""))
+        .into_iter()
+        .partition(|kind| kind.level < Level::Unavailable);
+    let (level, why, remedy) = match &facts.counters.cycles {
+        Counter::Available => (Level::Works, "by times; `perf stat` can count page walks here beside it", None),
+        Counter::Absent(_) => (Level::Limited, "times only: no hardware counters on this machine", None),
+        Counter::Denied(_) => {
+            let remedy = "echo 1 | sudo tee /proc/sys/kernel/perf_event_paranoid".to_owned();
+            (Level::Limited, "times only: this user may not use the hardware counters", Some(remedy))
+        }
+    };
+    let mut verdict = Verdict::new(command, level, why, remedy);
+    if facts.machine.virtual_machine {
+        verdict.lower(Level::Works, "in a virtual machine the host's page size shows in the times too", None);
+    }
+    if facts.transparent.global == Some(Mode::Always) && !facts.thp_can_be_refused {
+        verdict.lower(Level::Limited, "the 4 KiB run cannot be kept off transparent huge pages", None);
+    }
+    if possible.is_empty() {
+        let remedy = lacking.into_iter().find_map(|kind| kind.remedy);
+        verdict.lower(Level::Unavailable, "there are no huge pages to compare with", remedy);
+    }
+    verdict
+}
+
+fn profile_load(facts: &Facts) -> Verdict {
+    let mut verdict = profile(facts, "profile --load");
+    if facts.machine.cpus < 2 {
+        verdict.lower(Level::Limited, "one CPU: the server and its load take turns on it", None);
+    }
+    verdict
+}
+
+fn region(facts: &Facts, page_kind: PageKind) -> Verdict {
+    let mut verdict = kind(facts, page_kind, &format!("run --region --pages {page_kind}"));
+    if facts.machine.architecture != "x86_64" {
+        verdict.lower(
+            Level::Unavailable,
+            format!("not on {} yet: libc's entries are patched in x86-64 code", facts.machine.architecture),
+            None,
+        );
+    }
+    let limits = &facts.limits;
+    if let Some(bytes) = limits.address_space_bytes {
+        let why = format!("the region counts against the address space limit of {}", size(bytes));
+        verdict.lower(Level::Limited, why, Some("ulimit -v unlimited".to_owned()));
+    }
+    if limits.overcommit == Some(Overcommit::Strict) {
+        let remedy = "echo 0 | sudo tee /proc/sys/vm/overcommit_memory".to_owned();
+        verdict.lower(Level::Limited, "strict overcommit may refuse memory that is never touched", Some(remedy));
+    }
+    if let Some(count) = limits.max_map_count.filter(|count| *count < USUAL_MAP_COUNT) {
+        let remedy = format!("echo {USUAL_MAP_COUNT} | sudo tee /proc/sys/vm/max_map_count");
+        verdict.lower(Level::Limited, format!("no more than {count} mappings a process"), Some(remedy));
+    }
+    // A control group does not count hugetlb pages, so the others only.
+    let group = limits.cgroup.as_ref().and_then(|group| group.limit_bytes);
+    if let (Some(limit), false) = (group, matches!(page_kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g)) {
+        verdict.lower(Level::Works, format!("the control group ends at {}", size(limit)), None);
+    }
+    verdict
+}
+
+fn page_kind_report(facts: &Facts) -> Verdict {
+    let command = "run --region --stats";
+    if facts.frames_visible {
+        let why = "page kinds and physical contiguity exactly, from the kernel's page tables";
+        return Verdict::new(command, Level::Works, why, None);
+    }
+    let why = "page kinds from smaps: no folios below the huge page, no physical contiguity";
+    let remedy = "sudo fieldstone run --region --stats FILE -- PROGRAM".to_owned();
+    // Root without the right, in a container for instance, gains nothing by sudo.
+    Verdict::new(command, Level::Limited, why, (!facts.machine.root).then_some(remedy))
+}
+
+/// Bytes in the largest unit that they fill, to one decimal where they do not fill it evenly.
+pub(super) fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize;
+    let unit = 1_u64 << (10 * power);
+    let tenths = u128::from(bytes) * 10 / u128::from(unit);
+    match tenths % 10 {
+        0 => format!("{} {}", tenths / 10, units[power]),
+        tenth => format!("{}.{tenth} {}", tenths / 10, units[power]),
+    }
+}

@@ -1,0 +1,212 @@
+//! Transparent huge pages: `/sys/kernel/mm/transparent_hugepage/`.
+//!
+//! The file `enabled` at the top is the global mode. Each folio size has its own `hugepages-*kB/enabled`, which may say `inherit`; a size
+//! is given when *its* mode allows it. Kernels before 6.8 have the global mode only, for the one huge size.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::kernel_file;
+
+const TRANSPARENT: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// To which memory a folio size is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// To all.
+    Always,
+    /// To memory advised by `MADV_HUGEPAGE`.
+    Madvise,
+    /// To none.
+    Never,
+}
+
+impl Mode {
+    /// The kernel's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Madvise => "madvise",
+            Self::Never => "never",
+        }
+    }
+
+    fn from_word(word: &str) -> Option<Self> {
+        [Self::Always, Self::Madvise, Self::Never].into_iter().find(|mode| mode.name() == word)
+    }
+}
+
+/// One folio size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FolioMode {
+    /// The folio's size.
+    pub folio_bytes: u64,
+    /// Its mode, `inherit` resolved.
+    pub mode: Mode,
+    /// Whether the mode is the global one, by `inherit`.
+    pub inherited: bool,
+}
+
+/// The daemon that makes huge pages of small ones, later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Khugepaged {
+    /// Whether it compacts memory to get them.
+    pub defrag: bool,
+    /// Pages that it looks at in one go.
+    pub pages_to_scan: u64,
+    /// How long it sleeps between, in milliseconds.
+    pub scan_sleep_ms: u64,
+    /// Pages of a huge page that may be missing, and will be made, when it collapses the rest.
+    pub max_missing_pages: u64,
+}
+
+/// What the kernel is set to give.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Transparent {
+    /// The size that one entry of the page table's second level maps (2 MiB on x86-64); `None` where the kernel has none.
+    pub huge_bytes: Option<u64>,
+    /// The global mode; `None` where the kernel has none.
+    pub global: Option<Mode>,
+    /// What a page fault does to get one: `always`, `defer`, `defer+madvise`, `madvise`, `never`.
+    pub defrag: Option<String>,
+    /// The mode of shared memory.
+    pub shmem: Option<String>,
+    /// Every anonymous folio size, smallest first. On older kernels the huge one only.
+    pub folios: Vec<FolioMode>,
+    /// The daemon.
+    pub khugepaged: Option<Khugepaged>,
+}
+
+impl Transparent {
+    /// The mode of one folio size; `None` where the kernel does not offer the size.
+    #[must_use]
+    pub fn mode_of(&self, folio_bytes: u64) -> Option<Mode> {
+        self.folios.iter().find(|folio| folio.folio_bytes == folio_bytes).map(|folio| folio.mode)
+    }
+}
+
+/// Reads the modes.
+#[must_use]
+pub fn transparent() -> Transparent {
+    transparent_in(Path::new(TRANSPARENT))
+}
+
+/// The knob of one folio size's mode. The kernels that have only the global one have no such file.
+#[must_use]
+pub fn mode_path(folio_bytes: u64) -> PathBuf {
+    PathBuf::from(format!("{TRANSPARENT}/hugepages-{}kB/enabled", folio_bytes >> 10))
+}
+
+/// The knob of the global mode, which the sizes that say `inherit` follow.
+#[must_use]
+pub fn global_mode_path() -> PathBuf {
+    Path::new(TRANSPARENT).join("enabled")
+}
+
+fn transparent_in(root: &Path) -> Transparent {
+    let global = kernel_file::choice(root.join("enabled")).and_then(|word| Mode::from_word(&word));
+    let huge_bytes = global.and_then(|_| kernel_file::number(root.join("hpage_pmd_size")));
+    let mut folios = folio_modes(root, global);
+    if let (true, Some(mode), Some(folio_bytes)) = (folios.is_empty(), global, huge_bytes) {
+        folios.push(FolioMode { folio_bytes, mode, inherited: true });
+    }
+    Transparent {
+        huge_bytes,
+        global,
+        defrag: kernel_file::choice(root.join("defrag")),
+        shmem: kernel_file::choice(root.join("shmem_enabled")),
+        folios,
+        khugepaged: khugepaged(&root.join("khugepaged")),
+    }
+}
+
+fn folio_modes(root: &Path, global: Option<Mode>) -> Vec<FolioMode> {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let mut folios: Vec<FolioMode> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let kilobytes: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            // A size that only shared memory can have lacks the file.
+            let word = kernel_file::choice(entry.path().join("enabled"))?;
+            let inherited = word == "inherit";
+            let mode = if inherited { global? } else { Mode::from_word(&word)? };
+            Some(FolioMode { folio_bytes: kilobytes << 10, mode, inherited })
+        })
+        .collect();
+    folios.sort_unstable_by_key(|folio| folio.folio_bytes);
+    folios
+}
+
+fn khugepaged(root: &Path) -> Option<Khugepaged> {
+    let number = |name: &str| kernel_file::number(root.join(name));
+    Some(Khugepaged {
+        defrag: number("defrag")? == 1,
+        pages_to_scan: number("pages_to_scan")?,
+        scan_sleep_ms: number("scan_sleep_millisecs")?,
+        max_missing_pages: number("max_ptes_none")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn inherit_is_resolved_and_sizes_are_sorted() {
+        let root = tree(&[
+            ("enabled", "always [madvise] never\n"),
+            ("hpage_pmd_size", "2097152\n"),
+            ("defrag", "always defer defer+madvise [madvise] never\n"),
+            ("shmem_enabled", "always within_size advise [never] deny force\n"),
+            ("hugepages-2048kB/enabled", "always [inherit] madvise never\n"),
+            ("hugepages-64kB/enabled", "[always] inherit madvise never\n"),
+            ("hugepages-8kB/shmem_enabled", "always [never]\n"),
+            ("khugepaged/defrag", "1\n"),
+            ("khugepaged/pages_to_scan", "4096\n"),
+            ("khugepaged/scan_sleep_millisecs", "10000\n"),
+            ("khugepaged/max_ptes_none", "511\n"),
+        ]);
+        let found = transparent_in(root.path());
+        assert_eq!((found.huge_bytes, found.global), (Some(2 << 20), Some(Mode::Madvise)));
+        assert_eq!((found.defrag.as_deref(), found.shmem.as_deref()), (Some("madvise"), Some("never")));
+        assert_eq!(
+            found.folios,
+            [
+                FolioMode { folio_bytes: 64 << 10, mode: Mode::Always, inherited: false },
+                FolioMode { folio_bytes: 2 << 20, mode: Mode::Madvise, inherited: true },
+            ]
+        );
+        assert_eq!((found.mode_of(64 << 10), found.mode_of(8 << 10)), (Some(Mode::Always), None));
+        let daemon = found.khugepaged.unwrap();
+        assert!(daemon.defrag && daemon.pages_to_scan == 4096 && daemon.max_missing_pages == 511);
+    }
+
+    #[test]
+    fn an_older_kernel_has_the_global_mode_only() {
+        let root = tree(&[("enabled", "[always] madvise never\n"), ("hpage_pmd_size", "2097152\n")]);
+        let found = transparent_in(root.path());
+        assert_eq!((found.mode_of(2 << 20), found.folios.len(), found.khugepaged), (Some(Mode::Always), 1, None));
+    }
+
+    #[test]
+    fn a_kernel_without_them_offers_nothing() {
+        assert_eq!(transparent_in(Path::new("/nowhere")), Transparent::default());
+    }
+}

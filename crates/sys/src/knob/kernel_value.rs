@@ -1,0 +1,100 @@
+//! A knob's text, read and written without allocating: what the restorer works with after its fork.
+
+use std::ffi::CStr;
+use std::fmt::Write;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{Errno, Result};
+
+use crate::kernel_file::chosen;
+
+/// The longest path, its zero byte counted.
+pub(super) const PATH_BYTES: usize = 320;
+
+/// A short text in place: a path, a value, a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+/// A knob's value.
+pub(super) type Value = Text<64>;
+/// A path, which always has room for its zero byte.
+pub(super) type Path = Text<PATH_BYTES>;
+
+impl<const N: usize> Text<N> {
+    pub(super) const EMPTY: Self = Self { bytes: [0; N], len: 0 };
+
+    /// A copy of `text`, or ENAMETOOLONG.
+    pub(super) fn new(text: &str) -> Result<Self> {
+        let mut copy = Self::EMPTY;
+        copy.write_str(text).map_err(|_| Errno::NAMETOOLONG)?;
+        Ok(copy)
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        self.bytes.get(..self.len).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or("")
+    }
+
+    /// With its zero byte, for the kernel.
+    pub(super) fn as_c_str(&self) -> Result<&CStr> {
+        CStr::from_bytes_until_nul(&self.bytes).map_err(|_| Errno::NAMETOOLONG)
+    }
+}
+
+impl<const N: usize> Write for Text<N> {
+    /// Appends; the last byte stays zero.
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let end = self.len + text.len();
+        let room = self.bytes.get_mut(self.len..end).filter(|_| end < N).ok_or(std::fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+/// The value that a knob has: its chosen word, or its whole text without the newline.
+pub(super) fn read(knob: &OwnedFd) -> Result<Value> {
+    let mut bytes = [0; 256];
+    let got = rustix::io::pread(knob, &mut bytes, 0)?;
+    let text = bytes.get(..got).and_then(|bytes| std::str::from_utf8(bytes).ok()).ok_or(Errno::INVAL)?;
+    Value::new(chosen(text).unwrap_or(""))
+}
+
+/// The number that a knob has.
+pub(super) fn read_number(knob: &OwnedFd) -> Result<u64> {
+    read(knob)?.as_str().parse().map_err(|_| Errno::INVAL)
+}
+
+/// Writes a knob as a shell would: opened anew and cut, so that a plain file too holds nothing but the value.
+pub(super) fn write(path: &CStr, value: &str) -> Result<()> {
+    let knob = openat(CWD, path, OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC, Mode::empty())?;
+    // A kernel knob takes its value in one write or not at all.
+    match rustix::io::write(&knob, value.as_bytes())? {
+        all if all == value.len() => Ok(()),
+        _ => Err(Errno::IO),
+    }
+}
+
+/// Writes a number.
+pub(super) fn write_number(path: &CStr, number: u64) -> Result<()> {
+    let mut value = Value::EMPTY;
+    write!(value, "{number}").map_err(|_| Errno::INVAL)?;
+    write(path, value.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_keeps_room_for_its_zero_byte() {
+        let mut text = Text::<4>::new("abc").unwrap();
+        assert_eq!((text.as_str(), text.as_c_str().unwrap()), ("abc", c"abc"));
+        assert!(text.write_str("d").is_err());
+        assert_eq!(text.as_str(), "abc");
+        assert!(Text::<4>::new("abcd").is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! What bounds the memory of a process here: its control group, its rlimits, and the kernel's settings.
+
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+pub use crate::cgroup::CgroupMemory;
+use crate::{cgroup, kernel_file};
+
+/// How the kernel answers requests for more memory than there is: `vm.overcommit_memory`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overcommit {
+    /// 0: obvious overcommits are refused.
+    Heuristic,
+    /// 1: nothing is refused.
+    Always,
+    /// 2: what is promised must exist. `MAP_NORESERVE` means nothing.
+    Strict,
+}
+
+/// The bounds. A limit that is `None` is unlimited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The control group's memory controller, where there is one.
+    pub cgroup: Option<CgroupMemory>,
+    /// `RLIMIT_AS`: mappings, `PROT_NONE` ones too.
+    pub address_space_bytes: Option<u64>,
+    /// `RLIMIT_DATA`: private writable mappings and the heap.
+    pub data_bytes: Option<u64>,
+    /// `RLIMIT_MEMLOCK`.
+    pub locked_bytes: Option<u64>,
+    /// `vm.max_map_count`: mappings of one process.
+    pub max_map_count: Option<u64>,
+    /// `vm.overcommit_memory`; `None` where it cannot be read.
+    pub overcommit: Option<Overcommit>,
+    /// `kernel.yama.ptrace_scope`: 0 any process of the user may be attached to, 1 descendants only, 2 by root only, 3 none.
+    /// `None` is a kernel without Yama, which is as 0.
+    pub ptrace_scope: Option<u64>,
+    /// Swap space there is.
+    pub swap_total_bytes: u64,
+    /// Swap space not in use.
+    pub swap_free_bytes: u64,
+}
+
+/// Reads the bounds of this process.
+#[must_use]
+pub fn limits() -> Limits {
+    let meminfo = kernel_file::text("/proc/meminfo").unwrap_or_default();
+    let meminfo = |name| kernel_file::field_bytes(&meminfo, name).unwrap_or(0);
+    Limits {
+        cgroup: cgroup::cgroup_memory(),
+        address_space_bytes: getrlimit(Resource::As).current,
+        data_bytes: getrlimit(Resource::Data).current,
+        locked_bytes: getrlimit(Resource::Memlock).current,
+        max_map_count: kernel_file::number("/proc/sys/vm/max_map_count"),
+        overcommit: kernel_file::number("/proc/sys/vm/overcommit_memory").and_then(overcommit),
+        ptrace_scope: kernel_file::number("/proc/sys/kernel/yama/ptrace_scope"),
+        swap_total_bytes: meminfo("SwapTotal"),
+        swap_free_bytes: meminfo("SwapFree"),
+    }
+}
+
+fn overcommit(mode: u64) -> Option<Overcommit> {
+    [Overcommit::Heuristic, Overcommit::Always, Overcommit::Strict].into_iter().nth(usize::try_from(mode).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_go_by_their_number() {
+        assert_eq!(
+            [0, 1, 2].map(overcommit),
+            [Overcommit::Heuristic, Overcommit::Always, Overcommit::Strict].map(Some)
+        );
+        assert_eq!(overcommit(3), None);
+    }
+
+    #[test]
+    fn this_process_is_within_its_bounds() {
+        let found = limits();
+        let own = crate::process::stat(std::process::id()).unwrap();
+        assert!(found.address_space_bytes.is_none_or(|limit| own.virtual_bytes <= limit));
+        assert!(found.swap_free_bytes <= found.swap_total_bytes);
+        assert!(found.max_map_count.is_some_and(|count| count > 0) && found.overcommit.is_some());
+    }
+}

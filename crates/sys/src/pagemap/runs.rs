@@ -1,0 +1,59 @@
+//! Physical contiguity: the runs of pages that are neighbours in the address space and in memory.
+
+use serde::Serialize;
+
+/// How contiguous some memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Runs {
+    /// Number of runs; 1 is wholly contiguous, 0 is nothing present.
+    pub count: u64,
+    /// The longest.
+    pub longest_bytes: u64,
+    /// The median of the runs' lengths, each run counted once; the lower one of two.
+    pub median_bytes: u64,
+}
+
+/// Collects runs from pieces that come in rising address order. All in pages.
+#[derive(Debug, Default)]
+pub(super) struct RunCollector {
+    lengths: Vec<u64>,
+    next_page: u64,
+    next_frame: u64,
+}
+
+impl RunCollector {
+    /// Adds `pages` pages from virtual page `page`, which lie on consecutive frames from `frame`.
+    pub(super) fn push(&mut self, page: u64, frame: u64, pages: u64) {
+        match self.lengths.last_mut() {
+            Some(last) if self.next_page == page && self.next_frame == frame => *last += pages,
+            _ => self.lengths.push(pages),
+        }
+        (self.next_page, self.next_frame) = (page + pages, frame + pages);
+    }
+
+    pub(super) fn finish(mut self, page_bytes: u64) -> Runs {
+        self.lengths.sort_unstable();
+        let median = self.lengths.get(self.lengths.len().saturating_sub(1) / 2).copied();
+        Runs {
+            count: self.lengths.len() as u64,
+            longest_bytes: self.lengths.last().copied().unwrap_or(0) * page_bytes,
+            median_bytes: median.unwrap_or(0) * page_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_join_only_where_both_sides_do() {
+        let mut runs = RunCollector::default();
+        runs.push(10, 100, 4);
+        runs.push(14, 104, 4); // the same run
+        runs.push(18, 300, 1); // jumps in memory
+        runs.push(20, 301, 2); // a hole in the address space
+        assert_eq!(runs.finish(10), Runs { count: 3, longest_bytes: 80, median_bytes: 20 });
+        assert_eq!(RunCollector::default().finish(10), Runs::default());
+    }
+}

@@ -1,0 +1,106 @@
+//! Which counters perf_event_open(2) gives this user, and why not the others.
+//!
+//! Each event is tried once, on this process, in user mode only, and closed again. `dtlb_read_misses` is the nearest that a portable
+//! event comes to page walks: on Intel the kernel counts loads that cause a walk under that name. Walk *cycles* are a raw event
+//! of each CPU model. A virtual machine usually has none of the hardware events.
+
+use std::io;
+
+use perf_event::Builder;
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware, Software};
+use serde::Serialize;
+
+use crate::kernel_file;
+
+/// Whether an event can be counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Counter {
+    /// It can.
+    Available,
+    /// The machine (or its hypervisor) or the kernel has no such counter.
+    Absent(String),
+    /// There may be one, but this user may not use it.
+    Denied(String),
+}
+
+impl Counter {
+    /// Whether it can be counted.
+    #[must_use]
+    pub const fn is_available(&self) -> bool {
+        matches!(self, Self::Available)
+    }
+
+    fn from_result<T>(result: io::Result<T>) -> Self {
+        match result {
+            Ok(_) => Self::Available,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                Self::Denied(error.to_string())
+            }
+            Err(error) => Self::Absent(error.to_string()),
+        }
+    }
+}
+
+/// The counters of this machine, as this user has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Counters {
+    /// CPU cycles.
+    pub cycles: Counter,
+    /// Instructions.
+    pub instructions: Counter,
+    /// Loads that missed the data TLB.
+    pub dtlb_read_misses: Counter,
+    /// Page faults, which the kernel counts itself.
+    pub page_faults: Counter,
+    /// `kernel.perf_event_paranoid`: 2 and less let users count their own programs, -1 everything; some distributions add 3 and 4,
+    /// which let them count nothing. `None` where the kernel has no perf events.
+    pub paranoid: Option<i64>,
+}
+
+/// Tries the events.
+#[must_use]
+pub fn counters() -> Counters {
+    let dtlb = Cache { which: CacheId::DTLB, operation: CacheOp::READ, result: CacheResult::MISS };
+    Counters {
+        cycles: tried(Hardware::CPU_CYCLES),
+        instructions: tried(Hardware::INSTRUCTIONS),
+        dtlb_read_misses: tried(dtlb),
+        page_faults: tried(Software::PAGE_FAULTS),
+        paranoid: kernel_file::text("/proc/sys/kernel/perf_event_paranoid").and_then(|text| text.parse().ok()),
+    }
+}
+
+fn tried(event: impl Event) -> Counter {
+    Counter::from_result(Builder::new(event).build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_from_an_absence() {
+        let refused = |errno| Counter::from_result::<()>(Err(io::Error::from_raw_os_error(errno)));
+        assert!(matches!(refused(libc::EACCES), Counter::Denied(_)));
+        assert!(matches!(refused(libc::EPERM), Counter::Denied(_)));
+        assert!(matches!(refused(libc::ENOENT), Counter::Absent(_)));
+        assert!(matches!(refused(libc::EOPNOTSUPP), Counter::Absent(_)));
+    }
+
+    #[test]
+    fn an_available_counter_counts() {
+        let found = counters();
+        if !found.page_faults.is_available() {
+            println!("SKIP no software events for this user: {found:?}");
+            return;
+        }
+        // User mode only: the fault is taken by user code, so it counts.
+        let mut counter = Builder::new(Software::PAGE_FAULTS).build().unwrap();
+        counter.enable().unwrap();
+        let touched = std::hint::black_box(vec![1_u8; 8 << 20]);
+        counter.disable().unwrap();
+        assert!(counter.read().unwrap() > 0, "{} bytes touched", touched.len());
+    }
+}

@@ -1,0 +1,13 @@
+//! Processes as a supervisor sees them: their figures, their tree, what they inherit, and how they ended.
+//!
+//! A file each: [`stat()`] reads one process, [`descendants`] walks the tree, `control` sets what children inherit, [`wait4`] reaps.
+
+mod control;
+mod stat;
+mod tree;
+mod wait;
+
+pub use control::{set_child_subreaper, set_parent_death_signal, set_thp_disabled, thp_disabled};
+pub use stat::{Stat, State, comm, exe, parse_stat, stat};
+pub use tree::{children, descendants};
+pub use wait::{Ended, wait4};

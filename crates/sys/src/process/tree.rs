@@ -1,0 +1,105 @@
+//! The tree below a process.
+//!
+//! `/proc/PID/task/TID/children` lists the children of each thread (a kernel built without it has no such file); otherwise the
+//! parents of all processes are read. Either way it is a picture of a moving thing: a process that ends while we look hands its
+//! children to init or to a subreaper, and they are missed. A supervisor that is a subreaper asks for *its own* descendants.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::stat;
+use crate::{Error, Result};
+
+/// The children of a process, in no order.
+///
+/// # Errors
+/// [`Error::NoSuchProcess`] when it has ended and been reaped; [`Error::File`] where `/proc` cannot be listed.
+pub fn children(pid: u32) -> Result<Vec<u32>> {
+    stat(pid)?;
+    match listed_children(pid) {
+        Some(children) => Ok(children),
+        None => Ok(by_parent()?.remove(&pid).unwrap_or_default()),
+    }
+}
+
+/// All processes below `root`, parents before their children, without `root`.
+///
+/// # Errors
+/// As [`children`], for `root` only: what ends meanwhile is left out.
+pub fn descendants(root: u32) -> Result<Vec<u32>> {
+    stat(root)?;
+    let scanned = if listed_children(root).is_none() { Some(by_parent()?) } else { None };
+    let children_of = |pid: u32| match &scanned {
+        Some(tree) => tree.get(&pid).cloned().unwrap_or_default(),
+        None => listed_children(pid).unwrap_or_default(),
+    };
+    let mut found = children_of(root);
+    let mut next = 0;
+    while next < found.len() {
+        for child in children_of(found[next]) {
+            // A child that changed parents under our eyes is seen twice.
+            if child != root && !found.contains(&child) {
+                found.push(child);
+            }
+        }
+        next += 1;
+    }
+    Ok(found)
+}
+
+/// By the kernel's own list; `None` where it keeps none, or the process has ended.
+fn listed_children(pid: u32) -> Option<Vec<u32>> {
+    let mut children = Vec::new();
+    let mut kept = false;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        if let Ok(list) = fs::read_to_string(task.path().join("children")) {
+            kept = true;
+            children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    kept.then_some(children)
+}
+
+/// By the parents of all processes.
+fn by_parent() -> Result<BTreeMap<u32, Vec<u32>>> {
+    let mut tree: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let entries = fs::read_dir("/proc").map_err(|source| Error::file("list", "/proc", source))?;
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Ok(process) = stat(pid) {
+            tree.entry(process.ppid).or_default().push(pid);
+        }
+    }
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn children_and_grandchildren_are_found_both_ways() {
+        // A shell with a sleeping child of its own; the echo says that the child is there.
+        let mut shell =
+            Command::new("sh").args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let grandchild: u32 = line.trim().parse().unwrap();
+        let us = std::process::id();
+
+        assert!(children(us).unwrap().contains(&shell.id()));
+        assert!(!children(us).unwrap().contains(&grandchild));
+        let all = descendants(us).unwrap();
+        let place = |pid| all.iter().position(|found| *found == pid).unwrap();
+        assert!(place(shell.id()) < place(grandchild));
+        assert_eq!(descendants(shell.id()).unwrap(), [grandchild]);
+        assert_eq!(by_parent().unwrap()[&shell.id()], [grandchild]);
+
+        let grandchild_pid = rustix::process::Pid::from_raw(i32::try_from(grandchild).unwrap()).unwrap();
+        rustix::process::kill_process(grandchild_pid, rustix::process::Signal::KILL).unwrap();
+        shell.wait().unwrap();
+        assert!(matches!(descendants(shell.id()), Err(Error::NoSuchProcess { .. })));
+    }
+}

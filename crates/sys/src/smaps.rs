@@ -1,0 +1,233 @@
+//! `/proc/PID/smaps`: a process's mappings, how much of each is resident, and on what pages it is mapped.
+//!
+//! Source: proc_pid_smaps(5). The file is streamed line by line, for a process may have a hundred thousand mappings; lines that
+//! this crate does not know are passed over, for each kernel adds some. Traps:
+//! - `Rss` leaves hugetlb pages out; they stand in `Private_Hugetlb` and `Shared_Hugetlb`.
+//! - `AnonHugePages` counts what one entry of 2 MiB *maps*. A huge folio mapped piece by piece, and every smaller folio, is
+//!   missing from it: [`crate::pagemap`] sees those.
+//! - `KernelPageSize` is the base page for transparent huge pages; only for hugetlb it is the page's size.
+//! - A process that has ended but is not reaped has an empty file. That is told as [`Error::NoSuchProcess`], as for one reaped.
+//! - It is no snapshot: the process maps and unmaps while the kernel writes the lines.
+
+mod parse;
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::ops::Range;
+use std::path::PathBuf;
+
+pub use parse::parse;
+
+use crate::{Error, Result, kernel_file};
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent bits, as the kernel shows them")]
+pub struct Permissions {
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub execute: bool,
+    /// Shared (`s`), not private (`p`).
+    pub shared: bool,
+}
+
+impl std::fmt::Display for Permissions {
+    /// As the kernel writes it: `rw-p`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let letter = |set, letter| if set { letter } else { '-' };
+        let kind = if self.shared { 's' } else { 'p' };
+        write!(f, "{}{}{}{kind}", letter(self.read, 'r'), letter(self.write, 'w'), letter(self.execute, 'x'))
+    }
+}
+
+/// One mapping, with what of it is in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// The address after its last.
+    pub end: u64,
+    /// What it may be used for.
+    pub permissions: Permissions,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// The file's inode; 0 where there is no file.
+    pub inode: u64,
+    /// The file's path, or a name such as `[heap]` or `[anon:arena]`; empty for plain anonymous memory.
+    pub name: String,
+    /// In memory, hugetlb pages left out.
+    pub resident_bytes: u64,
+    /// Resident and anonymous: no file has it.
+    pub anonymous_bytes: u64,
+    /// Swapped out.
+    pub swap_bytes: u64,
+    /// Anonymous and mapped by entries of a whole transparent huge page.
+    pub anon_huge_bytes: u64,
+    /// Hugetlb pages of this process alone.
+    pub hugetlb_private_bytes: u64,
+    /// Hugetlb pages shared with another.
+    pub hugetlb_shared_bytes: u64,
+    /// The base page, or a hugetlb mapping's page.
+    pub kernel_page_bytes: u64,
+    /// Whether the kernel would give it transparent huge folios; `None` on a kernel that does not say.
+    pub thp_eligible: Option<bool>,
+    /// The kernel's two-letter flags: `hg` advised huge, `nh` advised not, `ht` hugetlb, `nr` no reserve, ...
+    pub flags: Vec<[u8; 2]>,
+}
+
+impl Mapping {
+    /// Its addresses.
+    #[must_use]
+    pub const fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// Its size, resident or not.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// In memory, hugetlb pages counted too.
+    #[must_use]
+    pub const fn present_bytes(&self) -> u64 {
+        self.resident_bytes + self.hugetlb_private_bytes + self.hugetlb_shared_bytes
+    }
+
+    /// Whether the kernel shows the two-letter flag, for instance `hg`.
+    #[must_use]
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.flags.iter().any(|have| have.as_slice() == flag.as_bytes())
+    }
+
+    /// Whether it lies on pages of the hugetlb pool.
+    #[must_use]
+    pub fn is_hugetlb(&self) -> bool {
+        self.has_flag("ht") || self.name.starts_with("/anon_hugepage")
+    }
+
+    /// Whether it is memory that only this process holds and that no file backs: the heap, mmap's and named anonymous
+    /// memory, hugetlb or not. Stacks that the kernel made, its own pages and files, private or shared, are not.
+    #[must_use]
+    pub fn is_private_anonymous(&self) -> bool {
+        let anonymous =
+            self.inode == 0 && (self.name.is_empty() || self.name == "[heap]" || self.name.starts_with("[anon:"));
+        !self.permissions.shared && (anonymous || self.name.starts_with("/anon_hugepage"))
+    }
+
+    /// Whether one can read and write it: the bulk of what a program works on.
+    #[must_use]
+    pub const fn is_read_write(&self) -> bool {
+        self.permissions.read && self.permissions.write
+    }
+}
+
+/// Reads all mappings of a process, lowest address first. Costs a walk of its page tables.
+///
+/// # Errors
+/// [`Error::NoSuchProcess`] when it has ended (reaped or not) or is a thread of the kernel, [`Error::ProcessDenied`] when it is
+/// another user's.
+pub fn read(pid: u32) -> Result<Vec<Mapping>> {
+    let path = PathBuf::from(format!("/proc/{pid}/smaps"));
+    let failed = |operation| move |source: io::Error| (operation, source);
+    let told = |(operation, source)| Error::process_file(pid, operation, &path, source);
+    let file = File::open(&path).map_err(failed("open")).map_err(told)?;
+    let mappings = parse(BufReader::with_capacity(1 << 16, file)).map_err(failed("read")).map_err(told)?;
+    if mappings.is_empty() { Err(Error::NoSuchProcess { pid }) } else { Ok(mappings) }
+}
+
+/// The sums over all mappings of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rollup {
+    /// In memory, hugetlb pages left out.
+    pub resident_bytes: u64,
+    /// The same, each page divided by the number of processes that map it.
+    pub proportional_bytes: u64,
+    /// Resident and anonymous.
+    pub anonymous_bytes: u64,
+    /// Swapped out.
+    pub swap_bytes: u64,
+    /// Mapped by entries of a whole transparent huge page.
+    pub anon_huge_bytes: u64,
+    /// Hugetlb pages of this process alone.
+    pub hugetlb_private_bytes: u64,
+    /// Hugetlb pages shared with another.
+    pub hugetlb_shared_bytes: u64,
+}
+
+/// Reads the sums over all mappings: a fraction of [`read`]'s text, the same walk.
+///
+/// # Errors
+/// As [`read`]; [`Error::NoSuchProcess`] too on a kernel older than 4.14, which has no such file.
+pub fn read_rollup(pid: u32) -> Result<Rollup> {
+    let path = PathBuf::from(format!("/proc/{pid}/smaps_rollup"));
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::process_file(pid, "read", &path, source))?;
+    let bytes = |name| kernel_file::field_bytes(&text, name).unwrap_or(0);
+    Ok(Rollup {
+        resident_bytes: bytes("Rss"),
+        proportional_bytes: bytes("Pss"),
+        anonymous_bytes: bytes("Anonymous"),
+        swap_bytes: bytes("Swap"),
+        anon_huge_bytes: bytes("AnonHugePages"),
+        hugetlb_private_bytes: bytes("Private_Hugetlb"),
+        hugetlb_shared_bytes: bytes("Shared_Hugetlb"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_memory_is_there() {
+        let on_heap = Box::new(17_u64);
+        let on_stack = 17_u64;
+        let mappings = read(std::process::id()).unwrap();
+        let of = |address: u64| mappings.iter().find(|mapping| mapping.range().contains(&address)).unwrap();
+        let heap = of(std::ptr::from_ref(&*on_heap).addr() as u64);
+        assert!(heap.is_private_anonymous() && heap.is_read_write() && heap.resident_bytes > 0);
+        let stack = of(std::ptr::from_ref(&on_stack).addr() as u64);
+        assert!(stack.is_read_write() && !stack.permissions.shared);
+        let code = of(read as *const () as u64);
+        assert_eq!(code.name, std::env::current_exe().unwrap().to_str().unwrap());
+        assert!(code.permissions.execute && code.inode != 0 && !code.is_private_anonymous());
+        assert!(mappings.iter().any(|mapping| mapping.name == "[vdso]" && !mapping.is_private_anonymous()));
+        assert!(
+            mappings.iter().all(|mapping| mapping.start < mapping.end && mapping.resident_bytes <= mapping.bytes())
+        );
+    }
+
+    #[test]
+    fn the_rollup_is_the_sum() {
+        use crate::process::{State, stat};
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let settled = |stat: crate::process::Stat| stat.comm == "sleep" && stat.state == State::Sleeping;
+        while !settled(stat(child.id()).unwrap()) {
+            std::thread::yield_now();
+        }
+        let (rollup, mappings) = (read_rollup(child.id()).unwrap(), read(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let sum = |of: fn(&Mapping) -> u64| mappings.iter().map(of).sum::<u64>();
+        assert_eq!(rollup.resident_bytes, sum(|mapping| mapping.resident_bytes));
+        assert_eq!(rollup.anonymous_bytes, sum(|mapping| mapping.anonymous_bytes));
+        assert!(rollup.anonymous_bytes > 0 && rollup.proportional_bytes <= rollup.resident_bytes, "{rollup:?}");
+    }
+
+    #[test]
+    fn a_zombie_and_a_stranger_are_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while !crate::process::stat(child.id()).unwrap().state.ended() {
+            std::thread::yield_now();
+        }
+        assert!(matches!(read(child.id()), Err(Error::NoSuchProcess { .. })), "not reaped");
+        assert!(matches!(read_rollup(child.id()), Err(Error::NoSuchProcess { .. })), "not reaped");
+        child.wait().unwrap();
+        assert!(matches!(read(0x7fff_fff0), Err(Error::NoSuchProcess { pid: 0x7fff_fff0 })), "reaped");
+    }
+}

@@ -1,0 +1,149 @@
+//! A Connect Four position in two words: W columns of H cells, one bit a cell and one bit of margin above each column.
+//!
+//! ```text
+//! H = 4, bit numbers:      4  9 14 …   margin, always 0
+//!                          3  8 13 …   top row
+//!                          2  7 12 …
+//!                          1  6 11 …
+//!                          0  5 10 …   bottom row
+//! ```
+//! A stone falls into a column by an addition: `taken + bottom bit` carries through the taken cells of the column into the
+//! first free one. Four in a row are found with two shifts a direction; the margin keeps columns from running together.
+
+/// A position, seen by the player to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Board<const W: u32, const H: u32> {
+    /// Stones of the player to move.
+    mine: u64,
+    /// All stones.
+    taken: u64,
+}
+
+impl<const W: u32, const H: u32> Board<W, H> {
+    /// Distance from a column to the next one, in bits.
+    const COLUMN: u32 = H + 1;
+    /// The lowest cell of each column.
+    const BOTTOM: u64 = {
+        assert!(W * (H + 1) <= 56, "a position must fit 56 bits, for the table");
+        let mut bits = 0;
+        let mut column = 0;
+        while column < W {
+            bits |= 1 << (column * (H + 1));
+            column += 1;
+        }
+        bits
+    };
+    /// Every cell, without the margin.
+    const CELLS: u64 = Self::BOTTOM * ((1 << H) - 1);
+
+    /// The empty board.
+    pub(crate) const fn empty() -> Self {
+        Self { mine: 0, taken: 0 }
+    }
+
+    /// A number for this position that no other one has, below 2^56.
+    pub(crate) const fn key(self) -> u64 {
+        // Per column: the carry of `taken + BOTTOM` marks its height, the bits below say whose the stones are.
+        self.taken + Self::BOTTOM + self.mine
+    }
+
+    /// Whether no cell is free.
+    pub(crate) const fn is_full(self) -> bool {
+        self.taken == Self::CELLS
+    }
+
+    /// The cells in which a stone can come to lie, one a column that is not full.
+    pub(crate) const fn moves(self) -> u64 {
+        (self.taken + Self::BOTTOM) & Self::CELLS
+    }
+
+    /// The cells of `column`, counted from 0.
+    pub(crate) const fn column(column: u32) -> u64 {
+        ((1 << H) - 1) << (column * Self::COLUMN)
+    }
+
+    /// The position after a stone in `cell`, one of [`Self::moves`].
+    pub(crate) const fn after(self, cell: u64) -> Self {
+        Self { mine: self.mine ^ self.taken, taken: self.taken | cell }
+    }
+
+    /// The free cells that would complete four for the player to move.
+    pub(crate) const fn winning_cells(self) -> u64 {
+        self.completing(self.mine)
+    }
+
+    /// The free cells that would complete four for the other player.
+    pub(crate) const fn threatened_cells(self) -> u64 {
+        self.completing(self.mine ^ self.taken)
+    }
+
+    const fn completing(self, stones: u64) -> u64 {
+        // Upwards: three below. Other directions: three of the four cells of a line, whichever is missing.
+        let mut cells = (stones << 1) & (stones << 2) & (stones << 3);
+        let directions = [Self::COLUMN, Self::COLUMN - 1, Self::COLUMN + 1];
+        let mut i = 0;
+        while i < directions.len() {
+            let d = directions[i];
+            let below = (stones << d) & (stones << (2 * d));
+            let above = (stones >> d) & (stones >> (2 * d));
+            cells |= below & (stones << (3 * d)) | below & (stones >> d);
+            cells |= above & (stones >> (3 * d)) | above & (stones << d);
+            i += 1;
+        }
+        cells & Self::CELLS & !self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_workloads::random::SplitMix64;
+    use std::collections::HashMap;
+
+    type Small = Board<5, 4>;
+
+    /// Whether `stones` hold four in a row, cell by cell.
+    fn four(stones: u64) -> bool {
+        let has = |x: i32, y: i32| (0..5).contains(&x) && (0..4).contains(&y) && stones >> (x * 5 + y) & 1 == 1;
+        (0..5).any(|x| {
+            (0..4).any(|y| {
+                [(0, 1), (1, 0), (1, 1), (1, -1)].iter().any(|(dx, dy)| (0..4).all(|i| has(x + i * dx, y + i * dy)))
+            })
+        })
+    }
+
+    fn cells(mut set: u64) -> impl Iterator<Item = u64> {
+        std::iter::from_fn(move || {
+            let lowest = set & set.wrapping_neg();
+            set ^= lowest;
+            (lowest != 0).then_some(lowest)
+        })
+    }
+
+    #[test]
+    fn random_games_agree_with_the_naive_rules() {
+        let mut random = SplitMix64::new(4);
+        let mut keys = HashMap::new();
+        for _ in 0..300 {
+            let mut board = Small::empty();
+            while !board.is_full() {
+                for cell in cells(Small::CELLS & !board.taken) {
+                    assert_eq!(board.winning_cells() & cell != 0, four(board.mine | cell), "{board:?}");
+                    assert_eq!(
+                        board.threatened_cells() & cell != 0,
+                        four(board.mine ^ board.taken | cell),
+                        "{board:?}"
+                    );
+                }
+                assert_eq!(*keys.entry(board.key()).or_insert(board), board);
+                let moves: Vec<u64> = cells(board.moves()).collect();
+                let cell = moves[random.below(moves.len())];
+                if board.winning_cells() & cell != 0 {
+                    break;
+                }
+                board = board.after(cell);
+            }
+        }
+        assert!(keys.len() > 500);
+    }
+}

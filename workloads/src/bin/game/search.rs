@@ -1,0 +1,154 @@
+//! Alpha-beta (negamax form) to the end of the game, with a transposition table.
+//!
+//! Before it looks at moves the search settles what the board shows: a winning cell within reach wins, two threats of the
+//! other lose, one must be answered, and no move may open the cell above it to a threat. Moves are tried from the middle.
+
+use crate::{
+    board::Board,
+    table::{Bounds, Table},
+};
+
+/// The value of a position under best play, for the player to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The player to move loses.
+    Loss,
+    /// Nobody gets four.
+    Draw,
+    /// The player to move wins.
+    Win,
+}
+
+/// A search and what it remembers.
+pub(crate) struct Search<const W: u32, const H: u32> {
+    table: Table,
+    positions: u64,
+}
+
+impl<const W: u32, const H: u32> Search<W, H> {
+    /// A search that uses `table`, an empty one.
+    pub(crate) const fn new(table: Table) -> Self {
+        Self { table, positions: 0 }
+    }
+
+    /// Solves the empty board.
+    pub(crate) fn solve(&mut self) -> Outcome {
+        match self.value(Board::empty(), Bounds::ALL) {
+            ..0 => Outcome::Loss,
+            0 => Outcome::Draw,
+            1.. => Outcome::Win,
+        }
+    }
+
+    /// Positions looked at so far.
+    pub(crate) const fn positions(&self) -> u64 {
+        self.positions
+    }
+
+    /// The value of `board` where it lies within `window`, otherwise a bound on it from that side (fail-soft).
+    fn value(&mut self, board: Board<W, H>, window: Bounds) -> i8 {
+        self.positions += 1;
+        let moves = match candidates(board) {
+            Ok(moves) => moves,
+            Err(value) => return value,
+        };
+        let key = board.key();
+        let known = self.table.get(key);
+        let window = Bounds { low: window.low.max(known.low), high: window.high.min(known.high) };
+        if window.low >= window.high {
+            return if known.low >= window.high { known.low } else { known.high };
+        }
+        let best = self.best(board, moves, window);
+        let learnt = if best >= window.high {
+            Bounds { low: best, high: known.high }
+        } else if best <= window.low {
+            Bounds { low: known.low, high: best }
+        } else {
+            Bounds { low: best, high: best }
+        };
+        self.table.put(key, learnt);
+        best
+    }
+
+    /// The best value among `moves`; stops at the first that reaches the window's end.
+    fn best(&mut self, board: Board<W, H>, moves: u64, window: Bounds) -> i8 {
+        let (mut best, mut low) = (-1, window.low);
+        for column in middle_out::<W>() {
+            let cell = moves & Board::<W, H>::column(column);
+            if cell != 0 {
+                let value = -self.value(board.after(cell), Bounds { low: -window.high, high: -low });
+                best = best.max(value);
+                low = low.max(value);
+                if low >= window.high {
+                    break;
+                }
+            }
+        }
+        best
+    }
+}
+
+/// The moves worth a look, or the value when the board shows it already.
+fn candidates<const W: u32, const H: u32>(board: Board<W, H>) -> Result<u64, i8> {
+    let moves = board.moves();
+    if board.winning_cells() & moves != 0 {
+        return Err(1);
+    }
+    if board.is_full() {
+        return Err(0);
+    }
+    let threats = board.threatened_cells();
+    let forced = threats & moves;
+    if forced.count_ones() > 1 {
+        return Err(-1);
+    }
+    let safe = if forced != 0 { forced } else { moves } & !(threats >> 1);
+    if safe == 0 { Err(-1) } else { Ok(safe) }
+}
+
+/// Column numbers, the middle first: its cells are part of more lines.
+fn middle_out<const W: u32>() -> impl Iterator<Item = u32> {
+    (0..W).map(|i| if i % 2 == 0 { (W - 1) / 2 - i / 2 } else { (W - 1) / 2 + i.div_ceil(2) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn solved<const W: u32, const H: u32>(table_bytes: usize) -> Outcome {
+        Search::<W, H>::new(Table::new(table_bytes).unwrap()).solve()
+    }
+
+    /// The game's rules and nothing else: no table, no window, no look at threats.
+    fn naive<const W: u32, const H: u32>(board: Board<W, H>) -> i8 {
+        if board.winning_cells() & board.moves() != 0 {
+            return 1;
+        }
+        let cells = (0..W).map(|c| board.moves() & Board::<W, H>::column(c)).filter(|cell| *cell != 0);
+        cells.map(|cell| -naive(board.after(cell))).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn every_column_comes_once() {
+        assert_eq!(middle_out::<7>().collect::<Vec<_>>(), [3, 4, 2, 5, 1, 6, 0]);
+        assert_eq!(middle_out::<6>().collect::<Vec<_>>(), [2, 3, 1, 4, 0, 5]);
+    }
+
+    #[test]
+    fn small_boards_agree_with_plain_minimax() {
+        let value = |outcome| match outcome {
+            Outcome::Loss => -1,
+            Outcome::Draw => 0,
+            Outcome::Win => 1,
+        };
+        assert_eq!(value(solved::<4, 3>(1 << 12)), naive(Board::<4, 3>::empty()));
+        assert_eq!(value(solved::<5, 2>(1 << 12)), naive(Board::<5, 2>::empty()));
+    }
+
+    #[test]
+    fn the_table_does_not_change_the_value() {
+        for bytes in [0, 64, 1 << 20] {
+            assert_eq!(solved::<4, 4>(bytes), Outcome::Draw, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The transposition table: one word an entry, direct mapped, the newest entry stays.
+//!
+//! ```text
+//! bit 63                      8 7      2 1   0
+//!     | key of the position    | 0      | bounds |      0 is an empty entry
+//! ```
+
+use fieldstone_workloads::{
+    Error,
+    fill::fill,
+    random::{mix, scale},
+};
+
+/// What is known of a position's value, which is -1, 0 or 1: both at once is exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bounds {
+    /// The value is at least this.
+    pub(crate) low: i8,
+    /// The value is at most this.
+    pub(crate) high: i8,
+}
+
+/// The table. A size of 0 makes one that forgets all.
+pub(crate) struct Table {
+    entries: Vec<u64>,
+}
+
+impl Bounds {
+    /// Nothing is known.
+    pub(crate) const ALL: Self = Self { low: -1, high: 1 };
+
+    /// 1 to 15.
+    fn code(self) -> u64 {
+        u64::from((self.low + 1).unsigned_abs()) << 2 | u64::from((self.high + 1).unsigned_abs())
+    }
+
+    fn decode(code: u64) -> Self {
+        let value = |bits: u64| [-1, 0, 1, 1][usize::from((bits & 3) as u8)];
+        Self { low: value(code >> 2), high: value(code) }
+    }
+}
+
+impl Table {
+    /// A table of at most `bytes`, each page touched.
+    pub(crate) fn new(bytes: usize) -> Result<Self, Error> {
+        Ok(Self { entries: fill(bytes / size_of::<u64>(), |_| 0)? })
+    }
+
+    /// What was last stored for `key`, if it is still there.
+    pub(crate) fn get(&self, key: u64) -> Bounds {
+        match self.entries.get(self.place(key)) {
+            Some(entry) if entry >> 8 == key => Bounds::decode(*entry),
+            _ => Bounds::ALL,
+        }
+    }
+
+    /// Stores `bounds` over whatever was there. `key` is below 2^56.
+    pub(crate) fn put(&mut self, key: u64, bounds: Bounds) {
+        let place = self.place(key);
+        if let Some(entry) = self.entries.get_mut(place) {
+            *entry = key << 8 | bounds.code();
+        }
+    }
+
+    fn place(&self, key: u64) -> usize {
+        scale(mix(key), self.entries.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_found_until_another_takes_its_place() {
+        let mut table = Table::new(8).unwrap();
+        let exact = Bounds { low: 0, high: 0 };
+        table.put(77, exact);
+        assert_eq!((table.get(77), table.get(78)), (exact, Bounds::ALL));
+        table.put(78, Bounds { low: -1, high: 0 });
+        assert_eq!((table.get(77), table.get(78)), (Bounds::ALL, Bounds { low: -1, high: 0 }));
+    }
+
+    #[test]
+    fn all_bounds_survive_their_code() {
+        for (low, high) in [(-1, -1), (-1, 0), (-1, 1), (0, 0), (0, 1), (1, 1)] {
+            assert_eq!(Bounds::decode(Bounds { low, high }.code()), Bounds { low, high });
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Arrays filled at birth: the allocation may fail, and each element is written once, in order, so that the first touch of
+//! every page happens here and not in the measured kernel.
+
+use crate::Error;
+
+/// A `Vec` of `count` elements, element i being `value(i)`. The vector is exactly as long as it needs to be: one call of malloc.
+///
+/// # Errors
+/// [`Error::Memory`] when malloc gives none.
+pub fn fill<T>(count: usize, value: impl FnMut(usize) -> T) -> Result<Vec<T>, Error> {
+    let mut array = Vec::new();
+    array.try_reserve_exact(count).map_err(|_| Error::Memory { bytes: count.saturating_mul(size_of::<T>()) })?;
+    array.extend((0..count).map(value));
+    Ok(array)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fill;
+
+    #[test]
+    fn elements_are_in_order() {
+        assert_eq!(fill(4, |i| i * i).unwrap(), [0, 1, 4, 9]);
+    }
+
+    #[test]
+    fn no_memory_is_an_error() {
+        assert!(fill(usize::MAX / 16, |_| 0_u64).is_err());
+    }
+}

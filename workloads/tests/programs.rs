@@ -1,0 +1,108 @@
+//! Each measured program, small: it passes its own check, prints the same each time, and refuses bad arguments with 2.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use assert_cmd::Command;
+
+/// Runs `line`; stdout and stderr when it ended with `code`.
+fn run(line: &str, code: i32) -> (String, String) {
+    let mut words = line.split_whitespace();
+    let program = words.next().unwrap();
+    let output = Command::new(program_path(program)).args(words).assert().code(code).get_output().clone();
+    (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn program_path(name: &str) -> &'static str {
+    match name {
+        "gups" => env!("CARGO_BIN_EXE_gups"),
+        "scan" => env!("CARGO_BIN_EXE_scan"),
+        "chase" => env!("CARGO_BIN_EXE_chase"),
+        "bfs" => env!("CARGO_BIN_EXE_bfs"),
+        "blackscholes" => env!("CARGO_BIN_EXE_blackscholes"),
+        "game" => env!("CARGO_BIN_EXE_game"),
+        "spin" => env!("CARGO_BIN_EXE_spin"),
+        _ => panic!("{name} is no measured program"),
+    }
+}
+
+/// The checksum that `line` prints; a `kernel: seconds` line stands on stderr.
+fn checksum(line: &str) -> String {
+    let (out, err) = run(line, 0);
+    let seconds = err.lines().find_map(|phase| phase.strip_prefix("kernel: ")).expect(&err);
+    assert!(seconds.parse::<f64>().is_ok(), "{err}");
+    let checksum = out.strip_prefix("checksum: ").and_then(|rest| rest.strip_suffix('\n')).expect(&out);
+    assert!(checksum.len() == 16 && checksum.bytes().all(|b| b.is_ascii_hexdigit()), "{out}");
+    checksum.to_owned()
+}
+
+#[test]
+fn each_program_passes_its_check_and_repeats_itself() {
+    for line in [
+        "gups 1M 10000",
+        "gups 24 1000",
+        "scan 1M 3",
+        "scan 64K --stride 4096 5",
+        "chase 64K 5000",
+        "bfs 8",
+        "bfs 1 1",
+        "blackscholes 1001 2",
+        "game 64K 5x4",
+        "spin 100000",
+    ] {
+        assert_eq!(checksum(line), checksum(line), "{line}");
+    }
+}
+
+#[test]
+fn different_work_gives_different_checksums() {
+    for (a, b) in [
+        ("gups 1M 10000", "gups 1M 10001"),
+        ("scan 1M 1", "scan 1M --stride 16 1"),
+        ("chase 64K 5000", "chase 64K 5001"),
+        ("bfs 8", "bfs 8 8"),
+        ("spin 1000", "spin 1001"),
+    ] {
+        assert_ne!(checksum(a), checksum(b), "{a}, {b}");
+    }
+}
+
+#[test]
+fn closed_forms() {
+    // 0 + 1 + … + 7, twice.
+    assert_eq!(checksum("scan 64 2"), format!("{:016x}", 2 * 28));
+    // Every second of 8 words.
+    assert_eq!(checksum("scan 64 --stride 16 1"), format!("{:016x}", 2 + 4 + 6));
+    // One lap of 16 lines.
+    assert_eq!(checksum("chase 1K 16"), format!("{:016x}", 15 * 16 / 2));
+    // A step of Lehmer's generator from 1 is the multiplier itself.
+    assert_eq!(checksum("spin 1"), format!("{:016x}", 437_799_614_237_992_725_u64));
+}
+
+#[test]
+fn both_layouts_price_alike() {
+    assert_eq!(checksum("blackscholes 5000 --layout arrays"), checksum("blackscholes 5000 --layout structs"));
+}
+
+#[test]
+fn bad_arguments_end_with_2_and_say_why() {
+    for (line, why) in [
+        ("gups", "Usage"),
+        ("gups 12Q", "12Q"),
+        ("gups 4", "8-byte word"),
+        ("gups 1M 0", "0"),
+        ("scan 1M --stride 12", "multiple of 8"),
+        ("scan 1M --stride 0", "stride"),
+        ("chase 64", "two lines"),
+        ("bfs 99", "99"),
+        ("bfs 8 x", "x"),
+        ("blackscholes 0", "0"),
+        ("blackscholes 10 --layout heap", "heap"),
+        ("game 1M 9x9", "9x9"),
+        ("spin", "Usage"),
+        ("gups 100000T", "no memory"),
+    ] {
+        let (out, err) = run(line, 2);
+        assert!(out.is_empty(), "{line}: {out}");
+        assert!(err.contains(why), "{line}: {err}");
+    }
+}
