@@ -2,16 +2,31 @@
 
 #![forbid(unsafe_code)]
 
+mod doctor;
+mod manual;
+mod output;
+mod profile;
+mod report;
 mod run;
 mod size;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// What virtual memory costs a program, and giving it back.
 #[derive(Debug, Parser)]
-#[command(name = "fieldstone", version)]
+#[command(
+    name = "fieldstone",
+    version,
+    after_help = "\
+Start here:
+  fieldstone doctor                    what this machine allows
+  fieldstone profile -- PROGRAM        what its page size costs a program
+  fieldstone run --region -- PROGRAM   giving it back
+
+Exit code: 0 fine, 1 a finding, 2 an error; `run` ends as the program ended."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -19,12 +34,29 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Tells what this machine, its kernel and this user allow, and what each command can do here
+    Doctor {
+        /// What is printed
+        #[arg(long, value_enum, default_value_t)]
+        format: doctor::Format,
+    },
+    Profile(profile::Arguments),
     Run(run::Arguments),
+    Report(report::Arguments),
+    Diff(report::DiffArguments),
+    Man(manual::ManArguments),
+    Completions(manual::CompletionArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
+        Command::Doctor { format } => doctor::run(format),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Diff(arguments) => report::diff(&arguments),
+        Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
+        Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

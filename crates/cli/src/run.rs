@@ -62,8 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         bail!("say what to mend: `fieldstone run --region -- PROGRAM`");
     }
     if arguments.reserve > 0 && arguments.pages == PageKind::Hugetlb1g {
-        bail!("--reserve goes with the other page kinds; pages of 1 GiB are set aside by the kernel: \
-               `echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages`");
+        bail!(
+            "--reserve goes with the other page kinds; pages of 1 GiB are set aside by the kernel: \
+               `echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages`"
+        );
     }
     let program = Program::find(&arguments.command)?;
     let options = RegionOptions {

@@ -31,7 +31,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("64k", 65536), ("2G", 2 << 30), ("1.5GiB", 3 << 29), ("1TB", 1 << 40)] {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("64k", 65536), ("2G", 2 << 30), ("1.5GiB", 3 << 29), ("1TB", 1 << 40)]
+        {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
     }

@@ -47,8 +47,18 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
+    /// The standard input is not there.
+    #[error("cannot read {path} for the standard input: {source}", path = .path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
     /// The agent's file is not where it should be and cannot be put anywhere.
-    #[error("the region agent cannot be placed: {why}; set FIELDSTONE_AGENT_DIR to a directory that can be written and executed from, with no space or colon in its path")]
+    #[error(
+        "the region agent cannot be placed: {why}; set FIELDSTONE_AGENT_DIR to a directory that can be written and executed from, with no space or colon in its path"
+    )]
     Agent {
         /// What failed, and where.
         why: String,
@@ -74,7 +84,9 @@ pub enum Error {
         stderr: String,
     },
     /// Somebody else has the port.
-    #[error("port {port} is open before the program has started: another server has it; stop that one, or use another port in both commands")]
+    #[error(
+        "port {port} is open before the program has started: another server has it; stop that one, or use another port in both commands"
+    )]
     PortTaken {
         /// The port.
         port: u16,

@@ -8,7 +8,9 @@
 //! launch      starting under a treatment: untouched, small pages, region
 //! look, watch memory and pages over time, from the kernel's tables
 //! signals     passed on, or turned into an orderly end
+//! stop        ending what was started: in time, gently first, nothing left behind
 //! run         `fieldstone run --region`
+//! profile     `fieldstone profile`
 //! ```
 
 pub mod agent;
@@ -17,10 +19,12 @@ pub mod launch;
 mod look;
 pub mod outcome;
 pub mod pages;
+pub mod profile;
 pub mod program;
 pub mod run;
 pub mod session;
 pub mod signals;
+mod stop;
 pub mod watch;
 
 pub use agent::AgentFile;

@@ -80,7 +80,10 @@ fn resident(mapping: &Mapping) -> u64 {
 }
 
 fn is_private_rw(mapping: &Mapping) -> bool {
-    mapping.is_private_anonymous() && mapping.permissions.read && mapping.permissions.write && !mapping.permissions.execute
+    mapping.is_private_anonymous()
+        && mapping.permissions.read
+        && mapping.permissions.write
+        && !mapping.permissions.execute
 }
 
 fn words(mapping: &Mapping) -> String {
@@ -115,11 +118,8 @@ fn shares(pages: BTreeMap<&'static str, u64>) -> Vec<PageShare> {
 fn exact(frames: &Frames) -> Pages {
     let share = |folio: &pagemap::FolioBytes| PageShare { kind: folio_name(folio), bytes: folio.bytes };
     let runs = &frames.runs;
-    let contiguity = Contiguity {
-        longest_run_bytes: runs.longest_bytes,
-        median_run_bytes: runs.median_bytes,
-        runs: runs.count,
-    };
+    let contiguity =
+        Contiguity { longest_run_bytes: runs.longest_bytes, median_run_bytes: runs.median_bytes, runs: runs.count };
     Pages {
         shares: frames.folios.iter().map(share).collect(),
         source: "pagemap+kpageflags",

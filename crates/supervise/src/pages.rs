@@ -33,7 +33,10 @@ pub fn hold(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
 fn check_transparent() -> Result<Held> {
     match huge_pages::transparent().mode_of(HUGE_2M) {
         Some(Mode::Always | Mode::Madvise) => Ok(Held::default()),
-        Some(_) => Err(refused(PageKind::Thp, "they are switched off; `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled` switches them on for programs that ask")),
+        Some(_) => Err(refused(
+            PageKind::Thp,
+            "they are switched off; `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled` switches them on for programs that ask",
+        )),
         None => Err(refused(PageKind::Thp, "this kernel has none")),
     }
 }
@@ -48,7 +51,11 @@ fn hold_folios(restorer: &Restorer) -> Result<Held> {
     let mut held = Held::default();
     for folio in &modes.folios {
         let wanted = if folio.folio_bytes == FOLIO_64K { "madvise" } else { "never" };
-        let fits = if wanted == "madvise" { is_on(FOLIO_64K) } else { folio.folio_bytes < FOLIO_64K || !is_on(folio.folio_bytes) };
+        let fits = if wanted == "madvise" {
+            is_on(FOLIO_64K)
+        } else {
+            folio.folio_bytes < FOLIO_64K || !is_on(folio.folio_bytes)
+        };
         if !fits {
             held.knobs.push(restorer.set(&huge_pages::mode_path(folio.folio_bytes), wanted)?);
         }

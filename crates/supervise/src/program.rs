@@ -60,7 +60,8 @@ fn locate(name: &OsStr) -> Result<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file));
-    let bundled = || workload_directories().into_iter().map(|directory| directory.join(name)).find(|file| is_executable(file));
+    let bundled =
+        || workload_directories().into_iter().map(|directory| directory.join(name)).find(|file| is_executable(file));
     in_path.or_else(bundled).ok_or_else(|| Error::NotFound {
         name: name.to_string_lossy().into_owned(),
         suggestion: is_executable(Path::new(name)).then(|| format!("./{}", name.to_string_lossy())),
@@ -96,7 +97,10 @@ fn check_file(file: &Path, depth: u32) -> Result<()> {
     let opened = fs::File::open(file).map_err(|source| Error::Start { path: file.to_owned(), source })?;
     let found = opened.metadata().map_err(|source| Error::Start { path: file.to_owned(), source })?;
     if found.permissions().mode() & 0o6000 != 0 {
-        return refused("set-user-id or set-group-id", "The loader takes no agent into it; run a copy without that bit");
+        return refused(
+            "set-user-id or set-group-id",
+            "The loader takes no agent into it; run a copy without that bit",
+        );
     }
     let mut reader = BufReader::new(opened);
     let start = reader.fill_buf().map_err(|source| Error::Start { path: file.to_owned(), source })?;
@@ -111,7 +115,9 @@ fn check_file(file: &Path, depth: u32) -> Result<()> {
     read.map_err(|source| Error::Start { path: file.to_owned(), source })?;
     match examine(&bytes) {
         Ok(()) => Ok(()),
-        Err(Unfit::NoProgram) => Err(Error::NotRunnable { path: file.to_owned(), why: "it is no ELF program and no script" }),
+        Err(Unfit::NoProgram) => {
+            Err(Error::NotRunnable { path: file.to_owned(), why: "it is no ELF program and no script" })
+        }
         Err(Unfit::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
         Err(Unfit::OtherMachine) => refused("a program for another processor", "Run it on its own kind of machine"),
         Err(Unfit::Static) => refused("statically linked", PLAIN),

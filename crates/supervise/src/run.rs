@@ -57,7 +57,13 @@ fn hold_pages(options: &RegionOptions) -> Result<Held> {
     pages::hold(&Restorer::start()?, options.pages, reserve)
 }
 
-fn describe(program: &Program, options: &RegionOptions, running: &Running, sight: &Sight, status: ExitStatus) -> RunStats {
+fn describe(
+    program: &Program,
+    options: &RegionOptions,
+    running: &Running,
+    sight: &Sight,
+    status: ExitStatus,
+) -> RunStats {
     let primary = sight.primary(options.process.as_deref()).or_else(|| sight.primary(None));
     let session = running.session.as_deref();
     RunStats {

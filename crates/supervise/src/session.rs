@@ -58,7 +58,8 @@ impl SharedSession {
     pub fn create(options: &RegionOptions, watched: bool) -> Result<Self> {
         let mut process = [0; NAME_BYTES];
         if let Some(name) = &options.process {
-            let too_long = || Error::System { operation: "use the process name", source: std::io::ErrorKind::InvalidInput.into() };
+            let too_long =
+                || Error::System { operation: "use the process name", source: std::io::ErrorKind::InvalidInput.into() };
             let room = process.get_mut(..name.len()).filter(|room| room.len() < NAME_BYTES).ok_or_else(too_long)?;
             room.copy_from_slice(name.as_bytes());
         }
@@ -70,7 +71,8 @@ impl SharedSession {
         // SAFETY: no address is named, so nothing that exists is touched.
         let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
         let mapped = mapped.map_err(|errno| Error::system("map the session")(errno.into()))?;
-        let memory = NonNull::new(mapped.cast::<Session>()).ok_or_else(|| Error::system("map the session")(std::io::ErrorKind::OutOfMemory.into()))?;
+        let memory = NonNull::new(mapped.cast::<Session>())
+            .ok_or_else(|| Error::system("map the session")(std::io::ErrorKind::OutOfMemory.into()))?;
         let config = Config {
             page_kind: options.pages as u32,
             prefault: u32::from(options.prefault),

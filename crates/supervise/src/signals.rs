@@ -2,7 +2,7 @@
 
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::thread::spawn;
 
 use fieldstone_sys::process::Ended;
@@ -33,7 +33,9 @@ impl Forward {
     /// Waits for process `pid` to end, and passes on what is sent to us meanwhile. What the terminal sends (Ctrl-C)
     /// has reached the program by itself, since it is in the same process group.
     pub(crate) fn until_end(
-        mut self, pid: u32, wait: impl Fn(Option<u32>, bool) -> fieldstone_sys::Result<Option<Ended>>,
+        mut self,
+        pid: u32,
+        wait: impl Fn(Option<u32>, bool) -> fieldstone_sys::Result<Option<Ended>>,
     ) -> Result<ExitStatus> {
         let handle = self.signals.handle();
         let thread = spawn(move || {
@@ -78,7 +80,8 @@ fn number(signal: i32) -> Option<rustix::process::Signal> {
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     signal: Arc<AtomicI32>,
-    group: Arc<AtomicUsize>,
+    group: Arc<AtomicU32>,
+    spared: Arc<AtomicU32>,
 }
 
 impl Interrupt {
@@ -100,9 +103,19 @@ impl Interrupt {
         Ok(this)
     }
 
+    /// Names a child of ours that outlives every program: who gives the settings back.
+    pub(crate) fn spare(&self, pid: u32) {
+        self.spared.store(pid, SeqCst);
+    }
+
+    /// The child that outlives every program; zero if there is none.
+    pub(crate) fn spared(&self) -> u32 {
+        self.spared.load(SeqCst)
+    }
+
     /// The group to end when the user wants to; zero for none. One at a time.
     pub(crate) fn watch_group(&self, leader: u32) {
-        self.group.store(leader as usize, SeqCst);
+        self.group.store(leader, SeqCst);
         if self.check().is_err() {
             self.end_group();
         }
@@ -110,7 +123,7 @@ impl Interrupt {
 
     fn end_group(&self) {
         let leader = self.group.load(SeqCst);
-        if let Ok(leader @ 1..) = u32::try_from(leader) {
+        if leader > 0 {
             send_group(leader, libc::SIGKILL);
         }
     }

@@ -173,7 +173,9 @@ fn unmap_ordinary(address: usize, bytes: usize) -> Raw {
 fn unmap_hugetlb(address: usize, bytes: usize) -> Raw {
     let range = granules(address, bytes);
     for granule in range.clone() {
-        if TABLE.state(granule).is_hugetlb() && let Some(pages) = TABLE.pages(granule, map_chunk) {
+        if TABLE.state(granule).is_hugetlb()
+            && let Some(pages) = TABLE.pages(granule, map_chunk)
+        {
             let (first, count) = part(granule, address, bytes);
             bits::clear(&pages.used, first, count);
         }

@@ -121,7 +121,9 @@ impl Object {
         while index >= first {
             // SAFETY: a chain runs through the hashes of existing symbols until one with the lowest bit set.
             let entry = unsafe { *at::<u32>(chain + (index - first) as usize * 4) };
-            if entry | 1 == hash | 1 && let Some(symbol) = self.defined(index as usize, name) {
+            if entry | 1 == hash | 1
+                && let Some(symbol) = self.defined(index as usize, name)
+            {
                 return Some(symbol);
             }
             if entry & 1 == 1 {

@@ -60,7 +60,12 @@ fn answer(result: Raw) -> Raw {
 }
 
 unsafe extern "C" fn mmap(
-    address: usize, bytes: usize, prot: c_int, flags: c_int, fd: c_int, offset: usize,
+    address: usize,
+    bytes: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
 ) -> *mut c_void {
     let result = calls::mmap(Request { address, bytes, prot, flags, fd, offset });
     core::ptr::with_exposed_provenance_mut(answer(result).cast_unsigned())
@@ -71,9 +76,7 @@ unsafe extern "C" fn munmap(address: usize, bytes: usize) -> c_int {
 }
 
 /// Variadic in C: the fifth argument means something with `MREMAP_FIXED` or `MREMAP_DONTUNMAP` only.
-unsafe extern "C" fn mremap(
-    old: usize, old_bytes: usize, new_bytes: usize, flags: c_int, new: usize,
-) -> *mut c_void {
+unsafe extern "C" fn mremap(old: usize, old_bytes: usize, new_bytes: usize, flags: c_int, new: usize) -> *mut c_void {
     let result = remap::mremap(Move { old, old_bytes, new_bytes, flags, new });
     core::ptr::with_exposed_provenance_mut(answer(result).cast_unsigned())
 }
@@ -115,7 +118,11 @@ unsafe extern "C" fn execve(path: *const c_char, argv: exec::Vector, envp: exec:
 }
 
 unsafe extern "C" fn execveat(
-    directory: c_int, path: *const c_char, argv: exec::Vector, envp: exec::Vector, flags: c_int,
+    directory: c_int,
+    path: *const c_char,
+    argv: exec::Vector,
+    envp: exec::Vector,
+    flags: c_int,
 ) -> c_int {
     // SAFETY: the program's own arguments.
     answer(unsafe { exec::execveat(directory, path, argv, envp, flags) }) as c_int

@@ -148,7 +148,8 @@ fn carries_open(fd: c_int, depth: u32) -> bool {
         return false;
     }
     if head.starts_with(b"#!") {
-        return depth < 4 && interpreter(&mut head).is_some_and(|path| carries(libc::AT_FDCWD, path.as_ptr(), depth + 1));
+        return depth < 4
+            && interpreter(&mut head).is_some_and(|path| carries(libc::AT_FDCWD, path.as_ptr(), depth + 1));
     }
     head.starts_with(b"\x7fELF\x02") && same_loader(fd, &head)
 }

@@ -25,7 +25,12 @@
 //! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
 //! could be interposed.
 #![no_std]
-#![allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "64-bit Linux: an address, a size and a system call's word are one and the same register")]
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "64-bit Linux: an address, a size and a system call's word are one and the same register"
+)]
 
 // As it ships, the agent aborts on a panic and needs nothing but libc. In any other profile std brings the handler.
 #[cfg(any(test, not(panic = "abort")))]

@@ -18,7 +18,8 @@ use crate::bits::{self, PAGES};
 use crate::demote::Mapping;
 use crate::raw::{self, Raw};
 use crate::state::{
-    TABLE, address_of, base, count, granule_of, hugetlb_forbidden, idle_state, kind, limit, map_chunk, page_of, prefault, touches,
+    TABLE, address_of, base, count, granule_of, hugetlb_forbidden, idle_state, kind, limit, map_chunk, page_of,
+    prefault, touches,
 };
 use crate::table::{GIANT, GRANULE, GRANULES, PAGE, State};
 
@@ -81,7 +82,9 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
     let whole = bytes / GRANULE;
     let tail = bytes % GRANULE / PAGE;
     let count = whole + usize::from(tail > 0);
-    if prot == READ_WRITE && let Some(first) = TABLE.claim_down(State::Reserved, reserved(), count) {
+    if prot == READ_WRITE
+        && let Some(first) = TABLE.claim_down(State::Reserved, reserved(), count)
+    {
         own_tail(first + whole, tail, true);
         populate(address_of(first), bytes, prot);
         return address_of(first).cast_signed();
@@ -193,8 +196,11 @@ fn open_granule(pages: usize) -> Result<usize, Raw> {
     let mapped = reserve.is_some();
     let granule = reserve.or_else(|| TABLE.claim_free(1, 1)).ok_or(no_space)?;
     if !mapped {
-        map_free(address_of(granule), GRANULE, GRANULE, READ_WRITE, 0)
-            .inspect_err(|&errno| if errno != -(libc::EEXIST as Raw) { give_back(granule, 1) })?;
+        map_free(address_of(granule), GRANULE, GRANULE, READ_WRITE, 0).inspect_err(|&errno| {
+            if errno != -(libc::EEXIST as Raw) {
+                give_back(granule, 1)
+            }
+        })?;
         if LAST_OPEN.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
             // SAFETY: changes no contents.
             unsafe { raw::madvise(address_of(granule), GRANULE, libc::MADV_NOHUGEPAGE) };
@@ -237,7 +243,9 @@ fn map_hugetlb(bytes: usize, flags: i32, state: State) -> Option<Raw> {
     // The last granule goes on a huge page too if more than half of it is wanted.
     let huge_tail = unit == 1 && tail > PAGES / 2;
     let huge = if huge_tail { granules } else { bytes / GRANULE / unit * unit };
-    if unit == 1 && let Some(first) = TABLE.claim_down(State::ReservedHuge, reserved(), granules) {
+    if unit == 1
+        && let Some(first) = TABLE.claim_down(State::ReservedHuge, reserved(), granules)
+    {
         return Some(take_reserved_huge(first, granules, tail));
     }
     let first = TABLE.claim_free(granules, unit)?;
@@ -263,7 +271,10 @@ fn map_hugetlb(bytes: usize, flags: i32, state: State) -> Option<Raw> {
 /// Turns claimed granules of a hugetlb reserve into a mapping whose last granule has `tail` pages, or all for zero.
 fn take_reserved_huge(first: usize, granules: usize, tail: usize) -> Raw {
     let owned = own_huge(first, granules, State::Huge);
-    if owned && tail > 0 && let Some(pages) = TABLE.pages(first + granules - 1, map_chunk) {
+    if owned
+        && tail > 0
+        && let Some(pages) = TABLE.pages(first + granules - 1, map_chunk)
+    {
         bits::clear(&pages.used, tail, PAGES - tail);
     }
     populate(address_of(first), granules * GRANULE, READ_WRITE);

@@ -114,9 +114,7 @@ pub(crate) unsafe fn open(path: *const libc::c_char, flags: i32) -> Raw {
 /// Reads up to `buffer.len()` bytes at `offset`.
 pub(crate) fn pread(fd: i32, buffer: &mut [u8], offset: usize) -> Raw {
     // SAFETY: the kernel writes inside the buffer only.
-    unsafe {
-        syscall(libc::SYS_pread64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), offset, 0, 0])
-    }
+    unsafe { syscall(libc::SYS_pread64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), offset, 0, 0]) }
 }
 
 /// Closes a descriptor of the agent's own.

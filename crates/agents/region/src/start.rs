@@ -61,8 +61,7 @@ fn open_session(path: &CStr) -> Option<&'static Session> {
         return None;
     }
     // SAFETY: no address is named, so nothing that exists is touched.
-    let mapped =
-        unsafe { raw::mmap(0, size_of::<Session>(), place::READ_WRITE, libc::MAP_SHARED, fd as c_int, 0) };
+    let mapped = unsafe { raw::mmap(0, size_of::<Session>(), place::READ_WRITE, libc::MAP_SHARED, fd as c_int, 0) };
     raw::close(fd as c_int);
     if raw::failed(mapped) {
         return None;
@@ -151,9 +150,8 @@ fn is_called(name: &[u8], argv: *const *const c_char) -> bool {
     let mut path = [0u8; 1024];
     let arguments = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, path.as_mut_ptr() as usize];
     // SAFETY: the kernel writes at most the buffer's length.
-    let read = unsafe {
-        raw::syscall(libc::SYS_readlinkat, [arguments[0], arguments[1], arguments[2], path.len(), 0, 0])
-    };
+    let read =
+        unsafe { raw::syscall(libc::SYS_readlinkat, [arguments[0], arguments[1], arguments[2], path.len(), 0, 0]) };
     let file = path.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
     // SAFETY: the loader's vector: its first entry is null or a C string.
     let called = unsafe { (*argv).as_ref() }.map_or(&[][..], |text| unsafe { CStr::from_ptr(text) }.to_bytes());

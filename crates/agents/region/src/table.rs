@@ -244,7 +244,12 @@ impl Table {
     }
 
     /// Claims `count` neighbouring pages of one Split granule of `range`; the granule and the first page.
-    pub(crate) fn claim_pages(&self, range: core::ops::Range<usize>, count: usize, map: MapChunk) -> Option<(usize, usize)> {
+    pub(crate) fn claim_pages(
+        &self,
+        range: core::ops::Range<usize>,
+        count: usize,
+        map: MapChunk,
+    ) -> Option<(usize, usize)> {
         for granule in range {
             if self.state(granule) != State::Split || usize::from(self.room[granule].load(Relaxed)) < count {
                 continue;

@@ -38,8 +38,7 @@ impl Userfault {
     /// Keeps writers out of the range; they wait.
     pub(crate) fn write_protect(&self, start: usize, bytes: usize) -> bool {
         let range = uapi::uffdio_range { start: start as u64, len: bytes as u64 };
-        let mut register =
-            uapi::uffdio_register { range, mode: u64::from(uapi::UFFDIO_REGISTER_MODE_WP), ioctls: 0 };
+        let mut register = uapi::uffdio_register { range, mode: u64::from(uapi::UFFDIO_REGISTER_MODE_WP), ioctls: 0 };
         self.ioctl(UFFDIO_REGISTER, &mut register) && self.set_protection(start, bytes, true)
     }
 

@@ -1,0 +1,51 @@
+//! Man pages and shell completions, generated from the command line itself.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Command};
+use clap_complete::Shell;
+
+/// Writes the man pages to a directory
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// The directory, made if it is not there
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Prints the completions for a shell
+#[derive(Debug, Args)]
+pub(crate) struct CompletionArguments {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> anyhow::Result<u8> {
+    let directory = &arguments.directory;
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    command.build();
+    write_page(directory, "fieldstone", command.clone())?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        let name = format!("fieldstone-{}", sub.get_name());
+        write_page(directory, &name, sub.clone().name(name.clone()))?;
+    }
+    Ok(0)
+}
+
+fn write_page(directory: &Path, name: &str, command: Command) -> anyhow::Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page)?;
+    let path = directory.join(format!("{name}.1"));
+    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
+}
+
+pub(crate) fn completions(arguments: &CompletionArguments, mut command: Command) -> anyhow::Result<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "fieldstone", &mut script);
+    io::stdout().write_all(&script).context("cannot write to standard output")?;
+    Ok(0)
+}

@@ -1,0 +1,208 @@
+//! `fieldstone profile`: what virtual memory costs a program, by running it on several kinds of pages.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, text};
+use fieldstone_supervise::profile::{Event, Load, Plan, profile};
+use fieldstone_supervise::signals::Interrupt;
+use fieldstone_supervise::{Error, Program};
+use fieldstone_sys::knob::Restorer;
+use fieldstone_wire::PageKind;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::{Format, style};
+use crate::run::place_agent;
+
+/// Tells what virtual memory costs a program, and how to get it back
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fieldstone profile -- gups 2G
+  fieldstone profile --runs 10 --html report.html -- sqlite3 test.db '.read job.sql'
+  fieldstone profile --load 'redis-benchmark -q -n 200000 -r 1000000 -t set,get' --ready 6379 -- redis-server --save ''
+
+The program runs once on each kind of page to warm up, then alternately. Its standard output is thrown away.
+A program that never ends needs --load and --ready. Exit code: 0 measured, 1 measured with a finding (a crash, a hang,
+output that differs), 2 not measured.")]
+pub(crate) struct Arguments {
+    /// Measured runs on each kind of page; an interval needs 6
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: u32,
+    /// Seconds after which a run is taken for hanging
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
+    timeout: f64,
+    /// Standard input of each run (empty without it)
+    #[arg(long, value_name = "FILE")]
+    stdin: Option<PathBuf>,
+    /// What is compared: time of a run, its processor time, or the time that the load takes [default: time; with --load, throughput]
+    #[arg(long, value_enum, value_name = "METRIC")]
+    metric: Option<MetricName>,
+    /// Compare the standard output of all runs too
+    #[arg(long)]
+    check_output: bool,
+    /// Kinds of pages to compare with 4k, separated by commas: thp, hugetlb, hugetlb-1g, folio-64k
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "thp,hugetlb,hugetlb-1g")]
+    pages: Vec<PageKind>,
+    /// Serve and look at only the process whose program file is called NAME
+    #[arg(long, value_name = "NAME")]
+    process: Option<String>,
+    /// A shell command that loads the server PROGRAM with a fixed piece of work
+    #[arg(long, value_name = "COMMAND", requires = "ready")]
+    load: Option<String>,
+    /// The port that the server opens when it is ready
+    #[arg(long, value_name = "PORT", requires = "load")]
+    ready: Option<u16>,
+    /// Requests that the load makes, to tell the cost of one
+    #[arg(long, value_name = "N", requires = "load")]
+    requests: Option<u64>,
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Also write the measurements to FILE, for `fieldstone report` and `fieldstone diff`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write one self-contained page to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MetricName {
+    /// From start to end
+    Time,
+    /// User and system time
+    Cpu,
+    /// How long the load takes
+    Throughput,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    let plan = plan(arguments)?;
+    // Before anything is measured: a path that cannot be written must not cost an hour.
+    for path in [&arguments.json, &arguments.html].into_iter().flatten() {
+        check_writable(path)?;
+    }
+    let agent = place_agent()?;
+    let restorer = Restorer::start()?;
+    let interrupt = Interrupt::listen()?;
+    let mut progress = Progress::new(&plan);
+    let taken = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.tell(&event));
+    progress.bar.finish_and_clear();
+    drop(restorer);
+    if let Err(Error::Interrupted { number, .. }) = &taken {
+        eprintln!("fieldstone: {}", taken.as_ref().err().map(ToString::to_string).unwrap_or_default());
+        return Ok(u8::try_from(128 + number).unwrap_or(2));
+    }
+    let taken = taken?;
+    if let Some(path) = &arguments.json {
+        saved::save(&taken, path)?;
+    }
+    let summary = Summary::of(&taken);
+    if let Some(path) = &arguments.html {
+        let page = html::page(&taken, &summary)?;
+        fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print(&taken, &summary, arguments.format)?;
+    let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
+    Ok(u8::from(failed || !taken.findings.is_empty()))
+}
+
+/// Prints a profile to standard output.
+pub(crate) fn print(profile: &Profile, summary: &Summary, format: Format) -> anyhow::Result<()> {
+    let words = match format {
+        Format::Text => text::profile(profile, summary, style()),
+        Format::Json => saved::to_json(profile)?,
+        Format::Csv => csv::summary(summary),
+    };
+    std::io::stdout().write_all(words.as_bytes()).context("cannot write to standard output")
+}
+
+fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map(|_| ()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
+    if !arguments.timeout.is_finite() || arguments.timeout <= 0.0 || arguments.timeout > 1e7 {
+        bail!("--timeout takes a number of seconds, like 90 or 0.5");
+    }
+    let load = match (&arguments.load, arguments.ready) {
+        (Some(command), Some(port)) => Some(Load { command: command.clone(), port, requests: arguments.requests }),
+        _ => None,
+    };
+    let metric = match arguments.metric {
+        None if load.is_some() => Metric::Throughput,
+        None | Some(MetricName::Time) => Metric::Time,
+        Some(MetricName::Cpu) => Metric::Cpu,
+        Some(MetricName::Throughput) if load.is_some() => Metric::Throughput,
+        Some(MetricName::Throughput) => {
+            bail!("throughput is that of a load: give --load and --ready, or use --metric time")
+        }
+    };
+    let program = Program::find(&arguments.command)?;
+    program.check_carries_agent()?;
+    let mut kinds = vec![PageKind::Small4k];
+    for &kind in &arguments.pages {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    Ok(Plan {
+        program,
+        kinds,
+        runs: arguments.runs,
+        timeout: Duration::from_secs_f64(arguments.timeout),
+        stdin: arguments.stdin.clone(),
+        metric,
+        check_output: arguments.check_output,
+        process: arguments.process.clone(),
+        load,
+    })
+}
+
+/// Tells on standard error how far it has come: a bar on a terminal, else a line now and then.
+struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    fn new(plan: &Plan) -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        bar.set_message("warming up");
+        eprintln!(
+            "fieldstone: {} on {} kinds of pages; one warm-up run each tells how long it will take",
+            plan.program.words().join(" "),
+            plan.kinds.len()
+        );
+        Self { bar }
+    }
+
+    fn tell(&mut self, event: &Event) {
+        match event {
+            Event::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
+            Event::Unavailable(kind, why) => self.bar.suspend(|| eprintln!("fieldstone: without {kind}: {why}")),
+            Event::Estimate(runs, time) => {
+                let time = quantity::seconds(time.as_secs_f64());
+                self.bar.suspend(|| eprintln!("fieldstone: {runs} runs, about {time}"));
+                self.bar.set_length(u64::from(*runs));
+                if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left") {
+                    self.bar.set_style(style);
+                }
+            }
+            Event::Run(position, kind) => {
+                self.bar.set_position(u64::from(*position));
+                self.bar.set_message(kind.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `fieldstone report` and `fieldstone diff`: saved measurements, opened again.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, text};
+
+use crate::output::{Format, style};
+
+/// Opens measurements that `profile --json` or `run --stats` saved
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  fieldstone report profile.json
+  fieldstone report --html report.html profile.json")]
+pub(crate) struct Arguments {
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Also write one self-contained page to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The saved measurements
+    #[arg(value_name = "FILE.json")]
+    file: PathBuf,
+}
+
+/// Compares two saved profiles of one program
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  fieldstone diff before.json after.json
+
+Exit code: 0 when nothing got slower, 1 when something did, 2 when they cannot be compared.")]
+pub(crate) struct DiffArguments {
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// The earlier profile
+    before: PathBuf,
+    /// The later profile
+    after: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    match Saved::load(&arguments.file)? {
+        Saved::Profile(profile) => {
+            let summary = Summary::of(&profile);
+            if let Some(path) = &arguments.html {
+                let page = html::page(&profile, &summary)?;
+                fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            crate::profile::print(&profile, &summary, arguments.format)?;
+        }
+        Saved::RunStats(stats) => {
+            if arguments.html.is_some() || arguments.format == Format::Csv {
+                bail!("{} holds the statistics of one run: they are shown as text or JSON", arguments.file.display());
+            }
+            let words = match arguments.format {
+                Format::Json => saved::to_json(&stats)?,
+                _ => text::run(&stats, style()),
+            };
+            write(&words)?;
+        }
+    }
+    Ok(0)
+}
+
+pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
+    let (before, after) = (Saved::load_profile(&arguments.before)?, Saved::load_profile(&arguments.after)?);
+    let diff = Diff::between(&before, &after);
+    let words = match arguments.format {
+        Format::Text => text::diff(&diff, style()),
+        Format::Json => saved::to_json(&diff)?,
+        Format::Csv => csv::diff(&diff),
+    };
+    write(&words)?;
+    Ok(u8::from(diff.has_slower()))
+}
+
+fn write(words: &str) -> anyhow::Result<()> {
+    std::io::stdout().write_all(words.as_bytes()).context("cannot write to standard output")
+}

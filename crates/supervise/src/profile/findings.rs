@@ -1,0 +1,107 @@
+//! What a user must know of the runs beside their times: failures, hangs, output that changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fieldstone_report::{Finding, Sample};
+
+use super::once::TIMED_OUT;
+
+/// Reads the samples; the baseline's come first.
+pub(super) fn of(samples: &[Sample], limit: Duration) -> Vec<Finding> {
+    let mut kinds: Vec<&str> = Vec::new();
+    for sample in samples {
+        if !kinds.contains(&sample.kind.as_str()) {
+            kinds.push(&sample.kind);
+        }
+    }
+    let mut findings = Vec::new();
+    let usual = kinds.first().and_then(|kind| usual_outcome(samples, kind));
+    for kind in &kinds {
+        let mut odd = BTreeMap::<&str, u32>::new();
+        for sample in of_kind(samples, kind).filter(|sample| Some(sample.outcome.as_str()) != usual) {
+            *odd.entry(&sample.outcome).or_default() += 1;
+        }
+        findings.extend(odd.into_iter().map(|(outcome, runs)| match outcome {
+            TIMED_OUT => Finding::TimedOut { kind: (*kind).to_owned(), limit_s: limit.as_secs_f64(), runs },
+            _ => Finding::Failed { kind: (*kind).to_owned(), outcome: outcome.to_owned(), runs },
+        }));
+    }
+    findings.extend(output_findings(samples, &kinds));
+    findings
+}
+
+fn of_kind<'a>(samples: &'a [Sample], kind: &'a str) -> impl Iterator<Item = &'a Sample> {
+    samples.iter().filter(move |sample| sample.kind == kind)
+}
+
+/// How most runs of a kind ended.
+fn usual_outcome<'a>(samples: &'a [Sample], kind: &'a str) -> Option<&'a str> {
+    let mut counts = BTreeMap::<&str, u32>::new();
+    for sample in of_kind(samples, kind) {
+        *counts.entry(&sample.outcome).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|&(_, count)| count).map(|(outcome, _)| outcome)
+}
+
+fn hashes(samples: &[Sample], kind: &str) -> BTreeSet<String> {
+    of_kind(samples, kind).filter_map(|sample| sample.output_hash.clone()).collect()
+}
+
+fn output_findings(samples: &[Sample], kinds: &[&str]) -> Vec<Finding> {
+    let baseline = kinds.first().map(|kind| hashes(samples, kind)).unwrap_or_default();
+    let finding = |kind: &&str| {
+        let own = hashes(samples, kind);
+        let kind = (*kind).to_owned();
+        match own.len() {
+            0 => None,
+            1 if own == baseline || baseline.len() != 1 => None,
+            1 => Some(Finding::OutputDiffers { kind }),
+            _ => Some(Finding::OutputVaries { kind }),
+        }
+    };
+    kinds.iter().filter_map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(kind: &str, outcome: &str, hash: &str) -> Sample {
+        Sample { kind: kind.into(), outcome: outcome.into(), output_hash: Some(hash.into()), ..Sample::default() }
+    }
+
+    fn findings(samples: &[Sample]) -> Vec<Finding> {
+        of(samples, Duration::from_secs(5))
+    }
+
+    #[test]
+    fn good_runs_give_none() {
+        assert!(findings(&[sample("4k", "exit 0", "a"), sample("thp", "exit 0", "a")]).is_empty());
+        assert!(findings(&[sample("4k", "exit 1", "a"), sample("thp", "exit 1", "a")]).is_empty(), "as usual");
+    }
+
+    #[test]
+    fn crashes_hangs_and_other_output_are_told_apart() {
+        let samples = [
+            sample("4k", "exit 0", "a"),
+            sample("thp", "signal 11 (SIGSEGV)", "a"),
+            sample("hugetlb", TIMED_OUT, "a"),
+            sample("folio-64k", "exit 0", "b"),
+        ];
+        assert_eq!(
+            findings(&samples),
+            [
+                Finding::Failed { kind: "thp".into(), outcome: "signal 11 (SIGSEGV)".into(), runs: 1 },
+                Finding::TimedOut { kind: "hugetlb".into(), limit_s: 5.0, runs: 1 },
+                Finding::OutputDiffers { kind: "folio-64k".into() },
+            ]
+        );
+    }
+
+    #[test]
+    fn output_that_never_repeats_says_nothing_of_pages() {
+        let samples = [sample("4k", "exit 0", "a"), sample("4k", "exit 0", "b"), sample("thp", "exit 0", "c")];
+        assert_eq!(findings(&samples), [Finding::OutputVaries { kind: "4k".into() }]);
+    }
+}

@@ -1,0 +1,261 @@
+//! `fieldstone profile`: a program run alternately on several kinds of pages.
+//!
+//! ```text
+//! warm-up   4k  thp  hugetlb ...      one run a kind, watched, not counted: footprint, and how long a run takes
+//! round 0   4k  thp  hugetlb          ABBA: each round in the order opposite to the last, so that a machine that
+//! round 1   hugetlb  thp  4k          gets slower or faster favours nobody
+//! ...
+//! ```
+//!
+//! The baseline is the program as it is, without the agent, on base pages only: the same allocator, and what the agent
+//! costs counts against the others.
+
+mod findings;
+mod once;
+mod order;
+mod plan;
+mod server;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fieldstone_report::{Footprint, Kind, Machine, Profile, Program as ReportProgram, Sample};
+use fieldstone_sys::knob::Restorer;
+use fieldstone_sys::{huge_pages, limits, machine};
+use fieldstone_wire::PageKind;
+
+use crate::agent::AgentFile;
+use crate::error::{Error, Result};
+use crate::launch::Treatment;
+use crate::pages::{self, Held};
+use crate::session::RegionOptions;
+use crate::signals::Interrupt;
+
+pub use once::{Once, Watched};
+pub use plan::{Load, Metric, Plan};
+
+/// What happens while a profile is taken, for whoever shows it.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The warm-up run on this kind begins.
+    WarmUp(PageKind),
+    /// The kind cannot be had.
+    Unavailable(PageKind, String),
+    /// Every warm-up is done: so many runs will take about so long.
+    Estimate(u32, Duration),
+    /// The run of this number begins.
+    Run(u32, PageKind),
+}
+
+/// One kind of page that is being compared, with what is held for it.
+struct Candidate {
+    kind: PageKind,
+    unavailable: Option<String>,
+    /// The pool that was filled for it.
+    _held: Option<Held>,
+    footprint: Option<Footprint>,
+    took: Duration,
+}
+
+/// A profile being taken.
+struct Taking<'a> {
+    plan: &'a Plan,
+    agent: &'a AgentFile,
+    restorer: &'a Restorer,
+    interrupt: &'a Interrupt,
+    primary: String,
+    peak_bytes: u64,
+}
+
+/// Takes a profile. Ends early, with every child ended and every setting given back, when `interrupt` says so.
+///
+/// # Errors
+/// The program does not run on 4 KiB pages, the load fails, the user ended it.
+pub fn profile(
+    plan: &Plan,
+    agent: &AgentFile,
+    restorer: &Restorer,
+    interrupt: &Interrupt,
+    tell: &mut dyn FnMut(Event),
+) -> Result<Profile> {
+    fieldstone_sys::process::set_child_subreaper(true).map_err(Error::system("adopt the program's orphans"))?;
+    interrupt.spare(restorer.pid());
+    let taken_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut taking = Taking { plan, agent, restorer, interrupt, primary: String::new(), peak_bytes: 0 };
+    let mut candidates = Vec::new();
+    for &kind in &plan.kinds {
+        tell(Event::WarmUp(kind));
+        let candidate = taking.warm_up(kind)?;
+        if let Some(why) = &candidate.unavailable {
+            tell(Event::Unavailable(kind, why.clone()));
+        }
+        candidates.push(candidate);
+    }
+    let round: Duration =
+        candidates.iter().filter(|candidate| candidate.unavailable.is_none()).map(|candidate| candidate.took).sum();
+    let kinds: Vec<_> =
+        candidates.iter().filter(|candidate| candidate.unavailable.is_none()).map(|candidate| candidate.kind).collect();
+    let sequence = order::abba(&kinds, plan.runs);
+    tell(Event::Estimate(u32::try_from(sequence.len()).unwrap_or(u32::MAX), round * plan.runs));
+    let mut samples = Vec::new();
+    for (position, &(round, kind)) in sequence.iter().enumerate() {
+        let position = u32::try_from(position).unwrap_or(u32::MAX);
+        tell(Event::Run(position, kind));
+        let once = taking.measure(kind)?;
+        samples.push(taking.sample(&once, kind, round, position));
+    }
+    Ok(taking.describe(candidates, samples, taken_at.as_secs()))
+}
+
+impl Taking<'_> {
+    fn warm_up(&mut self, kind: PageKind) -> Result<Candidate> {
+        let mut candidate = Candidate { kind, unavailable: None, _held: None, footprint: None, took: Duration::ZERO };
+        match self.hold(kind) {
+            Ok(held) => candidate._held = held,
+            Err(error @ (Error::PageKind { .. } | Error::Linux(_))) => {
+                candidate.unavailable = Some(error.to_string());
+                return Ok(candidate);
+            }
+            Err(error) => return Err(error),
+        }
+        let (once, watched) = self.run(kind, true)?;
+        candidate.took = once.elapsed;
+        if kind == PageKind::Small4k {
+            self.settle_baseline(&once, &watched)?;
+        } else if once.is_broken() {
+            candidate.unavailable = Some(format!(
+                "the program ended with {} on it, and well on 4 KiB pages{}",
+                once.outcome,
+                once.last_words()
+            ));
+        }
+        candidate.footprint = watched.footprint;
+        Ok(candidate)
+    }
+
+    fn settle_baseline(&mut self, once: &Once, watched: &Watched) -> Result<()> {
+        if once.is_broken() {
+            return Err(Error::Baseline { outcome: once.outcome.clone(), stderr: once.stderr.clone() });
+        }
+        self.primary.clone_from(&watched.primary);
+        self.peak_bytes = watched.peak_bytes;
+        Ok(())
+    }
+
+    /// Holds what a kind needs for as long as the profile takes. Folio sizes are switched for each run alone, since
+    /// they are one setting for the whole machine.
+    fn hold(&self, kind: PageKind) -> Result<Option<Held>> {
+        let needed = match kind {
+            PageKind::Hugetlb1g => self.peak_bytes / kind.page_bytes() * kind.page_bytes(),
+            PageKind::Hugetlb2m => self.peak_bytes + self.peak_bytes / 8 + (64 << 20),
+            PageKind::Small4k | PageKind::Folio64k | PageKind::Thp => {
+                drop(pages::hold(self.restorer, kind, 0)?);
+                return Ok(None);
+            }
+        };
+        let unfit = |why: String| Error::PageKind { kind: kind.name(), why };
+        if needed == 0 {
+            return Err(unfit("the program never has 1 GiB in memory".to_owned()));
+        }
+        // The pool and the program on ordinary pages are in memory at once.
+        let available = machine::machine().memory_available_bytes;
+        if needed + self.peak_bytes > available {
+            return Err(unfit(format!("a pool of {} MiB beside the program does not fit in memory", needed >> 20)));
+        }
+        pages::hold(self.restorer, kind, needed).map(Some)
+    }
+
+    fn measure(&self, kind: PageKind) -> Result<Once> {
+        let _folios = if kind == PageKind::Folio64k { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
+        self.run(kind, false).map(|(once, _)| once)
+    }
+
+    fn run(&self, kind: PageKind, watch: bool) -> Result<(Once, Watched)> {
+        let _folios =
+            if kind == PageKind::Folio64k && watch { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
+        self.interrupt.check()?;
+        let treatment = match kind {
+            PageKind::Small4k => Treatment::SmallPages,
+            _ => {
+                let options = RegionOptions { process: self.plan.process.clone(), ..RegionOptions::on(kind) };
+                Treatment::Region(options, self.agent.clone(), watch)
+            }
+        };
+        let outcome = match &self.plan.load {
+            None => once::run(self.plan, kind, &treatment, watch, self.interrupt),
+            Some(load) => server::run(self.plan, load, kind, &treatment, watch, self.interrupt),
+        };
+        self.interrupt.check()?;
+        outcome
+    }
+
+    fn sample(&self, once: &Once, kind: PageKind, round: u32, position: u32) -> Sample {
+        let value = match self.plan.metric {
+            Metric::Time | Metric::Throughput => once.elapsed.as_secs_f64(),
+            Metric::Cpu => once.user_s + once.system_s,
+        };
+        Sample {
+            kind: kind.name().to_owned(),
+            round,
+            position,
+            wall_s: once.elapsed.as_secs_f64(),
+            user_s: once.user_s,
+            system_s: once.system_s,
+            value,
+            minor_faults: once.minor_faults,
+            major_faults: once.major_faults,
+            max_resident_bytes: once.max_resident_bytes,
+            outcome: once.outcome.clone(),
+            output_hash: once.output_hash.map(|hash| format!("{hash:016x}")),
+        }
+    }
+
+    fn describe(self, candidates: Vec<Candidate>, samples: Vec<Sample>, taken_at_unix_s: u64) -> Profile {
+        let plan = self.plan;
+        let kind = |candidate: &Candidate| Kind {
+            name: candidate.kind.name().to_owned(),
+            unavailable: candidate.unavailable.clone(),
+        };
+        Profile {
+            schema: Profile::SCHEMA.to_owned(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            taken_at_unix_s,
+            machine: describe_machine(),
+            program: ReportProgram {
+                command: plan.program.words(),
+                primary: self.primary,
+                load: plan.load.as_ref().map(|load| load.command.clone()),
+                ready_port: plan.load.as_ref().map(|load| load.port),
+                requests: plan.load.as_ref().and_then(|load| load.requests),
+            },
+            metric: plan.metric,
+            baseline: PageKind::Small4k.name().to_owned(),
+            kinds: candidates.iter().map(kind).collect(),
+            findings: findings::of(&samples, plan.timeout),
+            samples,
+            footprints: candidates.into_iter().filter_map(|candidate| candidate.footprint).collect(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+fn describe_machine() -> Machine {
+    let facts = machine::machine();
+    let limits = limits::limits();
+    let limit = limits.cgroup.and_then(|group| group.limit_bytes).unwrap_or(u64::MAX);
+    Machine {
+        kernel: format!("Linux {}", facts.kernel),
+        architecture: facts.architecture,
+        cpu: facts.cpu,
+        cpus: u32::try_from(facts.cpus).unwrap_or(u32::MAX),
+        memory_bytes: facts.memory_bytes.min(limit),
+        swap_bytes: limits.swap_total_bytes,
+        thp_enabled: huge_pages::transparent().global.map(|mode| mode.name().to_owned()).unwrap_or_default(),
+        virtual_machine: facts.virtual_machine,
+    }
+}
+
+/// Shared by the two ways of running: the watch of a run that is watched.
+pub(crate) fn watch_if(watch: bool, running: &crate::launch::Running) -> Option<crate::watch::Watch> {
+    watch.then(|| crate::watch::Watch::start(running.child.id(), running.session.as_ref().map(Arc::clone)))
+}

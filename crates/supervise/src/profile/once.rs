@@ -1,0 +1,167 @@
+//! One run of a program that ends by itself.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::process::{ChildStdout, Stdio};
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use fieldstone_report::Footprint;
+use fieldstone_sys::process::Ended;
+use fieldstone_wire::PageKind;
+use rustix::fs::MemfdFlags;
+
+use super::plan::Plan;
+use super::watch_if;
+use crate::error::{Error, Result};
+use crate::launch::{Running, Treatment, Wiring, launch};
+use crate::outcome;
+use crate::signals::Interrupt;
+use crate::stop::{self, Deadline};
+use crate::watch::Watch;
+
+/// The outcome of a run that was ended because it took too long.
+pub(super) const TIMED_OUT: &str = "timeout";
+
+/// What a last word may be long.
+const LAST_WORDS_BYTES: u64 = 2048;
+
+/// What one run was like.
+#[derive(Clone, Debug, Default)]
+pub struct Once {
+    /// From start to end, or for a server: what its load took.
+    pub elapsed: Duration,
+    /// Time in user mode, in seconds.
+    pub user_s: f64,
+    /// Time in the kernel, in seconds.
+    pub system_s: f64,
+    /// Page faults without a disk.
+    pub minor_faults: u64,
+    /// Page faults that read a disk.
+    pub major_faults: u64,
+    /// Largest resident memory of one process.
+    pub max_resident_bytes: u64,
+    /// `exit 0`, `signal 11 (SIGSEGV)`, `timeout`.
+    pub outcome: String,
+    /// Hash of the standard output, if it is checked.
+    pub output_hash: Option<u64>,
+    /// The end of the standard error.
+    pub stderr: String,
+}
+
+impl Once {
+    /// Whether the program crashed, was killed or hung. An exit code says nothing: `grep` has its own.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        !self.outcome.starts_with("exit ")
+    }
+
+    pub(super) fn last_words(&self) -> String {
+        let last = self.stderr.lines().last().unwrap_or_default();
+        if last.is_empty() { String::new() } else { format!(" (its last words: {last})") }
+    }
+}
+
+/// What was seen of a watched run.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// The primary process's memory.
+    pub footprint: Option<Footprint>,
+    /// Its name.
+    pub primary: String,
+    /// Its largest resident memory.
+    pub peak_bytes: u64,
+}
+
+/// Runs the program to its end.
+pub(super) fn run(
+    plan: &Plan,
+    kind: PageKind,
+    treatment: &Treatment,
+    watch: bool,
+    interrupt: &Interrupt,
+) -> Result<(Once, Watched)> {
+    let (stderr, mut words) = last_words()?;
+    let stdout = if plan.check_output { Stdio::piped() } else { Stdio::null() };
+    let wiring = Wiring { stdin: stdin(plan)?, stdout, stderr, own_group: true };
+    let mut running = launch(&plan.program, treatment, wiring)?;
+    let pid = running.child.id();
+    interrupt.watch_group(pid);
+    let output = running.child.stdout.take().map(hash_output);
+    let watch = watch_if(watch, &running);
+    let deadline = Deadline::start(pid, plan.timeout);
+    let ended = stop::wait(pid);
+    let elapsed = running.since.elapsed();
+    let timed_out = deadline.finish();
+    stop::end_strays(pid, interrupt.spared());
+    interrupt.watch_group(0);
+    let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
+    let mut once = describe(&ended?, elapsed);
+    if timed_out {
+        TIMED_OUT.clone_into(&mut once.outcome);
+    }
+    once.output_hash = output.and_then(|thread| thread.join().ok());
+    once.stderr = read_end(&mut words);
+    Ok((once, watched))
+}
+
+fn describe(ended: &Ended, elapsed: Duration) -> Once {
+    Once {
+        elapsed,
+        user_s: Duration::from_nanos(ended.user_ns).as_secs_f64(),
+        system_s: Duration::from_nanos(ended.system_ns).as_secs_f64(),
+        minor_faults: ended.minor_faults,
+        major_faults: ended.major_faults,
+        max_resident_bytes: ended.max_resident_bytes,
+        outcome: outcome::words(ended.status),
+        ..Once::default()
+    }
+}
+
+pub(super) fn stdin(plan: &Plan) -> Result<Stdio> {
+    let Some(path) = &plan.stdin else { return Ok(Stdio::null()) };
+    let file = File::open(path).map_err(|source| Error::Input { path: path.clone(), source })?;
+    Ok(file.into())
+}
+
+/// What was seen, told of the primary process.
+pub(super) fn seen(watch: Watch, running: &Running, kind: PageKind, name: Option<&str>) -> Watched {
+    let sight = watch.finish();
+    let Some(pid) = sight.primary(name).or_else(|| sight.primary(None)) else { return Watched::default() };
+    Watched {
+        footprint: Some(sight.footprint(kind.name(), pid, running.session.as_deref())),
+        primary: sight.name(pid).unwrap_or_default().to_owned(),
+        peak_bytes: sight.peak_bytes(pid),
+    }
+}
+
+/// A place for the standard error that is no file: its writer never waits, and nothing is left behind.
+pub(super) fn last_words() -> Result<(Stdio, File)> {
+    let made = rustix::fs::memfd_create("fieldstone-stderr", MemfdFlags::CLOEXEC);
+    let file =
+        made.map(File::from).map_err(|errno| Error::system("make a place for the standard error")(errno.into()))?;
+    let writer = file.try_clone().map_err(Error::system("share the place for the standard error"))?;
+    Ok((Stdio::from(OwnedFd::from(writer)), file))
+}
+
+/// The end of what was written there. What cannot be read is not there: the words only help.
+pub(super) fn read_end(file: &mut File) -> String {
+    let length = file.metadata().map_or(0, |found| found.len());
+    let mut bytes = Vec::new();
+    let _ = file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES)));
+    let _ = file.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn hash_output(mut output: ChildStdout) -> JoinHandle<u64> {
+    spawn(move || {
+        let mut hasher = DefaultHasher::new();
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(read @ 1..) = output.read(&mut buffer) {
+            hasher.write(&buffer[..read]);
+        }
+        hasher.finish()
+    })
+}

@@ -1,0 +1,107 @@
+//! Ending what was started: in time, gently first, and nothing left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use fieldstone_sys::process::{Ended, descendants, wait4};
+
+use crate::error::{Error, Result};
+use crate::outcome;
+use crate::signals::{Interrupt, send, send_group};
+
+/// How long a server may take to leave after SIGTERM.
+const GENTLE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Kills a process group when its time is over.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    passed: Arc<AtomicBool>,
+    done: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Deadline {
+    /// Gives the group that `leader` leads so much time.
+    pub(crate) fn start(leader: u32, limit: Duration) -> Self {
+        Self::watching(leader, limit, Interrupt::default())
+    }
+
+    /// The same, and no more time once the user wants to end.
+    pub(crate) fn watching(leader: u32, limit: Duration, interrupt: Interrupt) -> Self {
+        let passed = Arc::new(AtomicBool::new(false));
+        let (done, finished) = channel();
+        let tell = Arc::clone(&passed);
+        let thread = spawn(move || {
+            let until = Instant::now() + limit;
+            loop {
+                let wait = until.saturating_duration_since(Instant::now()).min(Duration::from_millis(100));
+                match finished.recv_timeout(wait) {
+                    Err(RecvTimeoutError::Timeout) if Instant::now() < until && interrupt.check().is_ok() => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        tell.store(true, SeqCst);
+                        send_group(leader, libc::SIGKILL);
+                        return;
+                    }
+                    _ => return,
+                }
+            }
+        });
+        Self { passed, done, thread }
+    }
+
+    /// Ends the watch; whether the time had passed.
+    pub(crate) fn finish(self) -> bool {
+        drop(self.done);
+        let _ = self.thread.join();
+        self.passed.load(SeqCst)
+    }
+}
+
+/// Waits for a child to end.
+pub(crate) fn wait(pid: u32) -> Result<Ended> {
+    wait4(Some(pid), true)?.ok_or(Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid }))
+}
+
+/// Kills what is left of a group.
+pub(crate) fn end_group(leader: u32) {
+    send_group(leader, libc::SIGKILL);
+}
+
+/// Kills and reaps what a program left behind: the rest of its group, and what has become our child since its own
+/// parent ended. `spared` is a child of ours that is not the program's.
+pub(crate) fn end_strays(leader: u32, spared: u32) {
+    end_group(leader);
+    for _ in 0..100 {
+        while let Ok(Some(_)) = wait4(None, false) {}
+        let mut strays = descendants(std::process::id()).unwrap_or_default();
+        strays.retain(|&pid| pid != spared);
+        if strays.is_empty() {
+            return;
+        }
+        strays.iter().for_each(|&pid| send(pid, libc::SIGKILL));
+        sleep(POLL);
+    }
+}
+
+/// Asks a server to end, and makes it end if it does not. How it ended.
+pub(crate) fn stop_gently(pid: u32, spared: u32) -> String {
+    send(pid, libc::SIGTERM);
+    let until = Instant::now() + GENTLE;
+    let ended = loop {
+        match wait4(Some(pid), false) {
+            Ok(None) if Instant::now() < until => sleep(POLL),
+            Ok(None) => {
+                send_group(pid, libc::SIGKILL);
+                break wait(pid).ok();
+            }
+            Ok(ended) => break ended,
+            Err(_) => break None,
+        }
+    };
+    end_strays(pid, spared);
+    ended.map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status))
+}
