@@ -7,6 +7,7 @@ endif
 CXXFLAGS ?= -O2 -std=c++17
 CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
+DEBUG = $(CARGO_TARGET_DIR)/debug
 # What `make test` passes to cargo test, for example `make test TESTS='-p fieldstone-sys'`.
 TESTS ?= --workspace
 
@@ -22,26 +23,28 @@ fish = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fieldstone.fish
 workloads = gups scan chase bfs blackscholes game spin
 
 .DEFAULT_GOAL := build
-.PHONY: build rbtree packages demo test install uninstall targets fmt clean help
+.PHONY: build packages demo test install uninstall targets fmt clean help
 
-build: rbtree ## builds all in release mode (the default)
+build: $(RELEASE)/rbtree ## builds all in release mode (the default)
 	$(CARGO) build --release
 
-# Cargo builds no C++.
-rbtree: workloads/src/rbtree.cpp
-	@if ! command -v $(firstword $(CXX)) >/dev/null 2>&1; then \
+# Cargo builds no C++. Without a compiler the file is not made, and all goes on without it.
+$(CARGO_TARGET_DIR)/%/rbtree: workloads/src/rbtree.cpp
+	@if command -v $(firstword $(CXX)) >/dev/null 2>&1; then \
+		mkdir -p $(@D) && echo "$(CXX) $(CXXFLAGS) $<" && $(CXX) $(CXXFLAGS) -o $@ $<; \
+	else \
 		echo "no C++ compiler ($(CXX)): going on without the rbtree workload"; \
-	elif [ ! -e $(RELEASE)/rbtree ] || [ $< -nt $(RELEASE)/rbtree ]; then \
-		mkdir -p $(RELEASE) && echo "$(CXX) $(CXXFLAGS) $<" && $(CXX) $(CXXFLAGS) -o $(RELEASE)/rbtree $<; \
 	fi
 
 packages: ## installs the Debian packages that are missing, where it may
 	@packages/install
 
-demo: packages build ## profiles a bundled workload: a table here, plots in report.html
-	$(RELEASE)/fieldstone profile --html report.html -- $(RELEASE)/gups 512M
+demo: packages build ## profiles two bundled workloads and a real program: tables here, plots in report.html
+	@.ci/demo $(RELEASE)
 
-test: packages rbtree ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
+# The command's tests run the workloads that lie beside it.
+test: packages $(DEBUG)/rbtree ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
+	$(CARGO) build -p fieldstone -p fieldstone-workloads
 	$(CARGO) test $(TESTS) -- --show-output
 
 $(RELEASE)/fieldstone:
@@ -73,7 +76,7 @@ fmt: ## formats the sources
 
 clean: ## removes what was built
 	$(CARGO) clean
-	rm -f report.html report.json
+	rm -rf report.html report.json build
 
 help: ## lists what can be made
 	@sed -n 's/^\([a-z%-]*\):.*## /make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'

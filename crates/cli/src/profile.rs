@@ -128,8 +128,14 @@ pub(crate) fn print(profile: &Profile, summary: &Summary, format: Format) -> any
 }
 
 fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let new = !path.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.map(|_| ()).with_context(|| format!("cannot write {}", path.display()))
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    // A profile that is never taken leaves no empty file.
+    if new {
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
@@ -151,6 +157,9 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     };
     let program = Program::find(&arguments.command)?;
     program.check_carries_agent()?;
+    if let Some(path) = &arguments.stdin {
+        fs::File::open(path).with_context(|| format!("cannot read {} for the standard input", path.display()))?;
+    }
     let mut kinds = vec![PageKind::Small4k];
     for &kind in &arguments.pages {
         if !kinds.contains(&kind) {

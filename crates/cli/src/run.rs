@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         );
     }
     let program = Program::find(&arguments.command)?;
+    program.check_carries_agent()?;
     let options = RegionOptions {
         pages: arguments.pages,
         reserve_bytes: arguments.reserve,

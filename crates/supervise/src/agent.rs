@@ -2,7 +2,10 @@
 //!
 //! The command carries the agent's bytes (see the `build.rs` of the command). The loader needs a file, so they are put
 //! in place once, atomically, under a name that holds a hash of them: two versions never meet, two processes that do it
-//! at once end with the same file.
+//! at once end with the same file. A directory that nothing can be executed from (mounted noexec) is passed over: the
+//! loader would only warn, and the program run without its region.
+
+#![allow(unsafe_code, reason = "maps a file to see whether it can be mapped")]
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -10,6 +13,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::ptr;
+
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 
@@ -27,14 +33,14 @@ impl AgentFile {
     /// [`Error::Agent`] when none of them can be written, or the loader could not read their path.
     pub fn place(bytes: &[u8]) -> Result<Self> {
         let name = format!("region-{:016x}.so", hash(bytes));
-        let mut why = String::new();
+        let mut problems = Vec::new();
         for directory in directories() {
             match place_in(&directory, &name, bytes) {
                 Ok(path) => return Ok(Self { path }),
-                Err(problem) => why = format!("{}: {problem}", directory.display()),
+                Err(problem) => problems.push(format!("{}: {problem}", directory.display())),
             }
         }
-        Err(Error::Agent { why })
+        Err(Error::Agent { why: problems.join("; ") })
     }
 
     /// The file.
@@ -67,16 +73,28 @@ fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<P
     if owner != rustix::process::getuid().as_raw() && owner != 0 {
         return Err("it belongs to another user, who could replace what is loaded".to_owned());
     }
-    if fs::read(&path).is_ok_and(|there| there == bytes) {
-        return Ok(path);
+    if !fs::read(&path).is_ok_and(|there| there == bytes) {
+        let partial = directory.join(format!("{name}.{}", std::process::id()));
+        let written = write_whole(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written.map_err(text)?;
     }
-    let partial = directory.join(format!("{name}.{}", std::process::id()));
-    let written = write_whole(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
-    if written.is_err() {
-        let _ = fs::remove_file(&partial);
-    }
-    written.map_err(text)?;
+    check_executable(&path).map_err(|error| format!("nothing can be executed from there ({error})"))?;
     Ok(path)
+}
+
+/// Maps the file as the loader will.
+fn check_executable(path: &Path) -> std::io::Result<()> {
+    let file = fs::File::open(path)?;
+    let access = ProtFlags::READ | ProtFlags::EXEC;
+    // SAFETY: no address is named, so nothing that exists is touched; the mapping is never read, and ends at once.
+    unsafe {
+        let mapped = rustix::mm::mmap(ptr::null_mut(), 1, access, MapFlags::PRIVATE, &file, 0)?;
+        rustix::mm::munmap(mapped, 1)?;
+    }
+    Ok(())
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -107,6 +125,23 @@ mod tests {
         place_in(directory.path(), "region.so", b"agent").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"agent");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no partial file stays");
+    }
+
+    #[test]
+    fn a_directory_that_nothing_is_executed_from_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = |program: &str, arguments: &[&str]| {
+            let mut command = std::process::Command::new(program);
+            command.args(arguments).arg(directory.path()).output().is_ok_and(|output| output.status.success())
+        };
+        if !run("mount", &["-t", "tmpfs", "-o", "noexec", "none"]) {
+            println!("SKIP no tmpfs can be mounted here");
+            return;
+        }
+        let placed = place_in(directory.path(), "region.so", b"agent");
+        assert!(run("umount", &[]));
+        assert!(placed.unwrap_err().contains("nothing can be executed"));
+        place_in(directory.path(), "region.so", b"agent").expect("below the mount things can be executed");
     }
 
     #[test]

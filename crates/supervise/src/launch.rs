@@ -20,6 +20,7 @@ use crate::agent::AgentFile;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
+use crate::vectors::Vectors;
 
 /// What is done to a program when it is started.
 #[derive(Clone, Debug)]
@@ -70,29 +71,37 @@ pub struct Running {
 /// [`Error::Refused`] where the treatment cannot be had, [`Error::Start`] where the kernel refuses.
 pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Result<Running> {
     let mut command = Command::new(&program.file);
-    command.args(program.command.iter().skip(1));
-    if let Some(name) = program.command.first() {
-        command.arg0(name);
-    }
     command.stdin(wiring.stdin).stdout(wiring.stdout).stderr(wiring.stderr);
     if wiring.own_group {
         command.process_group(0);
     }
-    let session = match treatment {
+    let (session, vectors) = match treatment {
         Treatment::Region(options, agent, watched) => {
             program.check_carries_agent()?;
             let session = Arc::new(SharedSession::create(options, *watched)?);
-            command.env("LD_PRELOAD", preload(agent)).env("FIELDSTONE_SESSION", session.path());
-            Some(session)
+            let ours = vec![preload(agent), OsString::from(format!("FIELDSTONE_SESSION={}", session.path()))];
+            let replaced = ["LD_PRELOAD", "FIELDSTONE_SESSION"];
+            (Some(session), Vectors::new(&program.file, &program.command, &replaced, ours))
         }
-        Treatment::Untouched | Treatment::SmallPages => None,
+        Treatment::Untouched | Treatment::SmallPages => {
+            (None, Vectors::new(&program.file, &program.command, &[], Vec::new()))
+        }
     };
+    let vectors = vectors.map_err(|source| Error::Start { path: program.file.clone(), source })?;
     let small = matches!(treatment, Treatment::SmallPages);
-    // SAFETY: between fork and exec only prctl is called, which is a bare system call.
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only prctl, getppid and execve are called, which are bare system calls.
     unsafe {
         command.pre_exec(move || {
             set_parent_death_signal(Some(libc::SIGKILL))?;
-            if small { set_thp_disabled(true) } else { Ok(()) }
+            // Who died before the call sends no signal.
+            if std::os::unix::process::parent_id() != parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            if small {
+                set_thp_disabled(true)?;
+            }
+            Err(vectors.execute())
         });
     }
     let since = Instant::now();
@@ -102,10 +111,11 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
 
 /// The agent first, then what the user preloads.
 fn preload(agent: &AgentFile) -> OsString {
-    let mut list = agent.path().as_os_str().to_owned();
+    let mut entry = OsString::from("LD_PRELOAD=");
+    entry.push(agent.path());
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty()) {
-        list.push(":");
-        list.push(theirs);
+        entry.push(":");
+        entry.push(theirs);
     }
-    list
+    entry
 }

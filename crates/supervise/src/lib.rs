@@ -6,7 +6,10 @@
 //! session     the record shared with injected processes
 //! pages       settings turned and pools filled for a run, and given back
 //! launch      starting under a treatment: untouched, small pages, region
+//! vectors     arguments and environment as execve gets them
 //! look, watch memory and pages over time, from the kernel's tables
+//! identity    the names and numbers of a process
+//! sight       what was seen, put together for the reports
 //! signals     passed on, or turned into an orderly end
 //! stop        ending what was started: in time, gently first, nothing left behind
 //! run         `fieldstone run --region`
@@ -15,6 +18,7 @@
 
 pub mod agent;
 pub mod error;
+mod identity;
 pub mod launch;
 mod look;
 pub mod outcome;
@@ -23,8 +27,10 @@ pub mod profile;
 pub mod program;
 pub mod run;
 pub mod session;
+pub mod sight;
 pub mod signals;
 mod stop;
+mod vectors;
 pub mod watch;
 
 pub use agent::AgentFile;

@@ -14,8 +14,9 @@ use crate::outcome;
 use crate::pages::{self, Held};
 use crate::program::Program;
 use crate::session::RegionOptions;
+use crate::sight::Sight;
 use crate::signals::Forward;
-use crate::watch::{Sight, Watch};
+use crate::watch::Watch;
 
 /// How a run ended.
 #[derive(Debug)]

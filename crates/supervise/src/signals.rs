@@ -20,13 +20,13 @@ pub struct Forward {
 
 impl Forward {
     /// Takes over the signals that a user or a service manager sends. To be called before the program is started, so
-    /// that none is lost.
+    /// that none is lost. What our own parent had us ignore (nohup) stays ignored, by the program too.
     ///
     /// # Errors
     /// [`Error::System`] where the kernel refuses.
     pub fn prepare() -> Result<Self> {
         let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
-        let signals = SignalsInfo::<WithOrigin>::new(all).map_err(Error::system("take over the signals"))?;
+        let signals = SignalsInfo::<WithOrigin>::new(heeded(&all)).map_err(Error::system("take over the signals"))?;
         Ok(Self { signals })
     }
 
@@ -52,6 +52,19 @@ impl Forward {
         let gone = || Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid });
         Ok(ended?.ok_or_else(gone)?.status)
     }
+}
+
+/// Those of `signals` that this process does not ignore. Where the kernel does not say, all of them.
+fn heeded(signals: &[i32]) -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = ignored(&status).unwrap_or(0);
+    signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
+}
+
+/// The set of ignored signals in `/proc/PID/status`; the lowest bit is signal 1.
+fn ignored(status: &str) -> Option<u64> {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
 }
 
 /// Sends a signal to a process, or with [`send_group`] to its whole group. One that has ended needs none.
@@ -85,13 +98,14 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes over SIGINT, SIGTERM, SIGHUP and SIGQUIT for the rest of this process's life.
+    /// Takes over SIGINT, SIGTERM, SIGHUP and SIGQUIT for the rest of this process's life, but for those that our own
+    /// parent had us ignore (nohup).
     ///
     /// # Errors
     /// [`Error::System`] where the kernel refuses.
     pub fn listen() -> Result<Self> {
         let this = Self::default();
-        let taken = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+        let taken = heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]);
         let mut signals = Signals::new(taken).map_err(Error::system("take over the signals"))?;
         let noted = this.clone();
         spawn(move || {
@@ -137,5 +151,31 @@ impl Interrupt {
             0 => Ok(()),
             number => Err(Error::Interrupted { signal: outcome::signal_name(number), number }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_their_set() {
+        // nohup ignores SIGHUP, the Rust runtime SIGPIPE.
+        assert_eq!(ignored("SigCgt:\tffff\nSigIgn:\t0000000000001001\n"), Some(0x1001));
+        assert_eq!(ignored("Name:\tx\n"), None);
+        assert_eq!(heeded(&[libc::SIGPIPE, libc::SIGTERM]), [libc::SIGTERM]);
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_group_that_is_watched_after_it() {
+        let interrupt = Interrupt::default();
+        assert!(interrupt.check().is_ok());
+        interrupt.signal.store(SIGINT, SeqCst);
+        let mut child = std::process::Command::new("sleep");
+        std::os::unix::process::CommandExt::process_group(&mut child, 0);
+        let mut child = child.arg("1000").spawn().unwrap();
+        interrupt.watch_group(child.id());
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(libc::SIGKILL));
+        assert!(matches!(interrupt.check(), Err(Error::Interrupted { number: SIGINT, .. })));
     }
 }

@@ -12,8 +12,6 @@ use crate::error::{Error, Result};
 use crate::outcome;
 use crate::signals::{Interrupt, send, send_group};
 
-/// How long a server may take to leave after SIGTERM.
-const GENTLE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Kills a process group when its time is over.
@@ -43,7 +41,9 @@ impl Deadline {
                     Err(RecvTimeoutError::Timeout) if Instant::now() < until && interrupt.check().is_ok() => {}
                     Err(RecvTimeoutError::Timeout) => {
                         tell.store(true, SeqCst);
+                        // The leader by its own number too: it may have joined another group.
                         send_group(leader, libc::SIGKILL);
+                        send(leader, libc::SIGKILL);
                         return;
                     }
                     _ => return,
@@ -87,21 +87,61 @@ pub(crate) fn end_strays(leader: u32, spared: u32) {
     }
 }
 
-/// Asks a server to end, and makes it end if it does not. How it ended.
-pub(crate) fn stop_gently(pid: u32, spared: u32) -> String {
+/// Asks a server to end, and makes it end if it does not within `patience`. How it ended.
+pub(crate) fn stop_gently(pid: u32, patience: Duration) -> String {
     send(pid, libc::SIGTERM);
-    let until = Instant::now() + GENTLE;
+    let until = Instant::now() + patience;
     let ended = loop {
         match wait4(Some(pid), false) {
             Ok(None) if Instant::now() < until => sleep(POLL),
             Ok(None) => {
                 send_group(pid, libc::SIGKILL);
+                send(pid, libc::SIGKILL);
                 break wait(pid).ok();
             }
             Ok(ended) => break ended,
             Err(_) => break None,
         }
     };
-    end_strays(pid, spared);
     ended.map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::Command;
+
+    fn sleeper() -> u32 {
+        Command::new("sleep").arg("1000").process_group(0).spawn().unwrap().id()
+    }
+
+    #[test]
+    fn a_deadline_kills_and_says_so() {
+        let pid = sleeper();
+        let deadline = Deadline::start(pid, Duration::from_millis(20));
+        assert_eq!(wait(pid).unwrap().status.signal(), Some(libc::SIGKILL));
+        assert!(deadline.finish());
+    }
+
+    #[test]
+    fn a_deadline_that_was_met_kills_nothing() {
+        let pid = sleeper();
+        assert!(!Deadline::start(pid, Duration::from_secs(3600)).finish());
+        assert!(wait4(Some(pid), false).unwrap().is_none(), "it still runs");
+        end_group(pid);
+        wait(pid).unwrap();
+    }
+
+    #[test]
+    fn who_is_asked_to_end_is_given_its_time() {
+        let pid = sleeper();
+        assert_eq!(stop_gently(pid, Duration::from_secs(3600)), "signal 15 (SIGTERM)");
+        let mut deaf = Command::new("sh");
+        deaf.args(["-c", "trap '' TERM; echo; exec sleep 1000"]).process_group(0).stdout(std::process::Stdio::piped());
+        let mut deaf = deaf.spawn().unwrap();
+        std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        assert_eq!(stop_gently(deaf.id(), Duration::from_millis(20)), "signal 9 (SIGKILL)");
+        assert!(deaf.wait().is_err(), "it is reaped");
+    }
 }

@@ -39,6 +39,18 @@ pub(crate) fn clear(words: &Words, first: usize, count: usize) {
     }
 }
 
+/// Clears every word; what they were.
+pub(crate) fn take(words: &Words) -> [u64; PAGES / 64] {
+    core::array::from_fn(|index| words[index].swap(0, SeqCst))
+}
+
+/// Clears the bits that are set in `others`.
+pub(crate) fn clear_words(words: &Words, others: [u64; PAGES / 64]) {
+    words.iter().zip(others).for_each(|(word, other)| {
+        word.fetch_and(!other, SeqCst);
+    });
+}
+
 /// Whether every bit of the run is set.
 pub(crate) fn all_set(words: &Words, first: usize, count: usize) -> bool {
     words.iter().enumerate().all(|(index, word)| {

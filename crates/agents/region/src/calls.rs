@@ -1,18 +1,18 @@
 //! What the program means by `mmap`, `munmap`, `mprotect` and `madvise`, kept to the letter on the region's pages.
 //!
 //! On ordinary pages every call goes to the kernel unchanged; the table only learns what happened. On hugetlb pages
-//! a call that they cannot bear is preceded by [`crate::demote`].
+//! (see [`crate::huge`]) a call that they cannot bear is preceded by [`crate::demote`].
 
 #![allow(unsafe_code, reason = "passes the program's own calls on to the kernel")]
 
 use fieldstone_wire::Outside;
 
-use crate::bits;
 use crate::demote::make_ordinary;
-use crate::place::{self, READ_WRITE, adopt, granules, part, release, retire, settle};
+use crate::huge::{self, has_hugetlb};
+use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, contains, count, count_served, granule_of, map_chunk, memory_bytes, touches};
-use crate::table::{GIANT, GRANULE, PAGE, State};
+use crate::state::{TABLE, address_of, contains, count, count_served, granule_of, memory_bytes, touches};
+use crate::table::{GRANULE, PAGE, State};
 
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 /// Flags that change neither what the memory is nor where it may lie.
@@ -24,6 +24,23 @@ const PLAIN: i32 = libc::MAP_PRIVATE
     | libc::MAP_NONBLOCK
     | libc::MAP_DENYWRITE
     | libc::MAP_EXECUTABLE;
+
+/// Advice that a hugetlb page has no use for. After `MADV_FREE` the contents may stay, as they may where the kernel had
+/// no need to act on it.
+const HINTS: [i32; 9] = [
+    libc::MADV_NORMAL,
+    libc::MADV_RANDOM,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_WILLNEED,
+    libc::MADV_FREE,
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+];
+
+/// There is no memory for moving a hugetlb page's contents, so the call must fail.
+pub(crate) const NO_MEMORY: Raw = -(libc::ENOMEM as Raw);
 
 /// glibc aligns a thread's arenas to this (`HEAP_MAX_SIZE`).
 const ARENA: usize = 64 << 20;
@@ -103,15 +120,24 @@ pub(crate) fn mmap(request: Request) -> Raw {
         return map_fixed(request, bytes);
     }
     match request.fate() {
-        Fate::Ignore => request.pass(),
+        Fate::Ignore => pass_hinted(request, bytes),
         Fate::Leave(reason) => {
             if request.prot & libc::PROT_WRITE != 0 {
                 count(reason, bytes);
             }
-            request.pass()
+            pass_hinted(request, bytes)
         }
         Fate::Serve => serve(request, bytes),
     }
+}
+
+/// What the region does not give may come to lie in it all the same, if the program asks for an address nearby.
+fn pass_hinted(request: Request, bytes: usize) -> Raw {
+    let result = request.pass();
+    if request.address != 0 && !raw::failed(result) && contains(result.cast_unsigned()) {
+        adopt(result.cast_unsigned(), bytes);
+    }
+    result
 }
 
 fn serve(request: Request, bytes: usize) -> Raw {
@@ -129,7 +155,10 @@ fn serve(request: Request, bytes: usize) -> Raw {
 
 /// The program names addresses inside the region: those of a mapping that it has, or free ones.
 fn map_fixed(request: Request, bytes: usize) -> Raw {
-    make_ordinary(request.address, bytes, Outside::DemotedByCall);
+    // A hugetlb page that is replaced whole needs no copy, but EEXIST must leave it as it is.
+    if !make_ordinary(request.address, bytes, Outside::DemotedByCall) {
+        return NO_MEMORY;
+    }
     let result = request.pass();
     if !raw::failed(result) {
         adopt(request.address, bytes);
@@ -141,11 +170,6 @@ fn map_fixed(request: Request, bytes: usize) -> Raw {
     result
 }
 
-/// Whether some of the range lies on hugetlb pages of ours.
-pub(crate) fn has_hugetlb(address: usize, bytes: usize) -> bool {
-    granules(address, bytes).any(|granule| TABLE.state(granule).is_hugetlb())
-}
-
 /// `munmap(2)`.
 pub(crate) fn munmap(address: usize, bytes: usize) -> Raw {
     let whole = whole_pages(bytes).filter(|_| address.is_multiple_of(PAGE) && bytes > 0);
@@ -154,7 +178,7 @@ pub(crate) fn munmap(address: usize, bytes: usize) -> Raw {
         return unsafe { raw::munmap(address, bytes) };
     };
     if has_hugetlb(address, bytes) {
-        return unmap_hugetlb(address, bytes);
+        return huge::unmap(address, bytes, unmap_ordinary);
     }
     unmap_ordinary(address, bytes)
 }
@@ -168,51 +192,6 @@ fn unmap_ordinary(address: usize, bytes: usize) -> Raw {
     result
 }
 
-/// Unmaps granule by granule: a hugetlb page goes with the last page of it that the program has; one that keeps some
-/// is demoted first.
-fn unmap_hugetlb(address: usize, bytes: usize) -> Raw {
-    let range = granules(address, bytes);
-    for granule in range.clone() {
-        if TABLE.state(granule).is_hugetlb()
-            && let Some(pages) = TABLE.pages(granule, map_chunk)
-        {
-            let (first, count) = part(granule, address, bytes);
-            bits::clear(&pages.used, first, count);
-        }
-    }
-    let (start, end) = (address_of(range.start), address_of(range.end));
-    let mut result = if address < start { unmap_ordinary(address, start - address) } else { 0 };
-    let mut granule = range.start;
-    while granule < range.end {
-        let unit = unit_of(granule);
-        if TABLE.state(granule).is_hugetlb() && unit.clone().all(is_unused) {
-            // SAFETY: the program has unmapped every page of it.
-            unsafe { raw::munmap(address_of(unit.start), unit.len() * GRANULE) };
-            unit.clone().for_each(retire);
-            granule = unit.end;
-            continue;
-        }
-        make_ordinary(address_of(granule), GRANULE, Outside::DemotedByCall);
-        let (first, count) = part(granule, address, bytes);
-        result = result.min(unmap_ordinary(address_of(granule) + first * PAGE, count * PAGE));
-        granule += 1;
-    }
-    if address + bytes > end { result.min(unmap_ordinary(end, address + bytes - end)) } else { result }
-}
-
-/// The granules of the page that `granule` is in.
-fn unit_of(granule: usize) -> core::ops::Range<usize> {
-    let (first, count) = match TABLE.state(granule) {
-        State::Giant => (granule / GIANT * GIANT, GIANT),
-        _ => (granule, 1),
-    };
-    first..first + count
-}
-
-fn is_unused(granule: usize) -> bool {
-    TABLE.pages(granule, map_chunk).is_some_and(|pages| bits::is_empty(&pages.used))
-}
-
 /// `mprotect(2)`; `from_libc` if libc itself calls.
 pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool) -> Raw {
     let mut wanted = bytes;
@@ -221,8 +200,8 @@ pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool)
         if !hugetlb && prot == READ_WRITE && from_libc {
             count_served(whole);
             wanted = arena_bytes(address, whole);
-        } else if hugetlb {
-            make_ordinary(address, whole, Outside::DemotedByCall);
+        } else if hugetlb && !make_ordinary(address, whole, Outside::DemotedByCall) {
+            return NO_MEMORY;
         }
     }
     // SAFETY: the program's own call, or one that also opens the rest of a granule that is wholly libc's.
@@ -253,28 +232,12 @@ pub(crate) fn madvise(address: usize, bytes: usize, advice: i32) -> Raw {
     };
     match advice {
         libc::MADV_DONTNEED => {
-            granules(address, whole).for_each(|granule| drop_contents(granule, address, whole));
-            0
+            let dropped = granules(address, whole).map(|granule| huge::drop_contents(granule, address, whole));
+            dropped.fold(0, Raw::min)
         }
-        // The contents may stay, as they may after a MADV_FREE that the kernel had no need to act on.
-        libc::MADV_FREE | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
-        _ => {
-            make_ordinary(address, whole, Outside::DemotedByCall);
-            // SAFETY: the program's own call.
-            unsafe { raw::madvise(address, bytes, advice) }
-        }
-    }
-}
-
-/// Makes a part of a granule read as zeroes: a whole hugetlb page of 2 MiB is given back, a part of one is cleared.
-fn drop_contents(granule: usize, address: usize, bytes: usize) {
-    let (first, count) = part(granule, address, bytes);
-    let start = address_of(granule) + first * PAGE;
-    let state = TABLE.state(granule);
-    let cleared = !state.is_hugetlb() || state == State::Huge && count * PAGE == GRANULE;
-    // SAFETY: the program gave the contents up.
-    if !cleared || raw::failed(unsafe { raw::madvise(start, count * PAGE, libc::MADV_DONTNEED) }) {
-        // SAFETY: hugetlb pages of ours are always readable and writable; protecting them demotes them.
-        unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, count * PAGE) };
+        _ if HINTS.contains(&advice) => 0,
+        _ if !make_ordinary(address, whole, Outside::DemotedByCall) => NO_MEMORY,
+        // SAFETY: the program's own call.
+        _ => unsafe { raw::madvise(address, bytes, advice) },
     }
 }

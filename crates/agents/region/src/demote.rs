@@ -15,13 +15,15 @@
 
 #![allow(unsafe_code, reason = "copies and replaces the program's pages, and speaks to userfaultfd")]
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fieldstone_wire::{Outside, PageKind};
 
+use crate::huge::{at_rest, hold_all};
 use crate::place::{granules, settle};
 use crate::raw;
-use crate::state::{RESERVED, TABLE, address_of, count, map_chunk, set_kind};
+use crate::state::{RESERVED, TABLE, address_of, count, map_chunk, may_have_hugetlb, no_hugetlb_left, set_kind};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 use crate::userfault::Userfault;
 
@@ -59,11 +61,11 @@ pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: Outside) -> bo
 }
 
 /// Widens a range of granules to whole hugetlb pages.
-fn units(range: core::ops::Range<usize>) -> core::ops::Range<usize> {
+fn units(range: Range<usize>) -> Range<usize> {
     if range.is_empty() {
         return range;
     }
-    let giant = |granule: usize| TABLE.state(granule) == State::Giant;
+    let giant = |granule: usize| at_rest(granule) == State::Giant;
     let start = if giant(range.start) { range.start / GIANT * GIANT } else { range.start };
     let end = if giant(range.end - 1) { range.end.next_multiple_of(GIANT) } else { range.end };
     start..end
@@ -71,14 +73,16 @@ fn units(range: core::ops::Range<usize>) -> core::ops::Range<usize> {
 
 /// Before a fork: nothing stays on hugetlb pages, and nothing new goes there.
 pub(crate) fn before_fork() {
+    if !may_have_hugetlb() {
+        return;
+    }
     set_kind(PageKind::Thp);
     // Bounded: a thread that is stuck in the kernel's page clearing must not hang the fork for ever.
     for _ in 0..100_000 {
         if MAPPING.load(SeqCst) == 0 {
             break;
         }
-        // SAFETY: gives up the processor, nothing else.
-        unsafe { raw::syscall(libc::SYS_sched_yield, [0; 6]) };
+        raw::yield_now();
     }
     for granule in 0..RESERVED.swap(0, SeqCst) {
         if TABLE.change(granule, State::ReservedHuge, State::Busy) {
@@ -87,48 +91,71 @@ pub(crate) fn before_fork() {
             TABLE.free(granule, State::Free);
         }
     }
-    demote(0..TABLE.high(), Outside::DemotedByFork);
+    if demote(0..TABLE.high(), Outside::DemotedByFork) {
+        no_hugetlb_left();
+    }
 }
 
-fn demote(range: core::ops::Range<usize>, reason: Outside) -> bool {
+/// In the child: the parent's other threads are gone, and with them what they were in the middle of.
+pub(crate) fn after_fork() {
+    MAPPING.store(0, SeqCst);
+    for granule in 0..TABLE.high() {
+        if TABLE.state(granule) == State::Busy
+            && let Some(pages) = TABLE.pages(granule, map_chunk)
+        {
+            // Nobody owns the pages that stay used: they are lost, and never given twice.
+            TABLE.own(granule, pages, State::Split);
+        }
+    }
+}
+
+fn demote(range: Range<usize>, reason: Outside) -> bool {
     let mut next = range.start;
     let mut complete = true;
     let mut userfault = None;
     while next < range.end {
-        let state = TABLE.state(next);
-        let mut end = next + 1;
-        if state.is_hugetlb() {
-            let most = if state == State::Giant { GIANT } else { BATCH };
-            while end < range.end && end - next < most && TABLE.state(end) == state {
-                end += 1;
+        let state = at_rest(next);
+        let held = match state {
+            // A page of 1 GiB moves as one; `units` saw to it that the run starts on its first granule.
+            State::Giant => {
+                if hold_all(&(next..next + GIANT), state) {
+                    GIANT
+                } else {
+                    0
+                }
             }
-            // Giant runs start on their page's first granule: `units` saw to it.
+            State::Huge => TABLE.hold(next..range.end.min(next + BATCH), state),
+            _ => {
+                next += 1;
+                continue;
+            }
+        };
+        // Zero: another thread was faster, and the next look shows what it made of the granule.
+        if held > 0 {
             if userfault.is_none() {
                 userfault = Userfault::open();
             }
-            let moved = userfault.as_ref().is_some_and(|fault| replace(fault, next, end - next, state));
-            count(if moved { reason } else { Outside::DemotionFailed }, (end - next) * GRANULE);
+            let moved = userfault.as_ref().is_some_and(|fault| replace(fault, next, held));
+            (next..next + held).for_each(|granule| let_go(granule, moved, state));
+            count(if moved { reason } else { Outside::DemotionFailed }, held * GRANULE);
             complete &= moved;
+            next += held;
         }
-        next = end;
     }
     complete
 }
 
-/// Replaces hugetlb granules by a copy on transparent pages.
-fn replace(userfault: &Userfault, first: usize, granules: usize, state: State) -> bool {
-    if (first..first + granules).any(|granule| !TABLE.change(granule, state, State::Busy)) {
-        return false;
+fn let_go(granule: usize, moved: bool, state: State) {
+    match TABLE.pages(granule, map_chunk).filter(|_| moved) {
+        Some(pages) => TABLE.disown(granule, pages),
+        None => TABLE.set_state(granule, state),
     }
+}
+
+/// Replaces held hugetlb granules by a copy on transparent pages.
+fn replace(userfault: &Userfault, first: usize, granules: usize) -> bool {
     let (address, bytes) = (address_of(first), granules * GRANULE);
     let moved = userfault.write_protect(address, bytes) && copy_over(address, granules);
-    for granule in first..first + granules {
-        // The used bits stand: they tell, now as then, which pages the program believes to have.
-        if let Some(pages) = TABLE.pages(granule, map_chunk) {
-            crate::bits::fill(&pages.fresh, 0);
-        }
-        TABLE.set_state(granule, if moved { State::Split } else { state });
-    }
     if !moved {
         userfault.write_unprotect(address, bytes);
     }

@@ -84,12 +84,12 @@ unsafe fn length(vector: Vector) -> usize {
     count
 }
 
-/// Copies the environment with the agent's two variables in front, its own `LD_PRELOAD` merged into ours.
+/// Copies the environment with the agent's two variables at the end, its own `LD_PRELOAD` merged into ours. At the end,
+/// because a program that writes its title over its environment needs it without holes.
 unsafe fn fill(envp: Vector, count: usize, into: &mut [*const c_char], merged: &mut [u8; PRELOAD_BYTES]) {
     let Some(ours) = inherited() else { return };
-    into[0] = ours.preload.as_ptr();
-    into[1] = ours.session.as_ptr();
-    let mut next = 2;
+    let mut preload = ours.preload.as_ptr();
+    let mut next = 0;
     for index in 0..count {
         // SAFETY: the caller counted the entries.
         let entry = unsafe { *envp.add(index) };
@@ -98,14 +98,16 @@ unsafe fn fill(envp: Vector, count: usize, into: &mut [*const c_char], merged: &
         if is_variable(text, PRELOAD) {
             let theirs = &text.to_bytes()[PRELOAD.to_bytes().len() + 1..];
             if merge(ours.preload, theirs, merged) {
-                into[0] = merged.as_ptr().cast();
+                preload = merged.as_ptr().cast();
             }
         } else if !is_variable(text, SESSION_VARIABLE) {
             into[next] = entry;
             next += 1;
         }
     }
-    into[next] = core::ptr::null();
+    into[next] = preload;
+    into[next + 1] = ours.session.as_ptr();
+    into[next + 2] = core::ptr::null();
 }
 
 /// `LD_PRELOAD=agent:theirs`. False where there is nothing to merge or no room for it.

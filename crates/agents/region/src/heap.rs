@@ -10,8 +10,10 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fieldstone_wire::{Outside, PageKind};
 
+use crate::calls::munmap;
 use crate::demote::{Mapping, make_ordinary};
-use crate::place::{READ_WRITE, own_huge, populate, retire, settle};
+use crate::huge;
+use crate::place::{READ_WRITE, populate, settle};
 use crate::raw;
 use crate::state::{TABLE, address_of, base, count, count_served, kind, limit};
 use crate::table::{GRANULE, PAGE, State};
@@ -48,6 +50,7 @@ fn reach(address: usize) -> bool {
     if address <= mapped {
         return true;
     }
+    let _mapping = Mapping::begin();
     let mut next = (mapped - base()).div_ceil(GRANULE);
     if mapped < address_of(next) {
         if !back_rest(mapped, address_of(next)) {
@@ -89,12 +92,14 @@ fn back(first: usize, granules: usize, idle: State) -> bool {
     let (address, bytes) = (address_of(first), granules * GRANULE);
     match idle {
         State::Reserved => return true,
-        State::ReservedHuge => return own_huge(first, granules, State::Huge),
+        State::ReservedHuge if kind() == PageKind::Hugetlb2m => return huge::own(first, granules, State::Huge),
+        // A fork is taking the reserve away.
+        // SAFETY: claimed by this call, given to nobody.
+        State::ReservedHuge => _ = unsafe { raw::munmap(address, bytes) },
         _ => {}
     }
-    let _mapping = Mapping::begin();
     if first > 0 && kind() == PageKind::Hugetlb2m {
-        if map_huge(address, bytes) && own_huge(first, granules, State::Huge) {
+        if map_huge(address, bytes) && huge::own(first, granules, State::Huge) {
             populate(address, bytes, READ_WRITE);
             return true;
         }
@@ -125,10 +130,8 @@ fn map_huge(address: usize, bytes: usize) -> bool {
 fn lower(address: usize, old: usize) {
     let kept = (address - base()).div_ceil(GRANULE).max(1);
     let mapped = MAPPED.load(SeqCst);
-    for granule in kept..(mapped - base()).div_ceil(GRANULE) {
-        // SAFETY: the program gave up everything from `address` on.
-        unsafe { raw::munmap(address_of(granule), GRANULE) };
-        retire(granule);
+    if mapped > address_of(kept) {
+        munmap(address_of(kept), mapped.next_multiple_of(GRANULE) - address_of(kept));
     }
     let mut mapped = mapped.min(address_of(kept));
     let page = address.next_multiple_of(PAGE);

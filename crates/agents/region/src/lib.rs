@@ -19,7 +19,8 @@
 //! | `elf`, `patch`, `entries` | libc's entries become ours |
 //! | `calls`, `remap`, `pieces`, `heap` | what each call means |
 //! | `place`, `table`, `bits` | who has which address |
-//! | `demote`, `userfault` | off hugetlb pages, under the program's feet |
+//! | `huge` | pages that the kernel takes as a whole only |
+//! | `demote`, `userfault` | off them, under the program's feet |
 //! | `state`, `raw` | what all share |
 //!
 //! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
@@ -44,6 +45,7 @@ mod entries;
 mod environment;
 mod exec;
 mod heap;
+mod huge;
 mod patch;
 mod pieces;
 mod place;

@@ -16,6 +16,7 @@ use fieldstone_wire::{Outside, PageKind};
 
 use crate::bits::{self, PAGES};
 use crate::demote::Mapping;
+use crate::huge;
 use crate::raw::{self, Raw};
 use crate::state::{
     TABLE, address_of, base, count, granule_of, hugetlb_forbidden, idle_state, kind, limit, map_chunk, page_of,
@@ -47,8 +48,8 @@ pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> Raw {
     if prot == READ_WRITE {
         let _mapping = Mapping::begin();
         let hugetlb = match kind() {
-            PageKind::Hugetlb1g if bytes >= GIANT * GRANULE => map_hugetlb(bytes, flags, State::Giant),
-            PageKind::Hugetlb2m => map_hugetlb(bytes, flags, State::Huge),
+            PageKind::Hugetlb1g if bytes >= GIANT * GRANULE => huge::map(bytes, flags, State::Giant),
+            PageKind::Hugetlb2m => huge::map(bytes, flags, State::Huge),
             _ => None,
         };
         if let Some(address) = hugetlb {
@@ -111,7 +112,7 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
 }
 
 /// Maps free addresses: `rounded` bytes, or only `exact` where a limit forbids more. The bytes that were mapped.
-fn map_free(address: usize, rounded: usize, exact: usize, prot: i32, flags: i32) -> Result<usize, Raw> {
+pub(crate) fn map_free(address: usize, rounded: usize, exact: usize, prot: i32, flags: i32) -> Result<usize, Raw> {
     let mut result = 0;
     for bytes in [rounded, exact] {
         // SAFETY: NOREPLACE never takes the place of a mapping.
@@ -126,18 +127,20 @@ fn map_free(address: usize, rounded: usize, exact: usize, prot: i32, flags: i32)
     Err(result)
 }
 
-fn reserved() -> usize {
+/// Granules that `--reserve` mapped.
+pub(crate) fn reserved() -> usize {
     crate::state::RESERVED.load(SeqCst)
 }
 
-fn give_back(first: usize, count: usize) {
+/// Gives claimed granules back that hold nothing.
+pub(crate) fn give_back(first: usize, count: usize) {
     for granule in first..first + count {
         TABLE.free(granule, idle_state(granule));
     }
 }
 
 /// Marks the first `tail` pages of the claimed last granule as used and leaves the others to small requests.
-fn own_tail(granule: usize, tail: usize, mapped_whole: bool) {
+pub(crate) fn own_tail(granule: usize, tail: usize, mapped_whole: bool) {
     if tail == 0 {
         return;
     }
@@ -172,7 +175,7 @@ pub(crate) fn claim(bytes: usize) -> Option<usize> {
     }
     let (granule, first) = claim_small(bytes / PAGE).ok()?;
     let bits = TABLE.pages(granule, map_chunk)?;
-    bits::clear(&bits.fresh, first, bytes / PAGE);
+    bits::clear(&bits.spare, first, bytes / PAGE);
     Some(address_of(granule) + first * PAGE)
 }
 
@@ -210,17 +213,17 @@ fn open_granule(pages: usize) -> Result<usize, Raw> {
     }
     let bits = TABLE.pages(granule, map_chunk).ok_or(no_space)?;
     TABLE.open(granule, bits, 0, pages, true);
-    bits::set(&bits.fresh, 0, pages);
+    bits::set(&bits.spare, 0, pages);
     Ok(granule)
 }
 
-/// Makes claimed pages of a Split granule readable and writable and zero: for nothing where they are fresh.
+/// Makes claimed pages of a Split granule readable and writable and zero: for nothing where they are spare.
 fn back_pages(granule: usize, first: usize, pages: usize, flags: i32) -> Raw {
     let address = address_of(granule) + first * PAGE;
     let Some(bits) = TABLE.pages(granule, map_chunk) else { return -(libc::ENOMEM as Raw) };
-    let fresh = bits::all_set(&bits.fresh, first, pages);
-    bits::clear(&bits.fresh, first, pages);
-    if fresh && flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) == 0 {
+    let spare = bits::all_set(&bits.spare, first, pages);
+    bits::clear(&bits.spare, first, pages);
+    if spare && flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) == 0 {
         return address.cast_signed();
     }
     // SAFETY: the pages were claimed by this call alone: what is mapped there is slack of ours or nothing.
@@ -231,85 +234,11 @@ fn back_pages(granule: usize, first: usize, pages: usize, flags: i32) -> Raw {
     result
 }
 
-/// Maps whole hugetlb pages of the unit of `state`, and the rest of the request on transparent pages behind them.
-/// `None` where the pool has not enough, or no addresses are free.
-fn map_hugetlb(bytes: usize, flags: i32, state: State) -> Option<Raw> {
-    let (unit, size_flag) = match state {
-        State::Giant => (GIANT, libc::MAP_HUGE_1GB),
-        _ => (1, libc::MAP_HUGE_2MB),
-    };
-    let tail = bytes % GRANULE / PAGE;
-    let granules = bytes / GRANULE + usize::from(tail > 0);
-    // The last granule goes on a huge page too if more than half of it is wanted.
-    let huge_tail = unit == 1 && tail > PAGES / 2;
-    let huge = if huge_tail { granules } else { bytes / GRANULE / unit * unit };
-    if unit == 1
-        && let Some(first) = TABLE.claim_down(State::ReservedHuge, reserved(), granules)
-    {
-        return Some(take_reserved_huge(first, granules, tail));
-    }
-    let first = TABLE.claim_free(granules, unit)?;
-    let address = address_of(first);
-    let huge_flags = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flag | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(address, huge * GRANULE, READ_WRITE, huge_flags) };
-    let rest = bytes.saturating_sub(huge * GRANULE);
-    if raw::failed(result) || !own_huge(first, huge, state) || !map_behind(first + huge, rest, flags) {
-        // SAFETY: the claimed granules hold nothing but what this call mapped.
-        unsafe { raw::munmap(address, granules * GRANULE) };
-        give_back(first, granules);
-        count(Outside::PoolEmpty, bytes);
-        return None;
-    }
-    if huge_tail && let Some(pages) = TABLE.pages(first + huge - 1, map_chunk) {
-        bits::clear(&pages.used, tail, PAGES - tail);
-    }
-    populate(address, bytes, READ_WRITE);
-    Some(address.cast_signed())
-}
-
-/// Turns claimed granules of a hugetlb reserve into a mapping whose last granule has `tail` pages, or all for zero.
-fn take_reserved_huge(first: usize, granules: usize, tail: usize) -> Raw {
-    let owned = own_huge(first, granules, State::Huge);
-    if owned
-        && tail > 0
-        && let Some(pages) = TABLE.pages(first + granules - 1, map_chunk)
-    {
-        bits::clear(&pages.used, tail, PAGES - tail);
-    }
-    populate(address_of(first), granules * GRANULE, READ_WRITE);
-    address_of(first).cast_signed()
-}
-
-/// Marks claimed, mapped granules as hugetlb with every page used.
-pub(crate) fn own_huge(first: usize, granules: usize, state: State) -> bool {
-    for granule in first..first + granules {
-        let Some(pages) = TABLE.pages(granule, map_chunk) else { return false };
-        bits::fill(&pages.used, u64::MAX);
-        bits::fill(&pages.fresh, 0);
-        TABLE.set_state(granule, state);
-    }
-    true
-}
-
-fn map_behind(first: usize, bytes: usize, flags: i32) -> bool {
-    if bytes == 0 {
-        return true;
-    }
-    if map_free(address_of(first), bytes, bytes, READ_WRITE, flags).is_err() {
-        return false;
-    }
-    count(Outside::PageGrained, bytes);
-    own_tail(first + bytes / GRANULE, bytes % GRANULE / PAGE, false);
-    settle(address_of(first), bytes, READ_WRITE);
-    true
-}
-
-/// The part of a range that lies in `granule`: first page and count.
+/// The part of a range that lies in `granule`: first page and count, which is zero where there is none.
 pub(crate) fn part(granule: usize, address: usize, bytes: usize) -> (usize, usize) {
     let start = address.max(address_of(granule));
     let end = (address + bytes).min(address_of(granule) + GRANULE);
-    (page_of(start), (end - start).div_ceil(PAGE))
+    (page_of(start), end.saturating_sub(start).div_ceil(PAGE))
 }
 
 /// The granules of the region that a range touches.
@@ -383,7 +312,7 @@ pub(crate) fn adopt(address: usize, bytes: usize) {
             TABLE.open(granule, pages, first, count, false);
         } else if TABLE.state(granule) == State::Split {
             bits::set(&pages.used, first, count);
-            bits::clear(&pages.fresh, first, count);
+            bits::clear(&pages.spare, first, count);
         }
     }
 }

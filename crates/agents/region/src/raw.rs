@@ -123,6 +123,12 @@ pub(crate) fn close(fd: i32) {
     unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// Gives up the processor for a moment.
+pub(crate) fn yield_now() {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// The process id, straight from the kernel.
 pub(crate) fn getpid() -> u32 {
     // SAFETY: takes nothing, changes nothing.

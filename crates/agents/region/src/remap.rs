@@ -2,15 +2,20 @@
 
 #![allow(unsafe_code, reason = "moves the program's own mappings as it asks")]
 
-use fieldstone_wire::Outside;
+use core::ops::Range;
+
+use fieldstone_wire::{Outside, PageKind};
 
 use crate::bits::{self, PAGES};
-use crate::calls::{has_hugetlb, munmap, whole_pages};
-use crate::demote::make_ordinary;
+use crate::calls::{NO_MEMORY, munmap, whole_pages};
+use crate::demote::{Mapping, make_ordinary};
+use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
-use crate::place::{self, READ_WRITE, adopt, granules, own_huge, release, retire, settle};
+use crate::place::{self, READ_WRITE, adopt, granules, release, retire, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, contains, count_served, granule_of, idle_state, map_chunk, page_of, touches};
+use crate::state::{
+    TABLE, address_of, contains, count_served, granule_of, idle_state, kind, map_chunk, page_of, touches,
+};
 use crate::table::{GRANULE, PAGE, State};
 
 /// A call of `mremap`, as the program made it.
@@ -51,33 +56,68 @@ pub(crate) fn mremap(call: Move) -> Raw {
     {
         return address;
     }
-    make_ordinary(call.old, old_bytes, Outside::DemotedByCall);
+    if !make_ordinary(call.old, old_bytes, Outside::DemotedByCall) {
+        return NO_MEMORY;
+    }
     grow(call, old_bytes, new_bytes)
 }
 
 /// The program names the new address, or keeps the old mapping too.
 fn place_named(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
-    make_ordinary(call.old, old_bytes, Outside::DemotedByCall);
-    if call.flags & libc::MREMAP_FIXED != 0 {
-        make_ordinary(call.new, new_bytes, Outside::DemotedByCall);
+    let (fixed, keep) = (call.flags & libc::MREMAP_FIXED != 0, call.flags & libc::MREMAP_DONTUNMAP != 0);
+    let ordinary = make_ordinary(call.old, old_bytes, Outside::DemotedByCall)
+        && (!fixed || make_ordinary(call.new, new_bytes, Outside::DemotedByCall));
+    if !ordinary {
+        return NO_MEMORY;
+    }
+    if keep && !fixed {
+        return keep_and_move(call, old_bytes);
     }
     let mut result = call.pass();
-    if is_in_pieces(result, call) && call.flags & libc::MREMAP_FIXED != 0 && old_bytes == new_bytes {
-        result = if move_all(call.old, old_bytes, call.new) { call.new.cast_signed() } else { result };
+    if fixed && is_in_pieces(result, call) && move_pieces(call, old_bytes, new_bytes, keep) {
+        result = call.new.cast_signed();
     }
     if raw::failed(result) {
         return result;
     }
-    if call.flags & libc::MREMAP_DONTUNMAP == 0 && old_bytes > 0 && result.cast_unsigned() != call.old {
+    if !keep && old_bytes > 0 && result.cast_unsigned() != call.old {
         release(call.old, old_bytes);
     }
     adopt(result.cast_unsigned(), new_bytes);
     result
 }
 
-/// Whether the kernel refused a move because it sees several mappings where the program has one.
+/// To an address that the program names; what is to go is unmapped first, as the kernel does it.
+fn move_pieces(call: Move, old_bytes: usize, new_bytes: usize, keep: bool) -> bool {
+    let moved = old_bytes.min(new_bytes);
+    if moved < old_bytes && raw::failed(munmap(call.old + moved, old_bytes - moved)) {
+        return false;
+    }
+    move_all(call.old, moved, call.new, new_bytes - moved, keep)
+}
+
+/// The new address is ours to choose: in the region, where it has room.
+fn keep_and_move(call: Move, bytes: usize) -> Raw {
+    if call.flags & libc::MREMAP_MAYMOVE == 0 || whole_pages(call.new_bytes) != Some(bytes) || bytes == 0 {
+        return call.pass();
+    }
+    let Some(target) = place::claim(bytes) else { return call.pass() };
+    let fixed = Move { flags: call.flags | libc::MREMAP_FIXED, new: target, ..call };
+    let mut result = fixed.pass();
+    if is_in_pieces(result, fixed) && move_all(call.old, bytes, target, 0, true) {
+        result = target.cast_signed();
+    }
+    if raw::failed(result) {
+        release(target, bytes);
+    } else {
+        count_served(bytes);
+    }
+    result
+}
+
+/// Whether the kernel refused a call because it sees several mappings where the program has one.
 fn is_in_pieces(result: Raw, call: Move) -> bool {
-    result == -(libc::EFAULT as Raw) && contains(call.old) && call.flags & libc::MREMAP_DONTUNMAP == 0
+    result == -(libc::EFAULT as Raw) && contains(call.old)
 }
 
 fn shrink(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
@@ -99,7 +139,7 @@ fn grow(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
         unsafe { raw::munmap(end, more) };
         // SAFETY: the program's own mapping grows where nothing lies.
         let mut result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, 0, 0) };
-        if is_in_pieces(result, call) && extend(end, more) {
+        if is_in_pieces(result, call) && extend(call.old, old_bytes, more) {
             result = call.old.cast_signed();
         }
         if !raw::failed(result) {
@@ -127,10 +167,7 @@ fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the target was given to this call; the program's mapping takes its place.
     let mut result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, flags, target) };
-    if is_in_pieces(result, call)
-        && move_all(call.old, old_bytes, target)
-        && extend(target + old_bytes, new_bytes - old_bytes)
-    {
+    if is_in_pieces(result, call) && move_all(call.old, old_bytes, target, new_bytes - old_bytes, false) {
         result = target.cast_signed();
     }
     if raw::failed(result) {
@@ -139,7 +176,8 @@ fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     }
     release(call.old, old_bytes);
     count_served(new_bytes - old_bytes);
-    if new_bytes >= GRANULE {
+    // What was large keeps the advice that it had.
+    if old_bytes < GRANULE && new_bytes >= GRANULE {
         settle(target, new_bytes, READ_WRITE);
     }
     result
@@ -162,7 +200,7 @@ fn claim_part(granule: usize, first: usize, count: usize) -> bool {
     if TABLE.state(granule) == State::Split {
         let claimed = bits::claim_run(&pages.used, first, count);
         if claimed {
-            bits::clear(&pages.fresh, first, count);
+            bits::clear(&pages.spare, first, count);
         }
         return claimed;
     }
@@ -178,64 +216,80 @@ fn claim_part(granule: usize, first: usize, count: usize) -> bool {
 fn all_huge(address: usize, bytes: usize) -> bool {
     contains(address)
         && address.is_multiple_of(GRANULE)
-        && granules(address, bytes).all(|granule| TABLE.state(granule) == State::Huge)
+        && granules(address, bytes).all(|granule| at_rest(granule) == State::Huge)
 }
 
 /// Grows a mapping on hugetlb pages; `None` where they cannot be had, and then nothing has changed.
 fn grow_huge(call: Move, old_bytes: usize, new_bytes: usize) -> Option<Raw> {
+    let _mapping = Mapping::begin();
     let old = granules(call.old, old_bytes);
-    let wanted = new_bytes.div_ceil(GRANULE);
+    if kind() != PageKind::Hugetlb2m || !hold_all(&old, State::Huge) {
+        return None;
+    }
+    // The end of the last page may be the program's too, and stay where it is: then the page cannot be taken.
+    let ends = ends_at(old.end - 1, call.old + old_bytes);
+    let first = if ends { grow_held(call, &old, new_bytes.div_ceil(GRANULE)) } else { None };
+    if let Some(first) = first {
+        finish(first, old_bytes, new_bytes);
+    }
+    if first.is_none_or(|first| first == old.start) {
+        TABLE.let_go(old, State::Huge);
+    } else {
+        old.for_each(retire);
+    }
+    first.map(|first| address_of(first).cast_signed())
+}
+
+/// Whether the program has nothing of a hugetlb granule from `end` on.
+fn ends_at(granule: usize, end: usize) -> bool {
+    let used = page_of(end - 1) + 1;
+    TABLE.pages(granule, map_chunk).is_some_and(|pages| bits::all_set(&pages.spare, used, PAGES - used))
+}
+
+/// Grows held granules to `wanted`, in their place or elsewhere; the first granule of the new place.
+fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
     let extra = wanted - old.len();
     if extra == 0 || TABLE.claim_at(State::Free, old.end, extra).is_ok() {
-        if extra == 0 || map_extra(old.end, extra) {
-            return Some(finish(old.start, old_bytes, new_bytes));
-        }
-        return None;
+        return (extra == 0 || map_extra(old.end, extra)).then_some(old.start);
     }
     if call.flags & libc::MREMAP_MAYMOVE == 0 {
         return None;
     }
     let first = TABLE.claim_free(wanted, 1)?;
-    if !map_extra(first + old.len(), extra) {
-        (first..first + old.len()).for_each(|granule| TABLE.free(granule, State::Free));
+    let back = first..first + old.len();
+    if !map_extra(back.end, extra) {
+        place::give_back(first, old.len());
         return None;
     }
-    if !move_all(call.old, old.len() * GRANULE, address_of(first)) {
-        (first..first + wanted).for_each(|granule| {
-            // SAFETY: claimed by this call, and every page that had moved there has moved back.
-            unsafe { raw::munmap(address_of(granule), GRANULE) };
-            TABLE.free(granule, State::Free);
-        });
-        return None;
+    if huge::own(first, old.len(), State::Huge) && move_all(call.old, old.len() * GRANULE, address_of(first), 0, false)
+    {
+        return Some(first);
     }
-    let owned = own_huge(first, old.len(), State::Huge);
-    debug_assert!(owned, "the bits of claimed granules exist: their neighbours' were mapped");
-    old.for_each(retire);
-    Some(finish(first, old_bytes, new_bytes))
+    // SAFETY: claimed by this call, and every page that had moved there has moved back.
+    unsafe { raw::munmap(address_of(first), wanted * GRANULE) };
+    place::give_back(first, wanted);
+    None
 }
 
 fn map_extra(first: usize, granules: usize) -> bool {
     let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: NOREPLACE never takes the place of a mapping.
     let result = unsafe { raw::map_anonymous(address_of(first), granules * GRANULE, READ_WRITE, flags) };
-    if !raw::failed(result) && own_huge(first, granules, State::Huge) {
+    if !raw::failed(result) && huge::own(first, granules, State::Huge) {
+        place::populate(address_of(first), granules * GRANULE, READ_WRITE);
         return true;
     }
-    (first..first + granules).for_each(|granule| TABLE.free(granule, State::Free));
+    place::give_back(first, granules);
     false
 }
 
-/// Sets the used bits of a hugetlb mapping that now has `new_bytes` from granule `first`.
-fn finish(first: usize, old_bytes: usize, new_bytes: usize) -> Raw {
-    let address = address_of(first);
-    let end = address + new_bytes;
-    for granule in granules(address + old_bytes - 1, new_bytes - old_bytes + 1) {
-        if let Some(pages) = TABLE.pages(granule, map_chunk) {
-            let used = if granule == granule_of(end - 1) { page_of(end - 1) + 1 } else { PAGES };
-            bits::set(&pages.used, 0, used);
-            bits::clear(&pages.used, used, PAGES - used);
-        }
+/// Gives the program the pages of a hugetlb mapping that now has `new_bytes` from granule `first`.
+fn finish(first: usize, old_bytes: usize, new_bytes: usize) {
+    let end = address_of(first) + new_bytes;
+    let old_last = first + (old_bytes - 1) / GRANULE;
+    let last = granule_of(end - 1);
+    for granule in old_last..last + 1 {
+        huge::spare_tail(granule, if granule == last { page_of(end - 1) + 1 } else { PAGES });
     }
     count_served(new_bytes - old_bytes);
-    address.cast_signed()
 }

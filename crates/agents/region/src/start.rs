@@ -117,6 +117,7 @@ unsafe extern "C" fn before_fork() {
 
 /// The child counts in a slot of its own.
 unsafe extern "C" fn after_fork() {
+    demote::after_fork();
     let Some(session) = state::session() else { return };
     let slot = session.claim();
     state::set_slot(slot);

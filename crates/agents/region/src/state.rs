@@ -19,6 +19,7 @@ static BASE: AtomicUsize = AtomicUsize::new(0);
 static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+static HUGETLB: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 static SLOT: AtomicPtr<ProcessSlot> = AtomicPtr::new(core::ptr::null_mut());
@@ -32,6 +33,7 @@ pub(crate) static RESERVED: AtomicUsize = AtomicUsize::new(0);
 /// Sets where the region begins and what memory in it shall lie on. `memory` is the machine's, in bytes.
 pub(crate) fn establish(base: usize, kind: PageKind, prefault: bool, memory: usize) {
     KIND.store(kind as u32, SeqCst);
+    HUGETLB.store(matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g), SeqCst);
     PREFAULT.store(prefault, SeqCst);
     MEMORY.store(memory, SeqCst);
     BASE.store(base, SeqCst);
@@ -50,7 +52,18 @@ pub(crate) fn hugetlb_forbidden() -> bool {
 /// Hugetlb was asked for and is not used: transparent pages serve instead, and are counted.
 pub(crate) fn forbid_hugetlb() {
     FORBIDDEN.store(true, SeqCst);
+    HUGETLB.store(false, SeqCst);
     set_kind(PageKind::Thp);
+}
+
+/// Whether memory may lie on hugetlb pages.
+pub(crate) fn may_have_hugetlb() -> bool {
+    HUGETLB.load(SeqCst)
+}
+
+/// No memory lies on hugetlb pages any more, and none will.
+pub(crate) fn no_hugetlb_left() {
+    HUGETLB.store(false, SeqCst);
 }
 
 /// From now on, memory is asked on `kind`.

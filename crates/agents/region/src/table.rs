@@ -5,14 +5,15 @@
 //!
 //! ```text
 //! granule (2 MiB)   Free | Whole | Split | Huge | Giant | Reserved...      one byte each
-//! page (4 KiB)      used: one bit, meaningful in Split, Huge and Giant      512 bits a granule, in chunks of 1 GiB
-//!                   fresh: mapped read-write and never given, in Split
+//! page (4 KiB)      used: given, in Split                                   512 bits a granule, in chunks of 1 GiB
+//!                   spare: in Split mapped read-write and never given; in Huge and Giant not the program's
 //! ```
 //!
 //! Invariants
 //! - Only the thread that moved a granule out of `Free` (by compare-exchange) may map in it.
-//! - The used bits of a granule that is neither Split, Huge nor Giant are all ones once they were ever written, so a
-//!   claim that races with a change of state fails on the bits.
+//! - The used bits of a granule that is not Split are all ones once they were ever written, so a claim of pages that
+//!   races with a change of state fails on the bits.
+//! - Only the thread that moved a hugetlb granule to `Busy` may change what it is.
 //! - No operation waits for another thread without a bound. A thread that dies between two steps (the other threads
 //!   of a process that forks) leaves bits set that nobody owns: addresses are lost, never given twice. This is why
 //!   there is no lock, and why signal handlers may map memory.
@@ -40,7 +41,7 @@ pub(crate) enum State {
     Whole = 1,
     /// Callers have some of its pages; the bits tell which.
     Split = 2,
-    /// A hugetlb page of 2 MiB; the used bits tell which pages of it its caller believes to have.
+    /// A hugetlb page of 2 MiB; the spare bits tell which pages of it its caller does not believe to have.
     Huge = 3,
     /// A part of a hugetlb page of 1 GiB; bits as for `Huge`.
     Giant = 4,
@@ -75,7 +76,7 @@ impl State {
 /// The page bits of a granule.
 pub(crate) struct PageBits {
     pub(crate) used: Words,
-    pub(crate) fresh: Words,
+    pub(crate) spare: Words,
 }
 
 /// The page bits of 1 GiB.
@@ -212,12 +213,12 @@ impl Table {
     }
 
     /// Makes the claimed `granule` one whose pages are given singly: `count` pages from `first` are used already, the
-    /// others free, and fresh if `fresh`.
-    pub(crate) fn open(&self, granule: usize, bits: &PageBits, first: usize, count: usize, fresh: bool) {
+    /// others free, and spare if `spare`.
+    pub(crate) fn open(&self, granule: usize, bits: &PageBits, first: usize, count: usize, spare: bool) {
         // All used before any is free: a claim that still sees an older Split here must fail until all is set.
         bits::fill(&bits.used, u64::MAX);
-        bits::fill(&bits.fresh, if fresh { u64::MAX } else { 0 });
-        bits::clear(&bits.fresh, first, count);
+        bits::fill(&bits.spare, if spare { u64::MAX } else { 0 });
+        bits::clear(&bits.spare, first, count);
         self.set_state(granule, State::Split);
         self.room[granule].store(PAGES as u16, Relaxed);
         bits::clear(&bits.used, 0, first);
@@ -228,7 +229,7 @@ impl Table {
     /// False if it is not Whole, or somebody died on the way: then its pages stay used for ever.
     pub(crate) fn split(&self, granule: usize, bits: &PageBits) -> bool {
         if self.change(granule, State::Whole, State::Busy) {
-            bits::fill(&bits.fresh, 0);
+            bits::fill(&bits.spare, 0);
             bits::fill(&bits.used, u64::MAX);
             self.room[granule].store(0, Relaxed);
             self.set_state(granule, State::Split);
@@ -241,6 +242,31 @@ impl Table {
             }
         }
         false
+    }
+
+    /// Moves granules from `state` to Busy, in order, until one is in another; how many were moved.
+    pub(crate) fn hold(&self, range: core::ops::Range<usize>, state: State) -> usize {
+        range.take_while(|&granule| self.change(granule, state, State::Busy)).count()
+    }
+
+    /// Ends a [`Self::hold`].
+    pub(crate) fn let_go(&self, range: core::ops::Range<usize>, state: State) {
+        range.for_each(|granule| self.set_state(granule, state));
+    }
+
+    /// Makes a claimed granule a part of a hugetlb page, all of it the program's.
+    pub(crate) fn own(&self, granule: usize, bits: &PageBits, state: State) {
+        bits::fill(&bits.used, u64::MAX);
+        bits::fill(&bits.spare, 0);
+        self.set_state(granule, state);
+    }
+
+    /// Makes a held hugetlb granule Split: the program's pages are used, the spare ones free.
+    pub(crate) fn disown(&self, granule: usize, bits: &PageBits) {
+        let spare = bits::take(&bits.spare);
+        self.room[granule].store(PAGES as u16, Relaxed);
+        self.set_state(granule, State::Split);
+        bits::clear_words(&bits.used, spare);
     }
 
     /// Claims `count` neighbouring pages of one Split granule of `range`; the granule and the first page.
@@ -266,7 +292,7 @@ impl Table {
 
     /// Frees pages of a Split granule. True if none is left.
     pub(crate) fn free_pages(&self, granule: usize, bits: &PageBits, first: usize, count: usize) -> bool {
-        bits::clear(&bits.fresh, first, count);
+        bits::clear(&bits.spare, first, count);
         bits::clear(&bits.used, first, count);
         self.room[granule].store(PAGES as u16, Relaxed);
         bits::is_empty(&bits.used)

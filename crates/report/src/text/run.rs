@@ -2,7 +2,11 @@
 
 use super::Style;
 use crate::quantity::{address, bytes, count};
-use crate::{RegionStats, RunStats, shell, tables};
+use crate::{ProcessStats, RegionStats, RunStats, shell, tables};
+use std::cmp::Reverse;
+
+/// Lines of the table of processes.
+const MOST_PROCESSES: usize = 10;
 
 /// `stats` for a terminal.
 pub fn run(stats: &RunStats, style: Style) -> String {
@@ -15,11 +19,26 @@ pub fn run(stats: &RunStats, style: Style) -> String {
         return text + &style.paragraph("No process had a region.");
     }
     text.push('\n');
-    text += &style.rows(&tables::processes(&stats.processes));
+    let shown = largest(&stats.processes);
+    text += &style.rows(&tables::processes(&shown));
+    match stats.processes.len() - shown.len() {
+        0 => {}
+        1 => text += "and 1 smaller process\n",
+        more => text += &format!("and {} smaller processes\n", count(more as u64)),
+    }
     if let Some(primary) = stats.primary() {
         text += &region(&primary.region, style);
     }
     text
+}
+
+/// The processes with the largest peaks, the primary one among them, in the order in which they started.
+fn largest(processes: &[ProcessStats]) -> Vec<ProcessStats> {
+    let mut order: Vec<usize> = (0..processes.len()).collect();
+    order.sort_by_key(|&at| (!processes[at].primary, Reverse(processes[at].region.mapped_peak_bytes)));
+    order.truncate(MOST_PROCESSES);
+    order.sort_unstable();
+    order.into_iter().map(|at| processes[at].clone()).collect()
 }
 
 /// What the primary process' region counted, in sentences and a table.
@@ -60,6 +79,29 @@ fn region(region: &RegionStats, style: Style) -> String {
 mod tests {
     use super::*;
     use crate::fixture;
+
+    #[test]
+    fn many_children_do_not_bury_the_large_ones() {
+        let mut stats = fixture::run_stats();
+        let child = |number: u32| ProcessStats {
+            pid: 5000 + number,
+            name: format!("child-{number}"),
+            region: RegionStats { mapped_peak_bytes: u64::from(number) << 10, ..RegionStats::default() },
+            ..ProcessStats::default()
+        };
+        stats.processes.retain(|process| process.primary);
+        stats.processes[0].region.mapped_peak_bytes = 0;
+        stats.processes.extend((0..30).map(child));
+        let text = run(&stats, Style::default());
+        for part in ["redis-server *", "child-29 ", "child-21 ", "and 21 smaller processes\n"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("child-20 "), "{text}");
+        stats.processes.truncate(10);
+        assert!(!run(&stats, Style::default()).contains("smaller process"));
+        stats.processes.push(child(1));
+        assert!(run(&stats, Style::default()).contains("and 1 smaller process\n"));
+    }
 
     #[test]
     fn it_says_what_was_really_got_and_what_stayed_outside() {

@@ -15,13 +15,14 @@ mod once;
 mod order;
 mod plan;
 mod server;
+mod surroundings;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_report::{Footprint, Kind, Machine, Profile, Program as ReportProgram, Sample};
+use fieldstone_report::{Footprint, Kind, Profile, Program as ReportProgram, Sample};
 use fieldstone_sys::knob::Restorer;
-use fieldstone_sys::{huge_pages, limits, machine};
+use fieldstone_sys::machine;
 use fieldstone_wire::PageKind;
 
 use crate::agent::AgentFile;
@@ -65,6 +66,7 @@ struct Taking<'a> {
     interrupt: &'a Interrupt,
     primary: String,
     peak_bytes: u64,
+    warnings: Vec<String>,
 }
 
 /// Takes a profile. Ends early, with every child ended and every setting given back, when `interrupt` says so.
@@ -81,7 +83,8 @@ pub fn profile(
     fieldstone_sys::process::set_child_subreaper(true).map_err(Error::system("adopt the program's orphans"))?;
     interrupt.spare(restorer.pid());
     let taken_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut taking = Taking { plan, agent, restorer, interrupt, primary: String::new(), peak_bytes: 0 };
+    let warnings = surroundings::warnings();
+    let mut taking = Taking { plan, agent, restorer, interrupt, primary: String::new(), peak_bytes: 0, warnings };
     let mut candidates = Vec::new();
     for &kind in &plan.kinds {
         tell(Event::WarmUp(kind));
@@ -91,17 +94,16 @@ pub fn profile(
         }
         candidates.push(candidate);
     }
-    let round: Duration =
-        candidates.iter().filter(|candidate| candidate.unavailable.is_none()).map(|candidate| candidate.took).sum();
-    let kinds: Vec<_> =
-        candidates.iter().filter(|candidate| candidate.unavailable.is_none()).map(|candidate| candidate.kind).collect();
+    let available = || candidates.iter().filter(|candidate| candidate.unavailable.is_none());
+    let round: Duration = available().map(|candidate| candidate.took).sum();
+    let kinds: Vec<_> = available().map(|candidate| candidate.kind).collect();
     let sequence = order::abba(&kinds, plan.runs);
     tell(Event::Estimate(u32::try_from(sequence.len()).unwrap_or(u32::MAX), round * plan.runs));
     let mut samples = Vec::new();
     for (position, &(round, kind)) in sequence.iter().enumerate() {
         let position = u32::try_from(position).unwrap_or(u32::MAX);
         tell(Event::Run(position, kind));
-        let once = taking.measure(kind)?;
+        let (once, _) = taking.run(kind, false)?;
         samples.push(taking.sample(&once, kind, round, position));
     }
     Ok(taking.describe(candidates, samples, taken_at.as_secs()))
@@ -111,18 +113,22 @@ impl Taking<'_> {
     fn warm_up(&mut self, kind: PageKind) -> Result<Candidate> {
         let mut candidate = Candidate { kind, unavailable: None, _held: None, footprint: None, took: Duration::ZERO };
         match self.hold(kind) {
-            Ok(held) => candidate._held = held,
+            Ok(held) => {
+                self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));
+                candidate._held = held;
+            }
             Err(error @ (Error::PageKind { .. } | Error::Linux(_))) => {
                 candidate.unavailable = Some(error.to_string());
                 return Ok(candidate);
             }
             Err(error) => return Err(error),
         }
+        let began = Instant::now();
         let (once, watched) = self.run(kind, true)?;
-        candidate.took = once.elapsed;
+        candidate.took = began.elapsed();
         if kind == PageKind::Small4k {
             self.settle_baseline(&once, &watched)?;
-        } else if once.is_broken() {
+        } else if once.broken {
             candidate.unavailable = Some(format!(
                 "the program ended with {} on it, and well on 4 KiB pages{}",
                 once.outcome,
@@ -134,8 +140,21 @@ impl Taking<'_> {
     }
 
     fn settle_baseline(&mut self, once: &Once, watched: &Watched) -> Result<()> {
-        if once.is_broken() {
-            return Err(Error::Baseline { outcome: once.outcome.clone(), stderr: once.stderr.clone() });
+        if once.broken {
+            let outcome = match once.outcome.as_str() {
+                once::TIMED_OUT => format!(
+                    "it was stopped after {} s (give it more by --timeout, or, if it is a server, --load and --ready)",
+                    self.plan.timeout.as_secs_f64()
+                ),
+                ended => ended.to_owned(),
+            };
+            return Err(Error::Baseline { outcome, stderr: once.stderr.clone() });
+        }
+        if let Some(name) = self.plan.process.as_ref().filter(|_| !watched.named) {
+            self.warnings.push(format!(
+                "no process whose program file is called {name} was seen: nothing was given a region, and all kinds of pages were the same; the largest process was {}",
+                watched.primary
+            ));
         }
         self.primary.clone_from(&watched.primary);
         self.peak_bytes = watched.peak_bytes;
@@ -165,14 +184,8 @@ impl Taking<'_> {
         pages::hold(self.restorer, kind, needed).map(Some)
     }
 
-    fn measure(&self, kind: PageKind) -> Result<Once> {
-        let _folios = if kind == PageKind::Folio64k { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
-        self.run(kind, false).map(|(once, _)| once)
-    }
-
     fn run(&self, kind: PageKind, watch: bool) -> Result<(Once, Watched)> {
-        let _folios =
-            if kind == PageKind::Folio64k && watch { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
+        let _folios = if kind == PageKind::Folio64k { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
         self.interrupt.check()?;
         let treatment = match kind {
             PageKind::Small4k => Treatment::SmallPages,
@@ -220,7 +233,7 @@ impl Taking<'_> {
             schema: Profile::SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             taken_at_unix_s,
-            machine: describe_machine(),
+            machine: surroundings::describe(),
             program: ReportProgram {
                 command: plan.program.words(),
                 primary: self.primary,
@@ -234,24 +247,8 @@ impl Taking<'_> {
             findings: findings::of(&samples, plan.timeout),
             samples,
             footprints: candidates.into_iter().filter_map(|candidate| candidate.footprint).collect(),
-            warnings: Vec::new(),
+            warnings: self.warnings,
         }
-    }
-}
-
-fn describe_machine() -> Machine {
-    let facts = machine::machine();
-    let limits = limits::limits();
-    let limit = limits.cgroup.and_then(|group| group.limit_bytes).unwrap_or(u64::MAX);
-    Machine {
-        kernel: format!("Linux {}", facts.kernel),
-        architecture: facts.architecture,
-        cpu: facts.cpu,
-        cpus: u32::try_from(facts.cpus).unwrap_or(u32::MAX),
-        memory_bytes: facts.memory_bytes.min(limit),
-        swap_bytes: limits.swap_total_bytes,
-        thp_enabled: huge_pages::transparent().global.map(|mode| mode.name().to_owned()).unwrap_or_default(),
-        virtual_machine: facts.virtual_machine,
     }
 }
 

@@ -47,17 +47,13 @@ pub struct Once {
     pub outcome: String,
     /// Hash of the standard output, if it is checked.
     pub output_hash: Option<u64>,
+    /// Whether the program crashed, was killed or hung. An exit code says nothing: `grep` has its own.
+    pub broken: bool,
     /// The end of the standard error.
     pub stderr: String,
 }
 
 impl Once {
-    /// Whether the program crashed, was killed or hung. An exit code says nothing: `grep` has its own.
-    #[must_use]
-    pub fn is_broken(&self) -> bool {
-        !self.outcome.starts_with("exit ")
-    }
-
     pub(super) fn last_words(&self) -> String {
         let last = self.stderr.lines().last().unwrap_or_default();
         if last.is_empty() { String::new() } else { format!(" (its last words: {last})") }
@@ -73,6 +69,8 @@ pub struct Watched {
     pub primary: String,
     /// Its largest resident memory.
     pub peak_bytes: u64,
+    /// Whether it has the name that was asked for, if one was.
+    pub named: bool,
 }
 
 /// Runs the program to its end.
@@ -101,6 +99,7 @@ pub(super) fn run(
     let mut once = describe(&ended?, elapsed);
     if timed_out {
         TIMED_OUT.clone_into(&mut once.outcome);
+        once.broken = true;
     }
     once.output_hash = output.and_then(|thread| thread.join().ok());
     once.stderr = read_end(&mut words);
@@ -116,6 +115,7 @@ fn describe(ended: &Ended, elapsed: Duration) -> Once {
         major_faults: ended.major_faults,
         max_resident_bytes: ended.max_resident_bytes,
         outcome: outcome::words(ended.status),
+        broken: ended.status.code().is_none(),
         ..Once::default()
     }
 }
@@ -129,8 +129,10 @@ pub(super) fn stdin(plan: &Plan) -> Result<Stdio> {
 /// What was seen, told of the primary process.
 pub(super) fn seen(watch: Watch, running: &Running, kind: PageKind, name: Option<&str>) -> Watched {
     let sight = watch.finish();
-    let Some(pid) = sight.primary(name).or_else(|| sight.primary(None)) else { return Watched::default() };
+    let named = sight.primary(name);
+    let Some(pid) = named.or_else(|| sight.primary(None)) else { return Watched::default() };
     Watched {
+        named: named.is_some(),
         footprint: Some(sight.footprint(kind.name(), pid, running.session.as_deref())),
         primary: sight.name(pid).unwrap_or_default().to_owned(),
         peak_bytes: sight.peak_bytes(pid),

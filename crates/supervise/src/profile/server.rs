@@ -3,9 +3,9 @@
 //! The load is a fixed piece of work, so the time that it takes is throughput, and the processor time that the server
 //! spends meanwhile is its cost a request.
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,13 @@ use super::watch_if;
 use crate::error::{Error, Result};
 use crate::launch::{Treatment, Wiring, launch};
 use crate::outcome;
+use crate::program::Program;
 use crate::signals::Interrupt;
 use crate::stop::{self, Deadline};
 
 const POLL: Duration = Duration::from_millis(10);
+/// How long a server may take to leave after SIGTERM.
+const GENTLE: Duration = Duration::from_secs(20);
 
 /// What the processes of a tree have used so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,37 +58,55 @@ pub(super) fn run(
     let loaded = ready.and_then(|()| apply(load, plan.timeout, interrupt));
     let after = used(pid);
     let resident = process::stat(pid).map_or(0, |stat| stat.resident_bytes);
+    let died = has_ended(pid);
+    let outcome = stop::stop_gently(pid, plan.timeout.min(GENTLE));
     let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
-    let outcome = stop::stop_gently(pid, interrupt.spared());
+    stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
     let stderr = read_end(&mut words);
-    let elapsed = loaded.map_err(|error| with_words(error, &stderr))?;
+    let applied = settle(loaded, died, &stderr)?;
     let once = Once {
-        elapsed: elapsed.unwrap_or(plan.timeout),
+        elapsed: applied.elapsed,
         user_s: Duration::from_nanos(after.user_ns.saturating_sub(before.user_ns)).as_secs_f64(),
         system_s: Duration::from_nanos(after.system_ns.saturating_sub(before.system_ns)).as_secs_f64(),
         minor_faults: after.minor_faults.saturating_sub(before.minor_faults),
         major_faults: after.major_faults.saturating_sub(before.major_faults),
         max_resident_bytes: resident.max(watched.peak_bytes),
-        outcome: if elapsed.is_some() { outcome } else { TIMED_OUT.to_owned() },
+        outcome: match (died, applied.timed_out) {
+            (true, _) => format!("{outcome} during the load"),
+            (false, true) => TIMED_OUT.to_owned(),
+            (false, false) => outcome,
+        },
+        // What it says to SIGTERM is no failure.
+        broken: died || applied.timed_out,
         output_hash: None,
         stderr,
     };
     Ok((once, watched))
 }
 
-fn with_words(error: Error, words: &str) -> Error {
-    match error {
-        Error::NotReady { port, waited_s, state, .. } => {
-            Error::NotReady { port, waited_s, state, stderr: words.to_owned() }
+/// What a load came to. A server that has died is told of by its own end, not by the load's complaint.
+fn settle(loaded: Result<Applied>, died: bool, stderr: &str) -> Result<Applied> {
+    let stderr = || stderr.to_owned();
+    match loaded {
+        Ok(applied) => match applied.failed {
+            Some(error) if !died => Err(error),
+            _ => Ok(Applied { failed: None, ..applied }),
+        },
+        Err(Error::NotReady { port, waited_s, state, .. }) => {
+            Err(Error::NotReady { port, waited_s, state, stderr: stderr() })
         }
-        other => other,
+        Err(error) => Err(error),
     }
 }
 
 fn is_open(port: u16) -> bool {
     let hosts = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
     hosts.iter().any(|host| TcpStream::connect_timeout(host, Duration::from_millis(200)).is_ok())
+}
+
+fn has_ended(pid: u32) -> bool {
+    process::stat(pid).map_or(true, |stat| stat.state.ended())
 }
 
 fn wait_ready(pid: u32, port: u16, timeout: Duration, interrupt: &Interrupt) -> Result<()> {
@@ -96,7 +117,7 @@ fn wait_ready(pid: u32, port: u16, timeout: Duration, interrupt: &Interrupt) -> 
         if is_open(port) {
             return Ok(());
         }
-        let dead = process::stat(pid).map_or(true, |stat| stat.state == process::State::Zombie);
+        let dead = has_ended(pid);
         if dead || since.elapsed() > patience {
             let state = if dead { "the program has ended; it must stay in the foreground" } else { "the program runs" };
             let waited_s = since.elapsed().as_secs_f64();
@@ -106,28 +127,35 @@ fn wait_ready(pid: u32, port: u16, timeout: Duration, interrupt: &Interrupt) -> 
     }
 }
 
-/// Runs the load; how long it took, or `None` if it took too long.
-fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Option<Duration>> {
+/// What became of a load.
+struct Applied {
+    elapsed: Duration,
+    timed_out: bool,
+    failed: Option<Error>,
+}
+
+/// Runs the load.
+fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applied> {
     interrupt.check()?;
     let (stderr, mut words) = last_words()?;
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &load.command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).process_group(0);
-    let since = Instant::now();
-    let child = shell.spawn().map_err(|source| Error::Start { path: "/bin/sh".into(), source })?;
-    let deadline = Deadline::watching(child.id(), timeout, interrupt.clone());
-    let ended = stop::wait(child.id());
-    let elapsed = since.elapsed();
+    let command = ["sh", "-c", &load.command].map(OsString::from).to_vec();
+    let shell = Program { file: "/bin/sh".into(), command };
+    let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true };
+    let running = launch(&shell, &Treatment::Untouched, wiring)?;
+    let pid = running.child.id();
+    let deadline = Deadline::watching(pid, timeout, interrupt.clone());
+    let ended = stop::wait(pid);
+    let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    stop::end_group(child.id());
+    stop::end_group(pid);
     interrupt.check()?;
     let status = ended?.status;
-    if timed_out {
-        return Ok(None);
-    }
-    if status.success() {
-        return Ok(Some(elapsed));
-    }
-    Err(Error::Load { command: load.command.clone(), outcome: outcome::words(status), stderr: read_end(&mut words) })
+    let failed = (!timed_out && !status.success()).then(|| Error::Load {
+        command: load.command.clone(),
+        outcome: outcome::words(status),
+        stderr: read_end(&mut words),
+    });
+    Ok(Applied { elapsed, timed_out, failed })
 }
 
 fn used(root: u32) -> Used {

@@ -9,7 +9,7 @@ pub struct Runs {
     pub count: u64,
     /// The longest.
     pub longest_bytes: u64,
-    /// The median of the runs' lengths, each run counted once; the lower one of two.
+    /// The median of the runs' lengths, weighted by bytes: half of the memory lies in runs at least this long.
     pub median_bytes: u64,
 }
 
@@ -33,7 +33,13 @@ impl RunCollector {
 
     pub(super) fn finish(mut self, page_bytes: u64) -> Runs {
         self.lengths.sort_unstable();
-        let median = self.lengths.get(self.lengths.len().saturating_sub(1) / 2).copied();
+        let total: u64 = self.lengths.iter().sum();
+        // From the longest run down, until half of all pages are in.
+        let mut covered = 0;
+        let median = self.lengths.iter().rev().copied().find(|length| {
+            covered += length;
+            covered * 2 >= total
+        });
         Runs {
             count: self.lengths.len() as u64,
             longest_bytes: self.lengths.last().copied().unwrap_or(0) * page_bytes,
@@ -53,7 +59,17 @@ mod tests {
         runs.push(14, 104, 4); // the same run
         runs.push(18, 300, 1); // jumps in memory
         runs.push(20, 301, 2); // a hole in the address space
-        assert_eq!(runs.finish(10), Runs { count: 3, longest_bytes: 80, median_bytes: 20 });
+        assert_eq!(runs.finish(10), Runs { count: 3, longest_bytes: 80, median_bytes: 80 });
         assert_eq!(RunCollector::default().finish(10), Runs::default());
+    }
+
+    #[test]
+    fn half_of_the_memory_lies_in_runs_as_long_as_the_median() {
+        let median = |lengths: &[u64]| {
+            RunCollector { lengths: lengths.to_vec(), ..RunCollector::default() }.finish(1).median_bytes
+        };
+        assert_eq!(median(&[1, 1, 1, 1, 1, 1, 6]), 6, "the long run is half of all");
+        assert_eq!(median(&[1, 1, 1, 1, 1, 1, 1, 6]), 1, "and here it is less");
+        assert_eq!(median(&[5, 2, 3]), 5);
     }
 }

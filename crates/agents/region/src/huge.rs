@@ -1,0 +1,222 @@
+//! Hugetlb pages: given to requests, taken back whole, cleared.
+//!
+//! The kernel takes them as a whole only, while the program speaks of pages of 4 KiB. The table's spare bits say which
+//! parts of a hugetlb page are not (or no longer) the program's; the last that is given back takes the page with it.
+//!
+//! Whoever changes what a hugetlb page is holds its granules: other threads, a fork among them, wait. The wait is
+//! bounded, since a signal handler may have interrupted the holder.
+
+#![allow(unsafe_code, reason = "maps, unmaps and clears hugetlb pages that the table says are the caller's")]
+
+use core::ops::Range;
+
+use fieldstone_wire::Outside;
+
+use crate::bits::{self, PAGES};
+use crate::demote::make_ordinary;
+use crate::place::{READ_WRITE, give_back, granules, map_free, own_tail, part, populate, reserved, retire, settle};
+use crate::raw::{self, Raw};
+use crate::state::{TABLE, address_of, count, map_chunk};
+use crate::table::{GIANT, GRANULE, PAGE, State};
+
+/// Times that the processor is given up for another thread: about a second, when nobody else wants it.
+const PATIENCE: usize = 1_000_000;
+
+/// The state of a granule once nobody is changing it.
+pub(crate) fn at_rest(granule: usize) -> State {
+    for _ in 0..PATIENCE {
+        let state = TABLE.state(granule);
+        if state != State::Busy {
+            return state;
+        }
+        raw::yield_now();
+    }
+    State::Busy
+}
+
+/// Whether some of the range lies on hugetlb pages of ours.
+pub(crate) fn has_hugetlb(address: usize, bytes: usize) -> bool {
+    granules(address, bytes).any(|granule| at_rest(granule).is_hugetlb())
+}
+
+/// The granules of the hugetlb page of `state` that `granule` is in.
+pub(crate) fn unit(granule: usize, state: State) -> Range<usize> {
+    let first = if state == State::Giant { granule / GIANT * GIANT } else { granule };
+    first..first + if state == State::Giant { GIANT } else { 1 }
+}
+
+/// Holds all of the granules or none.
+pub(crate) fn hold_all(range: &Range<usize>, state: State) -> bool {
+    let held = TABLE.hold(range.clone(), state);
+    if held < range.len() {
+        TABLE.let_go(range.start..range.start + held, state);
+    }
+    held == range.len()
+}
+
+/// Holds the hugetlb page that `granule` is in; `None` if it is in none.
+fn hold_unit(granule: usize) -> Option<(Range<usize>, State)> {
+    loop {
+        let state = at_rest(granule);
+        let unit = unit(granule, state);
+        if !state.is_hugetlb() {
+            return None;
+        }
+        if hold_all(&unit, state) {
+            return Some((unit, state));
+        }
+    }
+}
+
+/// Maps whole hugetlb pages of the unit of `state`, and the rest of the request on transparent pages behind them.
+/// `None` where the pool has not enough, or no addresses are free.
+pub(crate) fn map(bytes: usize, flags: i32, state: State) -> Option<Raw> {
+    let (align, size_flag) = match state {
+        State::Giant => (GIANT, libc::MAP_HUGE_1GB),
+        _ => (1, libc::MAP_HUGE_2MB),
+    };
+    let tail = bytes % GRANULE / PAGE;
+    let granules = bytes / GRANULE + usize::from(tail > 0);
+    // The last granule goes on a huge page too if more than half of it is wanted.
+    let huge_tail = state == State::Huge && tail > PAGES / 2;
+    let huge = if huge_tail { granules } else { bytes / GRANULE / align * align };
+    if state == State::Huge
+        && let Some(first) = TABLE.claim_down(State::ReservedHuge, reserved(), granules)
+    {
+        return take_reserved(first, granules, bytes);
+    }
+    let first = TABLE.claim_free(granules, align)?;
+    let address = address_of(first);
+    let huge_flags = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flag | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: NOREPLACE never takes the place of a mapping.
+    let result = unsafe { raw::map_anonymous(address, huge * GRANULE, READ_WRITE, huge_flags) };
+    let rest = bytes.saturating_sub(huge * GRANULE);
+    if raw::failed(result) {
+        give_back(first, granules);
+        count(Outside::PoolEmpty, bytes);
+        return None;
+    }
+    if !own(first, huge, state) || !map_behind(first + huge, rest, flags) {
+        // SAFETY: the claimed granules hold nothing but what this call mapped.
+        unsafe { raw::munmap(address, granules * GRANULE) };
+        give_back(first, granules);
+        return None;
+    }
+    if huge_tail {
+        spare_tail(first + huge - 1, tail);
+    }
+    populate(address, bytes, READ_WRITE);
+    Some(address.cast_signed())
+}
+
+/// Turns claimed granules of a hugetlb reserve into a mapping of `bytes`.
+fn take_reserved(first: usize, granules: usize, bytes: usize) -> Option<Raw> {
+    if !own(first, granules, State::Huge) {
+        give_back(first, granules);
+        return None;
+    }
+    let tail = bytes % GRANULE / PAGE;
+    if tail > 0 {
+        spare_tail(first + granules - 1, tail);
+    }
+    populate(address_of(first), granules * GRANULE, READ_WRITE);
+    Some(address_of(first).cast_signed())
+}
+
+/// Marks claimed, mapped granules as hugetlb and the program's. False, and nothing marked, without memory for the bits.
+pub(crate) fn own(first: usize, granules: usize, state: State) -> bool {
+    let all = first..first + granules;
+    if all.clone().any(|granule| TABLE.pages(granule, map_chunk).is_none()) {
+        return false;
+    }
+    for granule in all {
+        if let Some(pages) = TABLE.pages(granule, map_chunk) {
+            TABLE.own(granule, pages, state);
+        }
+    }
+    true
+}
+
+/// Leaves the program the first `tail` pages of a hugetlb granule.
+pub(crate) fn spare_tail(granule: usize, tail: usize) {
+    if let Some(pages) = TABLE.pages(granule, map_chunk) {
+        bits::clear(&pages.spare, 0, tail);
+        bits::set(&pages.spare, tail, PAGES - tail);
+    }
+}
+
+/// Maps the end of a request on ordinary pages, behind its hugetlb ones.
+fn map_behind(first: usize, bytes: usize, flags: i32) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    if map_free(address_of(first), bytes, bytes, READ_WRITE, flags).is_err() {
+        return false;
+    }
+    count(Outside::PageGrained, bytes);
+    own_tail(first + bytes / GRANULE, bytes % GRANULE / PAGE, false);
+    settle(address_of(first), bytes, READ_WRITE);
+    true
+}
+
+/// Unmaps a range of the region that has hugetlb pages: one goes when none of it is the program's any more; one that
+/// keeps some is made ordinary first, and `unmap_ordinary` does the rest, as it does with what is ordinary already.
+pub(crate) fn unmap(address: usize, bytes: usize, unmap_ordinary: impl Fn(usize, usize) -> Raw) -> Raw {
+    let range = granules(address, bytes);
+    let end = address + bytes;
+    let mut at = address;
+    let mut result = 0;
+    for granule in range {
+        // What is ordinary is gathered: one call for a run.
+        let Some((unit, state)) = hold_unit(granule) else { continue };
+        let start = address_of(unit.start).max(address);
+        if unit.clone().any(|granule| keeps_some(granule, address, bytes)) {
+            TABLE.let_go(unit, state);
+            if !make_ordinary(start, PAGE, Outside::DemotedByCall) {
+                return -(libc::ENOMEM as Raw);
+            }
+            continue;
+        }
+        if at < start {
+            result = unmap_ordinary(at, start - at).min(result);
+        }
+        at = (address_of(unit.end)).min(end);
+        // SAFETY: the program gave up every page of it, and nobody else changes it meanwhile.
+        unsafe { raw::munmap(address_of(unit.start), unit.len() * GRANULE) };
+        unit.for_each(retire);
+    }
+    if at < end { unmap_ordinary(at, end - at).min(result) } else { result }
+}
+
+/// Whether the program has pages of a hugetlb granule outside the range.
+fn keeps_some(granule: usize, address: usize, bytes: usize) -> bool {
+    let (first, count) = part(granule, address, bytes);
+    TABLE.pages(granule, map_chunk).is_none_or(|pages| {
+        let behind = first + count;
+        !bits::all_set(&pages.spare, 0, first) || !bits::all_set(&pages.spare, behind, PAGES - behind)
+    })
+}
+
+/// `MADV_DONTNEED` on the part of a range that lies in `granule`: a whole hugetlb page of 2 MiB is given back, a part
+/// of one is cleared.
+pub(crate) fn drop_contents(granule: usize, address: usize, bytes: usize) -> Raw {
+    let (first, count) = part(granule, address, bytes);
+    let (start, bytes) = (address_of(granule) + first * PAGE, count * PAGE);
+    let state = at_rest(granule);
+    let range = granule..granule + 1;
+    let whole = state == State::Huge && count == PAGES && hold_all(&range, state);
+    let mut result = -(libc::EINVAL as Raw);
+    if whole || !state.is_hugetlb() {
+        // SAFETY: the program gave the contents up.
+        result = unsafe { raw::madvise(start, bytes, libc::MADV_DONTNEED) };
+    }
+    if whole {
+        TABLE.let_go(range, state);
+    }
+    if raw::failed(result) && state.is_hugetlb() {
+        // SAFETY: hugetlb pages of ours are always readable and writable: protecting them makes them ordinary.
+        unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, bytes) };
+        return 0;
+    }
+    result
+}
