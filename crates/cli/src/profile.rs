@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, text};
+use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
 use fieldstone_supervise::profile::{Event, Load, Plan, profile};
 use fieldstone_supervise::signals::Interrupt;
 use fieldstone_supervise::{Error, Program};
@@ -190,7 +190,7 @@ impl Progress {
         bar.set_message("warming up");
         eprintln!(
             "fieldstone: {} on {} kinds of pages; one warm-up run each tells how long it will take",
-            plan.program.words().join(" "),
+            shell::join(&plan.program.words()),
             plan.kinds.len()
         );
         Self { bar }

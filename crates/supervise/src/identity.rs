@@ -35,6 +35,16 @@ impl Identity {
         Self { names, inner_pid: inner_pid(pid) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn named(names: Vec<String>, inner_pid: u32) -> Self {
+        Self { names, inner_pid }
+    }
+
+    /// Whether both names are known. In the midst of an exec the second is not there yet.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.names.len() == 2
+    }
+
     /// Whether `name` is one of its names.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.names.iter().any(|own| own == name)
@@ -73,7 +83,13 @@ mod tests {
         let mut child = std::process::Command::new("sh");
         std::os::unix::process::CommandExt::arg0(&mut child, "-other");
         let mut child = child.args(["-c", "read line"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let identity = Identity::of(child.id(), "comm");
+        let identity = loop {
+            let identity = Identity::of(child.id(), "comm");
+            if identity.is_whole() {
+                break identity;
+            }
+            std::thread::yield_now();
+        };
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(identity.is_called("-other"), "{identity:?}");

@@ -5,6 +5,9 @@
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
 //! Region       with the agent, its memory in one region
 //! ```
+//!
+//! Should we be killed, the program is killed with us (PR_SET_PDEATHSIG). The kernel does that for our own child only: what
+//! that one has started lives on.
 
 #![allow(unsafe_code, reason = "a few calls have to be made between fork and exec")]
 

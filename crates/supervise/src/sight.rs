@@ -47,9 +47,9 @@ pub struct Sight {
 }
 
 impl Sight {
-    /// Whether process `pid` is known, and still the program that it was.
+    /// Whether process `pid` is known by all its names, and still the program that it was.
     pub(crate) fn knows(&self, pid: u32, name: &str) -> bool {
-        self.processes.get(&pid).is_some_and(|seen| seen.name == name)
+        self.processes.get(&pid).is_some_and(|seen| seen.name == name && seen.identity.is_whole())
     }
 
     pub(crate) fn introduce(&mut self, pid: u32, identity: Identity, name: String) {
@@ -235,9 +235,7 @@ mod tests {
     }
 
     fn identity(inner_pid: u32) -> Identity {
-        let mut identity = Identity::default();
-        identity.inner_pid = inner_pid;
-        identity
+        Identity::named(["file", "called"].map(str::to_owned).to_vec(), inner_pid)
     }
 
     #[test]

@@ -23,13 +23,8 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Gives the group that `leader` leads so much time.
-    pub(crate) fn start(leader: u32, limit: Duration) -> Self {
-        Self::watching(leader, limit, Interrupt::default())
-    }
-
-    /// The same, and no more time once the user wants to end.
-    pub(crate) fn watching(leader: u32, limit: Duration, interrupt: Interrupt) -> Self {
+    /// Gives the group that `leader` leads so much time, and no more once the user wants to end.
+    pub(crate) fn start(leader: u32, limit: Duration, interrupt: Interrupt) -> Self {
         let passed = Arc::new(AtomicBool::new(false));
         let (done, finished) = channel();
         let tell = Arc::clone(&passed);
@@ -119,7 +114,7 @@ mod tests {
     #[test]
     fn a_deadline_kills_and_says_so() {
         let pid = sleeper();
-        let deadline = Deadline::start(pid, Duration::from_millis(20));
+        let deadline = Deadline::start(pid, Duration::from_millis(20), Interrupt::default());
         assert_eq!(wait(pid).unwrap().status.signal(), Some(libc::SIGKILL));
         assert!(deadline.finish());
     }
@@ -127,7 +122,7 @@ mod tests {
     #[test]
     fn a_deadline_that_was_met_kills_nothing() {
         let pid = sleeper();
-        assert!(!Deadline::start(pid, Duration::from_secs(3600)).finish());
+        assert!(!Deadline::start(pid, Duration::from_secs(3600), Interrupt::default()).finish());
         assert!(wait4(Some(pid), false).unwrap().is_none(), "it still runs");
         end_group(pid);
         wait(pid).unwrap();

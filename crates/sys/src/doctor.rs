@@ -7,6 +7,8 @@ mod facts;
 mod page_kinds;
 mod verdicts;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 pub use facts::Facts;
@@ -31,10 +33,16 @@ impl Doctor {
         Self { facts, verdicts }
     }
 
-    /// The least of all levels.
+    /// The level of the command that works least. One with several kinds of pages works as well as its best kind.
     #[must_use]
     pub fn worst(&self) -> Level {
-        self.verdicts.iter().map(|verdict| verdict.level).max().unwrap_or(Level::Works)
+        let mut commands = BTreeMap::<&str, Level>::new();
+        for verdict in &self.verdicts {
+            let command = verdict.command.split(" --pages").next().unwrap_or_default();
+            let level = commands.entry(command).or_insert(verdict.level);
+            *level = verdict.level.min(*level);
+        }
+        commands.into_values().max().unwrap_or(Level::Works)
     }
 }
 

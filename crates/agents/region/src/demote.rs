@@ -23,7 +23,7 @@ use fieldstone_wire::{Outside, PageKind};
 use crate::huge::{at_rest, hold_all};
 use crate::place::{granules, settle};
 use crate::raw;
-use crate::state::{RESERVED, TABLE, address_of, count, map_chunk, may_have_hugetlb, no_hugetlb_left, set_kind};
+use crate::state::{TABLE, address_of, count, map_chunk, may_have_hugetlb, no_hugetlb_left, reserve, set_kind};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 use crate::userfault::Userfault;
 
@@ -84,11 +84,11 @@ pub(crate) fn before_fork() {
         }
         raw::yield_now();
     }
-    for granule in 0..RESERVED.swap(0, SeqCst) {
+    for granule in reserve() {
         if TABLE.change(granule, State::ReservedHuge, State::Busy) {
             // SAFETY: a reserved granule belongs to nobody.
             unsafe { raw::munmap(address_of(granule), GRANULE) };
-            TABLE.free(granule, State::Free);
+            TABLE.free(granule);
         }
     }
     if demote(0..TABLE.high(), Outside::DemotedByFork) {
@@ -181,7 +181,7 @@ fn copy_over(address: usize, granules: usize) -> bool {
         // SAFETY: the scratch memory is this call's own.
         unsafe { raw::munmap(scratch, bytes) };
     }
-    (first..first + granules).for_each(|granule| TABLE.free(granule, State::Free));
+    (first..first + granules).for_each(|granule| TABLE.free(granule));
     done
 }
 

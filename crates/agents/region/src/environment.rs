@@ -126,3 +126,55 @@ pub(crate) fn loader() -> Option<&'static CStr> {
     // SAFETY: null, or the C string in the main program's PT_INTERP segment, which stays mapped.
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::string::String;
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// What `take` leaves of an environment, and the session's path.
+    fn taken(entries: &[&str]) -> (Vec<String>, Option<String>) {
+        let mut texts: Vec<Vec<u8>> =
+            entries.iter().map(|&entry| CString::new(entry).unwrap().into_bytes_with_nul()).collect();
+        let mut vector: Vec<*mut c_char> = texts.iter_mut().map(|text| text.as_mut_ptr().cast()).collect();
+        vector.push(core::ptr::null_mut());
+        // SAFETY: a vector of C strings that ends in null, of this test alone.
+        let session = unsafe { take(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
+        let left = vector.iter().take_while(|entry| !entry.is_null());
+        // SAFETY: each that is left is one of the strings above.
+        let left = left.map(|&entry| String::from(unsafe { CStr::from_ptr(entry) }.to_str().unwrap())).collect();
+        (left, session)
+    }
+
+    /// One test: what is kept is the process's.
+    #[test]
+    fn the_agents_variables_are_taken_and_no_others() {
+        let (left, session) = taken(&["A=1", "LD_PRELOAD=/agent.so", "B=2", "FIELDSTONE_SESSION=/proc/1/fd/3", "C="]);
+        assert_eq!(left, ["A=1", "B=2", "C="]);
+        assert_eq!(session.as_deref(), Some("/proc/1/fd/3"));
+        let kept = inherited().unwrap();
+        assert_eq!((kept.preload, kept.session), (c"LD_PRELOAD=/agent.so", c"FIELDSTONE_SESSION=/proc/1/fd/3"));
+
+        let (left, _) = taken(&["FIELDSTONE_SESSION=/s", "LD_PRELOAD=/agent.so:/b.so c.so", "LD_PRELOAD_X=1"]);
+        assert_eq!(left, ["LD_PRELOAD=/b.so c.so", "LD_PRELOAD_X=1"], "the user's preload stays");
+        assert_eq!(inherited().unwrap().preload, c"LD_PRELOAD=/agent.so");
+        assert_eq!(taken(&["LD_PRELOAD=/agent.so:", "FIELDSTONE_SESSION=/s"]).0, [""; 0]);
+
+        assert_eq!(taken(&["LD_PRELOAD=/agent.so", "A=1"]).1, None, "without a session nothing is inherited");
+        assert!(inherited().is_none());
+        let long = std::format!("FIELDSTONE_SESSION=/{}", "x".repeat(ENTRY_BYTES));
+        assert_eq!(taken(&[&long, "LD_PRELOAD=/agent.so"]).1, None, "nor with one that cannot be kept");
+        assert!(inherited().is_none());
+    }
+
+    #[test]
+    fn a_variable_is_its_whole_name() {
+        assert!(is_variable(c"LD_PRELOAD=", PRELOAD));
+        assert!(!is_variable(c"LD_PRELOAD", PRELOAD));
+        assert!(!is_variable(c"LD_PRELOADS=x", PRELOAD));
+        assert!(!is_variable(c"xLD_PRELOAD=x", PRELOAD));
+    }
+}

@@ -197,3 +197,59 @@ fn names_our_loader(fd: c_int, offset: usize, bytes: usize) -> bool {
     raw::pread(fd, buffer, offset) == bytes.cast_signed()
         && CStr::from_bytes_until_nul(buffer).is_ok_and(|path| loader() == Some(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::string::String;
+
+    use super::*;
+    use crate::environment::remember_loader;
+
+    fn merged(ours: &CStr, theirs: &[u8]) -> Option<String> {
+        let mut room = [b'x'; PRELOAD_BYTES];
+        let merged = merge(ours, theirs, &mut room);
+        merged.then(|| String::from(CStr::from_bytes_until_nul(&room).unwrap().to_str().unwrap()))
+    }
+
+    #[test]
+    fn the_programs_preload_goes_behind_ours() {
+        assert_eq!(merged(c"LD_PRELOAD=/a.so", b"b.so:c.so").as_deref(), Some("LD_PRELOAD=/a.so:b.so:c.so"));
+        assert_eq!(merged(c"LD_PRELOAD=/a.so", b""), None);
+    }
+
+    #[test]
+    fn a_preload_that_does_not_fit_is_left_out() {
+        let ours = c"LD_PRELOAD=/a.so";
+        let room = PRELOAD_BYTES - ours.to_bytes().len() - 2;
+        assert_eq!(merged(ours, &[b'y'; PRELOAD_BYTES][..room]).unwrap().len(), PRELOAD_BYTES - 1);
+        assert_eq!(merged(ours, &[b'y'; PRELOAD_BYTES][..room + 1]), None);
+    }
+
+    fn named(line: &[u8]) -> Option<String> {
+        let mut head = [b'x'; 256];
+        head[..line.len()].copy_from_slice(line);
+        interpreter(&mut head).map(|path| String::from(path.to_str().unwrap()))
+    }
+
+    #[test]
+    fn a_scripts_first_line_names_its_interpreter() {
+        assert_eq!(named(b"#!/bin/sh\n").as_deref(), Some("/bin/sh"));
+        assert_eq!(named(b"#! \t/usr/bin/env python3\n").as_deref(), Some("/usr/bin/env"));
+        assert_eq!(named(b"#!/bin/sh\0").as_deref(), Some("/bin/sh"), "a file that ends there");
+        assert_eq!(named(b"#!/endless"), None);
+    }
+
+    #[test]
+    fn a_file_of_our_loader_can_carry_the_agent() {
+        let running = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(!carries_open(running.as_raw_fd(), 0), "no loader is known yet");
+        remember_loader(c"/lib/ld-of-another-world.so".as_ptr());
+        assert!(!carries_open(running.as_raw_fd(), 0), "another loader");
+        crate::start::remember_loader();
+        assert!(carries_open(running.as_raw_fd(), 0));
+        assert!(carries(libc::AT_FDCWD, c"/proc/self/exe".as_ptr(), 0));
+        assert!(!carries(libc::AT_FDCWD, c"/proc/self/maps".as_ptr(), 0), "no program");
+        assert!(!carries(libc::AT_FDCWD, c"/no/such/file".as_ptr(), 0));
+    }
+}

@@ -13,9 +13,10 @@ use fieldstone_wire::{Outside, PageKind};
 use crate::calls::munmap;
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge;
-use crate::place::{READ_WRITE, populate, settle};
+use crate::pieces::move_all;
+use crate::place::{READ_WRITE, give_back, populate, settle};
 use crate::raw;
-use crate::state::{TABLE, address_of, base, count, count_served, kind, limit};
+use crate::state::{TABLE, address_of, base, count, count_served, kind, limit, reserve};
 use crate::table::{GRANULE, PAGE, State};
 
 static BREAK: AtomicUsize = AtomicUsize::new(0);
@@ -58,19 +59,14 @@ fn reach(address: usize) -> bool {
         }
         MAPPED.store(address_of(next), SeqCst);
     }
-    // Each granule is claimed in the state that it idles in; a run of equal ones is mapped by one call.
     let wanted = (address - base()).div_ceil(GRANULE);
     while next < wanted {
-        let idle = TABLE.state(next);
-        let mut end = next + 1;
-        while end < wanted && next > 0 && TABLE.state(end) == idle {
-            end += 1;
-        }
-        let claimable = matches!(idle, State::Free | State::Reserved | State::ReservedHuge);
-        if !claimable || TABLE.claim_at(idle, next, end - next).is_err() || !back(next, end - next, idle) {
+        // The first granule is not like the others.
+        let count = if next == 0 { 1 } else { wanted - next };
+        if TABLE.claim_at(State::Free, next, count).is_err() || !back(next, count) {
             return false;
         }
-        next = end;
+        next += count;
         MAPPED.store(address_of(next), SeqCst);
     }
     true
@@ -87,16 +83,11 @@ fn back_rest(start: usize, end: usize) -> bool {
     mapped
 }
 
-/// Maps claimed granules, unless the reserve did.
-fn back(first: usize, granules: usize, idle: State) -> bool {
+/// Maps claimed granules.
+fn back(first: usize, granules: usize) -> bool {
     let (address, bytes) = (address_of(first), granules * GRANULE);
-    match idle {
-        State::Reserved => return true,
-        State::ReservedHuge if kind() == PageKind::Hugetlb2m => return huge::own(first, granules, State::Huge),
-        // A fork is taking the reserve away.
-        // SAFETY: claimed by this call, given to nobody.
-        State::ReservedHuge => _ = unsafe { raw::munmap(address, bytes) },
-        _ => {}
+    if first > 0 && take_reserve(first, granules) {
+        return true;
     }
     if first > 0 && kind() == PageKind::Hugetlb2m {
         if map_huge(address, bytes) && huge::own(first, granules, State::Huge) {
@@ -108,7 +99,7 @@ fn back(first: usize, granules: usize, idle: State) -> bool {
     // SAFETY: NOREPLACE never takes the place of a mapping.
     let result = unsafe { raw::map_anonymous(address, bytes, READ_WRITE, libc::MAP_FIXED_NOREPLACE) };
     if raw::failed(result) {
-        (first..first + granules).for_each(|granule| TABLE.free(granule, State::Free));
+        (first..first + granules).for_each(|granule| TABLE.free(granule));
         return false;
     }
     if first > 0 || kind() != PageKind::Thp {
@@ -118,6 +109,21 @@ fn back(first: usize, granules: usize, idle: State) -> bool {
         unsafe { raw::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
     }
     true
+}
+
+/// Moves granules of the reserve here, with the pages that they have. Their old addresses are not used again.
+fn take_reserve(first: usize, granules: usize) -> bool {
+    let hugetlb = kind() == PageKind::Hugetlb2m;
+    let from = if hugetlb { State::ReservedHuge } else { State::Reserved };
+    let Some(taken) = TABLE.claim_from(from, reserve(), granules) else { return false };
+    let (old, bytes) = (address_of(taken), granules * GRANULE);
+    let moved = move_all(old, bytes, address_of(first), 0, false);
+    if !moved {
+        // SAFETY: the reserve belongs to nobody.
+        unsafe { raw::munmap(old, bytes) };
+    }
+    give_back(taken, granules);
+    moved && (!hugetlb || huge::own(first, granules, State::Huge))
 }
 
 fn map_huge(address: usize, bytes: usize) -> bool {

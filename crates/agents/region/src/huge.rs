@@ -14,9 +14,9 @@ use fieldstone_wire::Outside;
 
 use crate::bits::{self, PAGES};
 use crate::demote::make_ordinary;
-use crate::place::{READ_WRITE, give_back, granules, map_free, own_tail, part, populate, reserved, retire, settle};
+use crate::place::{READ_WRITE, give_back, granules, map_free, own_tail, part, populate, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, count, map_chunk};
+use crate::state::{TABLE, address_of, count, map_chunk, reserve};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 
 /// Times that the processor is given up for another thread: about a second, when nobody else wants it.
@@ -81,7 +81,7 @@ pub(crate) fn map(bytes: usize, flags: i32, state: State) -> Option<Raw> {
     let huge_tail = state == State::Huge && tail > PAGES / 2;
     let huge = if huge_tail { granules } else { bytes / GRANULE / align * align };
     if state == State::Huge
-        && let Some(first) = TABLE.claim_down(State::ReservedHuge, reserved(), granules)
+        && let Some(first) = TABLE.claim_from(State::ReservedHuge, reserve(), granules)
     {
         return take_reserved(first, granules, bytes);
     }
@@ -112,6 +112,8 @@ pub(crate) fn map(bytes: usize, flags: i32, state: State) -> Option<Raw> {
 /// Turns claimed granules of a hugetlb reserve into a mapping of `bytes`.
 fn take_reserved(first: usize, granules: usize, bytes: usize) -> Option<Raw> {
     if !own(first, granules, State::Huge) {
+        // SAFETY: the reserve belongs to nobody.
+        unsafe { raw::munmap(address_of(first), granules * GRANULE) };
         give_back(first, granules);
         return None;
     }
@@ -183,7 +185,7 @@ pub(crate) fn unmap(address: usize, bytes: usize, unmap_ordinary: impl Fn(usize,
         at = (address_of(unit.end)).min(end);
         // SAFETY: the program gave up every page of it, and nobody else changes it meanwhile.
         unsafe { raw::munmap(address_of(unit.start), unit.len() * GRANULE) };
-        unit.for_each(retire);
+        unit.for_each(|granule| TABLE.free(granule));
     }
     if at < end { unmap_ordinary(at, end - at).min(result) } else { result }
 }

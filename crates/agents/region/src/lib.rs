@@ -4,12 +4,13 @@
 //! *Efficient Virtual Memory for Big Memory Servers* (a primary region holds all anonymous read-write memory of the
 //! primary process, reserved at its start, grown and shrunk). We differ: the region is an address range that is mapped
 //! piece by piece, because limits, faults and overcommit have to keep their meaning for an unmodified program; and what
-//! backs it is pages as large as the kernel gives, since no processor has a direct segment.
+//! backs it is pages as large as the kernel gives, since no processor has a direct segment. A reserve is mapped at the
+//! start and given first, to mappings where it lies, to the heap by moving it; what the program gives back is the
+//! system's.
 //!
 //! ```text
 //! base                                                                      limit = base + 4 TiB
-//! | heap (brk) grows ->      |   mappings, lowest free address first ->              |
-//! | ...reserve, if asked for: mapped at start, given from both ends                  |
+//! | heap (brk) grows ->    | reserve, if asked for | mappings, lowest free address first -> |
 //! ```
 //!
 //! | file | what |
@@ -56,8 +57,7 @@ mod state;
 mod table;
 mod userfault;
 
-/// The loader's hooks; a test binary must not run them on itself.
-#[cfg(not(test))]
+/// The loader's hooks; a test binary does not run them on itself.
 mod hooks {
     #![allow(unsafe_code, reason = "places the functions where the loader looks for them")]
 
@@ -65,7 +65,7 @@ mod hooks {
 
     /// There is no panic here that a test has not shown; one that happens all the same ends the program at once, since
     /// its memory can no longer be vouched for.
-    #[cfg(panic = "abort")]
+    #[cfg(all(panic = "abort", not(test)))]
     #[panic_handler]
     fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
         // SAFETY: ends the process.
@@ -73,10 +73,10 @@ mod hooks {
     }
 
     #[used]
-    #[unsafe(link_section = ".init_array")]
+    #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
     static START: unsafe extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = crate::start::start;
 
     #[used]
-    #[unsafe(link_section = ".fini_array")]
+    #[cfg_attr(not(test), unsafe(link_section = ".fini_array"))]
     static FINISH: extern "C" fn() = crate::start::finish;
 }

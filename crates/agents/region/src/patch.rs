@@ -100,3 +100,50 @@ fn flush(address: usize) {
             in(reg) address, in(reg) address + JUMP_BYTES - 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_call_is_its_number_and_the_instruction() {
+        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 0x0b, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        assert!(makes_call(&code, 11));
+        assert!(!makes_call(&code, 9), "another number");
+        assert!(!makes_call(&code[..10], 11), "cut off");
+        let apart = [0xb8, 0x0b, 0, 0, 0, 0x90, 0x0f, 0x05];
+        assert!(!makes_call(&apart, 11), "the number may have changed in between");
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn a_call_is_its_number_and_the_instruction() {
+        // mov x8, #215; svc #0; ret
+        let words = [0xd280_1ae8_u32, 0xd400_0001, 0xd65f_03c0];
+        let code: std::vec::Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert!(makes_call(&code, 215));
+        assert!(!makes_call(&code, 222), "another number");
+        assert!(!makes_call(&code[..4], 215), "no call");
+    }
+
+    #[test]
+    fn a_short_function_is_not_understood() {
+        let address = a_call_target as *const () as usize;
+        assert!(!is_understood(Symbol { address, bytes: JUMP_BYTES - 1 }, libc::SYS_mmap));
+    }
+
+    fn a_call_target() {}
+
+    #[test]
+    fn libcs_entries_are_understood() {
+        let Some(libc) = crate::elf::find(c"libc.so.6") else {
+            std::println!("SKIP not linked to glibc");
+            return;
+        };
+        for entry in crate::entries::memory().iter().chain(&crate::entries::execution()) {
+            let symbol = libc.symbol(entry.name).unwrap();
+            assert!(is_understood(symbol, entry.number), "{:?}", entry.name);
+        }
+    }
+}

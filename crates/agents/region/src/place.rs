@@ -19,8 +19,8 @@ use crate::demote::Mapping;
 use crate::huge;
 use crate::raw::{self, Raw};
 use crate::state::{
-    TABLE, address_of, base, count, granule_of, hugetlb_forbidden, idle_state, kind, limit, map_chunk, page_of,
-    prefault, touches,
+    TABLE, address_of, base, count, granule_of, hugetlb_forbidden, kind, limit, map_chunk, page_of, prefault, reserve,
+    touches,
 };
 use crate::table::{GIANT, GRANULE, GRANULES, PAGE, State};
 
@@ -84,7 +84,7 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
     let tail = bytes % GRANULE / PAGE;
     let count = whole + usize::from(tail > 0);
     if prot == READ_WRITE
-        && let Some(first) = TABLE.claim_down(State::Reserved, reserved(), count)
+        && let Some(first) = TABLE.claim_from(State::Reserved, reserve(), count)
     {
         own_tail(first + whole, tail, true);
         populate(address_of(first), bytes, prot);
@@ -127,15 +127,10 @@ pub(crate) fn map_free(address: usize, rounded: usize, exact: usize, prot: i32, 
     Err(result)
 }
 
-/// Granules that `--reserve` mapped.
-pub(crate) fn reserved() -> usize {
-    crate::state::RESERVED.load(SeqCst)
-}
-
 /// Gives claimed granules back that hold nothing.
 pub(crate) fn give_back(first: usize, count: usize) {
     for granule in first..first + count {
-        TABLE.free(granule, idle_state(granule));
+        TABLE.free(granule);
     }
 }
 
@@ -195,7 +190,7 @@ fn claim_small(pages: usize) -> Result<(usize, usize), Raw> {
 /// Opens a granule for small requests and claims its first pages.
 fn open_granule(pages: usize) -> Result<usize, Raw> {
     let no_space = -(libc::ENOSPC as Raw);
-    let reserve = TABLE.claim_down(State::Reserved, reserved(), 1);
+    let reserve = TABLE.claim_from(State::Reserved, reserve(), 1);
     let mapped = reserve.is_some();
     let granule = reserve.or_else(|| TABLE.claim_free(1, 1)).ok_or(no_space)?;
     if !mapped {
@@ -256,7 +251,7 @@ pub(crate) fn release(address: usize, bytes: usize) {
     for granule in granules(address, bytes) {
         let (first, count) = part(granule, address, bytes);
         match TABLE.state(granule) {
-            State::Whole if count == PAGES => retire(granule),
+            State::Whole if count == PAGES => TABLE.free(granule),
             State::Whole | State::Split => release_pages(granule, first, count),
             _ => {}
         }
@@ -273,46 +268,49 @@ fn release_pages(granule: usize, first: usize, count: usize) {
     if empty && LAST_OPEN.load(SeqCst) != granule && TABLE.close(granule, pages) {
         // SAFETY: every page is claimed by `close`: nobody has any of them.
         unsafe { raw::munmap(address_of(granule), GRANULE) };
-        retire(granule);
+        TABLE.free(granule);
     }
-}
-
-/// Gives an unmapped granule back to whom it belongs: the reserve, freshly mapped, or nobody.
-pub(crate) fn retire(granule: usize) {
-    let idle = idle_state(granule);
-    let back = idle == State::Free || map_reserve(address_of(granule), GRANULE, idle);
-    TABLE.free(granule, if back { idle } else { State::Free });
-}
-
-/// Maps reserve at unmapped, claimed addresses: hugetlb for [`State::ReservedHuge`].
-pub(crate) fn map_reserve(address: usize, bytes: usize, idle: State) -> bool {
-    let hugetlb = if idle == State::ReservedHuge { libc::MAP_HUGETLB | libc::MAP_HUGE_2MB } else { 0 };
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(address, bytes, READ_WRITE, hugetlb | libc::MAP_FIXED_NOREPLACE) };
-    if raw::failed(result) {
-        return false;
-    }
-    if hugetlb == 0 {
-        settle(address, bytes, READ_WRITE);
-    }
-    populate(address, bytes, READ_WRITE);
-    true
 }
 
 /// Tells the table that the program placed a mapping of its own at addresses of the region.
 pub(crate) fn adopt(address: usize, bytes: usize) {
     for granule in granules(address, bytes) {
         let (first, count) = part(granule, address, bytes);
-        let idle = idle_state(granule);
-        if count == PAGES && TABLE.claim_at(idle, granule, 1).is_ok() {
+        if count == PAGES && TABLE.claim_at(State::Free, granule, 1).is_ok() {
             continue;
         }
         let Some(pages) = TABLE.pages(granule, map_chunk) else { continue };
-        if TABLE.claim_at(idle, granule, 1).is_ok() {
+        if TABLE.claim_at(State::Free, granule, 1).is_ok() {
             TABLE.open(granule, pages, first, count, false);
         } else if TABLE.state(granule) == State::Split {
             bits::set(&pages.used, first, count);
             bits::clear(&pages.spare, first, count);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_a_part_in_each_of_its_granules() {
+        let (start, bytes) = (address_of(3) + 5 * PAGE, 2 * GRANULE);
+        assert_eq!(granules(start, bytes), 3..6);
+        assert_eq!(part(3, start, bytes), (5, PAGES - 5));
+        assert_eq!(part(4, start, bytes), (0, PAGES));
+        assert_eq!(part(5, start, bytes), (0, 5));
+        assert_eq!(part(5, start, bytes + 1), (0, 6), "a page that is begun counts");
+        assert_eq!(part(6, start, bytes).1, 0);
+        assert_eq!(part(2, start, bytes).1, 0);
+    }
+
+    #[test]
+    fn a_range_is_cut_to_the_region() {
+        assert_eq!(granules(address_of(7), 0), 0..0);
+        assert_eq!(granules(limit() - PAGE, 8 * GRANULE), GRANULES - 1..GRANULES);
+        assert_eq!(granules(limit(), GRANULE), 0..0);
+        assert_eq!(granules(address_of(2), GRANULE), 2..3, "the next granule is not touched");
+        assert_eq!(granules(address_of(2), usize::MAX), 0..0, "the kernel refuses such a range");
     }
 }

@@ -11,11 +11,9 @@ use crate::calls::{NO_MEMORY, munmap, whole_pages};
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
-use crate::place::{self, READ_WRITE, adopt, granules, release, retire, settle};
+use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
-use crate::state::{
-    TABLE, address_of, contains, count_served, granule_of, idle_state, kind, map_chunk, page_of, touches,
-};
+use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, touches};
 use crate::table::{GRANULE, PAGE, State};
 
 /// A call of `mremap`, as the program made it.
@@ -204,7 +202,7 @@ fn claim_part(granule: usize, first: usize, count: usize) -> bool {
         }
         return claimed;
     }
-    if idle_state(granule) != State::Free || TABLE.claim_at(State::Free, granule, 1).is_err() {
+    if TABLE.claim_at(State::Free, granule, 1).is_err() {
         return false;
     }
     if count < PAGES {
@@ -235,7 +233,7 @@ fn grow_huge(call: Move, old_bytes: usize, new_bytes: usize) -> Option<Raw> {
     if first.is_none_or(|first| first == old.start) {
         TABLE.let_go(old, State::Huge);
     } else {
-        old.for_each(retire);
+        old.for_each(|granule| TABLE.free(granule));
     }
     first.map(|first| address_of(first).cast_signed())
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
 
 use crate::elf::{self, Object};
-use crate::state::{self, RESERVED, TABLE, establish};
+use crate::state::{self, TABLE, establish};
 use crate::table::{GRANULE, GRANULES, PAGE, State};
 use crate::{demote, entries, environment, heap, patch, place, raw};
 
@@ -21,6 +21,8 @@ const BASES: [usize; 3] = [0x6000_0000_0000, 0x6800_0000_0000, 0x5800_0000_0000]
 const BASES: [usize; 3] = [0xc000_0000_0000, 0xd000_0000_0000, 0xb800_0000_0000];
 
 const GIB: usize = 1 << 30;
+/// The kernel's longest path.
+const PATH_BYTES: usize = 4096;
 
 /// The constructor.
 ///
@@ -32,18 +34,38 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, 
     let Some(session) = open_session(path) else { return };
     let slot = session.claim();
     state::attach(session, slot);
-    let phase = match serve(&session.config, argv) {
-        Ok(()) => Phase::Serving,
-        Err(reason) => {
-            if let Some(slot) = slot {
-                slot.dormant.store(reason as u32, SeqCst);
-            }
-            Phase::Dormant
-        }
-    };
+    let served = serve(&session.config, argv);
     if let Some(slot) = slot {
-        introduce(slot, phase);
+        if let Err(reason) = served {
+            slot.dormant.store(reason as u32, SeqCst);
+        }
+        introduce(slot, if served.is_ok() { Phase::Serving } else { Phase::Dormant });
     }
+    if served == Err(Dormant::Sanitizer) {
+        // SAFETY: the process's own vectors.
+        unsafe { start_again(argv, envp) };
+    }
+}
+
+/// A sanitizer's library refuses to run behind another one: the program starts anew without us, and nothing of it has
+/// run yet. Goes on where that fails.
+unsafe fn start_again(argv: *const *const c_char, envp: *mut *mut c_char) {
+    let mut path = [0u8; PATH_BYTES];
+    if !executable(&mut path).is_empty() {
+        // SAFETY: a C string, since the buffer is longer than the path, and the caller's vectors.
+        unsafe {
+            raw::syscall(libc::SYS_execve, [path.as_ptr() as usize, argv as usize, envp as usize, 0, 0, 0]);
+        }
+    }
+}
+
+/// The running program's file; empty where its path is too long.
+fn executable(path: &mut [u8; PATH_BYTES]) -> &[u8] {
+    let link = c"/proc/self/exe".as_ptr() as usize;
+    let arguments = [libc::AT_FDCWD as usize, link, path.as_mut_ptr() as usize, PATH_BYTES - 1, 0, 0];
+    // SAFETY: the kernel writes at most the length that it is told.
+    let read = unsafe { raw::syscall(libc::SYS_readlinkat, arguments) };
+    usize::try_from(read).ok().filter(|&read| read < PATH_BYTES - 1).map_or(&[], |read| &path[..read])
 }
 
 fn introduce(slot: &ProcessSlot, phase: Phase) {
@@ -148,12 +170,8 @@ fn futex(word: &AtomicU32, operation: c_int, value: u32, timeout: Option<&libc::
 
 /// Whether the running program's file, or the name it was called by, is `name`.
 fn is_called(name: &[u8], argv: *const *const c_char) -> bool {
-    let mut path = [0u8; 1024];
-    let arguments = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, path.as_mut_ptr() as usize];
-    // SAFETY: the kernel writes at most the buffer's length.
-    let read =
-        unsafe { raw::syscall(libc::SYS_readlinkat, [arguments[0], arguments[1], arguments[2], path.len(), 0, 0]) };
-    let file = path.get(..usize::try_from(read).unwrap_or(0)).unwrap_or(&[]);
+    let mut path = [0u8; PATH_BYTES];
+    let file = executable(&mut path);
     // SAFETY: the loader's vector: its first entry is null or a C string.
     let called = unsafe { (*argv).as_ref() }.map_or(&[][..], |text| unsafe { CStr::from_ptr(text) }.to_bytes());
     [file, called].into_iter().any(|path| path.rsplit(|&byte| byte == b'/').next() == Some(name))
@@ -171,7 +189,8 @@ unsafe extern "C" fn note_loader(info: *mut libc::dl_phdr_info, _size: usize, _:
     1
 }
 
-fn remember_loader() {
+/// Notes the loader that this process runs under.
+pub(crate) fn remember_loader() {
     // SAFETY: the callback keeps nothing of the record but a pointer into the main program's own segment.
     unsafe { libc::dl_iterate_phdr(Some(note_loader), core::ptr::null_mut()) };
 }
@@ -216,16 +235,33 @@ fn memory_bytes() -> usize {
     (info.totalram as usize).saturating_mul(info.mem_unit as usize)
 }
 
-/// Maps the first `bytes` of the region and leaves the addresses behind to the heap. What the pool or a limit refuses
+/// Leaves the first addresses of the region to the heap and maps `bytes` behind them. What the pool or a limit refuses
 /// is halved until it fits.
 fn reserve(bytes: usize) {
     let heap = memory_bytes().next_power_of_two().div_ceil(GRANULE).min(GRANULES / 4);
     let mut granules = bytes.div_ceil(GRANULE).min(GRANULES / 2);
-    TABLE.set_floor(heap.max(granules));
     let idle = if state::kind() == PageKind::Hugetlb2m { State::ReservedHuge } else { State::Reserved };
-    while granules > 0 && !place::map_reserve(state::base(), granules * GRANULE, idle) {
+    while granules > 0 && !map_reserve(state::address_of(heap), granules * GRANULE, idle) {
         granules /= 2;
     }
-    (0..granules).for_each(|granule| TABLE.set_state(granule, idle));
-    RESERVED.store(granules, SeqCst);
+    let reserve = heap..heap + granules;
+    TABLE.set_floor(reserve.end);
+    state::set_reserve(&reserve);
+    TABLE.let_go(reserve, idle);
+}
+
+/// Maps reserve: hugetlb for [`State::ReservedHuge`].
+fn map_reserve(address: usize, bytes: usize, idle: State) -> bool {
+    let hugetlb = if idle == State::ReservedHuge { libc::MAP_HUGETLB | libc::MAP_HUGE_2MB } else { 0 };
+    // SAFETY: NOREPLACE never takes the place of a mapping.
+    let result = unsafe { raw::map_anonymous(address, bytes, place::READ_WRITE, hugetlb | libc::MAP_FIXED_NOREPLACE) };
+    if raw::failed(result) {
+        return false;
+    }
+    if hugetlb == 0 {
+        place::settle(address, bytes, place::READ_WRITE);
+    } else {
+        place::populate(address, bytes, place::READ_WRITE);
+    }
+    true
 }

@@ -5,12 +5,13 @@
 
 #![allow(unsafe_code, reason = "pointers to the mapped session and to mapped page bits become references here")]
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 use fieldstone_wire::{Outside, PageKind, ProcessSlot, Session};
 
 use crate::raw;
-use crate::table::{Chunk, GRANULE, GRANULES, PAGE, State, Table};
+use crate::table::{Chunk, GRANULE, GRANULES, PAGE, Table};
 
 /// Who has which address.
 pub(crate) static TABLE: Table = Table::new();
@@ -27,8 +28,20 @@ static SLOT: AtomicPtr<ProcessSlot> = AtomicPtr::new(core::ptr::null_mut());
 /// First address that no program has.
 const ADDRESSES: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 
-/// Granules of the region that `--reserve` mapped; they stay mapped when they are given back.
-pub(crate) static RESERVED: AtomicUsize = AtomicUsize::new(0);
+/// The first granule that `--reserve` mapped, and how many.
+static RESERVE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// The granules that `--reserve` mapped; those that were not given yet are in a state of their own.
+pub(crate) fn reserve() -> Range<usize> {
+    let first = RESERVE.0.load(SeqCst);
+    first..first + RESERVE.1.load(SeqCst)
+}
+
+/// Sets what [`reserve`] answers.
+pub(crate) fn set_reserve(range: &Range<usize>) {
+    RESERVE.0.store(range.start, SeqCst);
+    RESERVE.1.store(range.len(), SeqCst);
+}
 
 /// Sets where the region begins and what memory in it shall lie on. `memory` is the machine's, in bytes.
 pub(crate) fn establish(base: usize, kind: PageKind, prefault: bool, memory: usize) {
@@ -115,15 +128,6 @@ pub(crate) fn granule_of(address: usize) -> usize {
 /// The page within its granule.
 pub(crate) fn page_of(address: usize) -> usize {
     (address - base()) % GRANULE / PAGE
-}
-
-/// The state a granule takes when it is given back.
-pub(crate) fn idle_state(granule: usize) -> State {
-    match (granule < RESERVED.load(SeqCst), kind()) {
-        (false, _) => State::Free,
-        (true, PageKind::Hugetlb2m) => State::ReservedHuge,
-        (true, _) => State::Reserved,
-    }
 }
 
 /// Page bits that live at `address`, zeroed memory mapped by [`map_chunk`] and never unmapped.

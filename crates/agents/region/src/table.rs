@@ -149,16 +149,16 @@ impl Table {
         None
     }
 
-    /// Claims `count` neighbouring granules in state `from` below `end`, highest address first: the heap grows
-    /// towards them. They become Whole.
-    pub(crate) fn claim_down(&self, from: State, end: usize, count: usize) -> Option<usize> {
-        let mut at = end.checked_sub(count)?;
-        loop {
+    /// Claims `count` neighbouring granules of `range` in state `from`, lowest address first. They become Whole.
+    pub(crate) fn claim_from(&self, from: State, range: core::ops::Range<usize>, count: usize) -> Option<usize> {
+        let mut at = range.start;
+        while at + count <= range.end {
             match self.claim_at(from, at, count) {
                 Ok(()) => return Some(at),
-                Err(taken) => at = taken.checked_sub(count)?,
+                Err(taken) => at = taken + 1,
             }
         }
+        None
     }
 
     /// Claims `count` free granules anywhere above the heap's.
@@ -190,11 +190,9 @@ impl Table {
     }
 
     /// Gives `granule` back; whatever was mapped there is gone.
-    pub(crate) fn free(&self, granule: usize, to: State) {
-        self.set_state(granule, to);
-        if to == State::Free {
-            self.low.fetch_min(granule.max(self.floor.load(SeqCst)), SeqCst);
-        }
+    pub(crate) fn free(&self, granule: usize) {
+        self.set_state(granule, State::Free);
+        self.low.fetch_min(granule.max(self.floor.load(SeqCst)), SeqCst);
     }
 
     /// The page bits of `granule`, mapped at first use.
@@ -303,3 +301,6 @@ impl Table {
         self.state(granule) == State::Split && bits::claim_run(&bits.used, 0, PAGES)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,9 +52,10 @@ fn circumstances(profile: &Profile, summary: &Summary) -> String {
     });
     let runs = summary.baseline_runs();
     format!(
-        "{}. {}. {runs} runs on {}.{load}{noise}",
+        "{}. {}. {runs} run{} on {}.{load}{noise}",
         moment(profile.taken_at_unix_s),
         facts.join(", "),
+        if runs == 1 { "" } else { "s" },
         summary.baseline
     )
 }

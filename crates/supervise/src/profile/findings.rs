@@ -7,8 +7,9 @@ use fieldstone_report::{Finding, Sample};
 
 use super::once::TIMED_OUT;
 
-/// Reads the samples; the baseline's come first.
-pub(super) fn of(samples: &[Sample], limit: Duration) -> Vec<Finding> {
+/// Reads the samples; the baseline's come first. The warm-up runs `warm` are heard on output only: two runs of a kind at
+/// least, so that output which never repeats is known for that.
+pub(super) fn of(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<Finding> {
     let mut kinds: Vec<&str> = Vec::new();
     for sample in samples {
         if !kinds.contains(&sample.kind.as_str()) {
@@ -27,7 +28,8 @@ pub(super) fn of(samples: &[Sample], limit: Duration) -> Vec<Finding> {
             _ => Finding::Failed { kind: (*kind).to_owned(), outcome: outcome.to_owned(), runs },
         }));
     }
-    findings.extend(output_findings(samples, &kinds));
+    let all: Vec<Sample> = warm.iter().chain(samples).cloned().collect();
+    findings.extend(output_findings(&all, &kinds));
     findings
 }
 
@@ -72,7 +74,7 @@ mod tests {
     }
 
     fn findings(samples: &[Sample]) -> Vec<Finding> {
-        of(samples, Duration::from_secs(5))
+        of(&[], samples, Duration::from_secs(5))
     }
 
     #[test]
@@ -103,5 +105,8 @@ mod tests {
     fn output_that_never_repeats_says_nothing_of_pages() {
         let samples = [sample("4k", "exit 0", "a"), sample("4k", "exit 0", "b"), sample("thp", "exit 0", "c")];
         assert_eq!(findings(&samples), [Finding::OutputVaries { kind: "4k".into() }]);
+        let warm = [sample("4k", "exit 0", "x"), sample("thp", "exit 0", "c")];
+        let once = of(&warm, &samples[1..], Duration::from_secs(5));
+        assert_eq!(once, [Finding::OutputVaries { kind: "4k".into() }], "one measured run of each, and the warm-up");
     }
 }

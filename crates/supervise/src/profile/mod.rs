@@ -55,6 +55,8 @@ struct Candidate {
     /// The pool that was filled for it.
     _held: Option<Held>,
     footprint: Option<Footprint>,
+    /// The warm-up run, where there was one.
+    warm: Option<Sample>,
     took: Duration,
 }
 
@@ -111,7 +113,8 @@ pub fn profile(
 
 impl Taking<'_> {
     fn warm_up(&mut self, kind: PageKind) -> Result<Candidate> {
-        let mut candidate = Candidate { kind, unavailable: None, _held: None, footprint: None, took: Duration::ZERO };
+        let mut candidate =
+            Candidate { kind, unavailable: None, _held: None, footprint: None, warm: None, took: Duration::ZERO };
         match self.hold(kind) {
             Ok(held) => {
                 self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));
@@ -135,6 +138,7 @@ impl Taking<'_> {
                 once.last_words()
             ));
         }
+        candidate.warm = Some(self.sample(&once, kind, 0, 0));
         candidate.footprint = watched.footprint;
         Ok(candidate)
     }
@@ -225,6 +229,7 @@ impl Taking<'_> {
 
     fn describe(self, candidates: Vec<Candidate>, samples: Vec<Sample>, taken_at_unix_s: u64) -> Profile {
         let plan = self.plan;
+        let warm: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm.clone()).collect();
         let kind = |candidate: &Candidate| Kind {
             name: candidate.kind.name().to_owned(),
             unavailable: candidate.unavailable.clone(),
@@ -244,7 +249,7 @@ impl Taking<'_> {
             metric: plan.metric,
             baseline: PageKind::Small4k.name().to_owned(),
             kinds: candidates.iter().map(kind).collect(),
-            findings: findings::of(&samples, plan.timeout),
+            findings: findings::of(&warm, &samples, plan.timeout),
             samples,
             footprints: candidates.into_iter().filter_map(|candidate| candidate.footprint).collect(),
             warnings: self.warnings,

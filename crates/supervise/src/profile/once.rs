@@ -89,7 +89,7 @@ pub(super) fn run(
     interrupt.watch_group(pid);
     let output = running.child.stdout.take().map(hash_output);
     let watch = watch_if(watch, &running);
-    let deadline = Deadline::start(pid, plan.timeout);
+    let deadline = Deadline::start(pid, plan.timeout, interrupt.clone());
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();

@@ -143,7 +143,7 @@ fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applie
     let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true };
     let running = launch(&shell, &Treatment::Untouched, wiring)?;
     let pid = running.child.id();
-    let deadline = Deadline::watching(pid, timeout, interrupt.clone());
+    let deadline = Deadline::start(pid, timeout, interrupt.clone());
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();

@@ -220,7 +220,18 @@ fn this_machine_is_judged_and_serialises() {
     let doctor = Doctor::examine();
     assert_eq!(doctor.verdicts, verdicts(&doctor.facts));
     assert!(doctor.verdicts.iter().all(|verdict| !verdict.why.is_empty()));
-    assert_eq!(doctor.worst(), doctor.verdicts.iter().map(|verdict| verdict.level).max().unwrap());
+}
+
+#[test]
+fn a_command_works_as_well_as_its_best_kind_of_pages() {
+    let of = |levels: &[(&str, Level)]| {
+        let verdicts = levels.iter().map(|&(command, level)| Verdict::new(command, level, "made up", None)).collect();
+        Doctor { facts: well(), verdicts }.worst()
+    };
+    let (thp, giant) = ("run --region --pages thp", "run --region --pages hugetlb-1g");
+    assert_eq!(of(&[(thp, Level::Works), (giant, Level::Unavailable)]), Level::Works);
+    assert_eq!(of(&[(thp, Level::Unavailable), (giant, Level::Unavailable)]), Level::Unavailable);
+    assert_eq!(of(&[(thp, Level::Works), ("profile", Level::Limited)]), Level::Limited);
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! The table alone, first by hand, then under threads that check each other.
+
+use core::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::vec::Vec;
+
+use super::*;
+use crate::state::map_chunk;
+
+fn bits(table: &Table, granule: usize) -> &PageBits {
+    table.pages(granule, map_chunk).unwrap()
+}
+
+#[test]
+fn free_granules_are_claimed_lowest_first() {
+    static TABLE: Table = Table::new();
+    TABLE.set_floor(10);
+    assert_eq!(TABLE.claim_free(3, 1), Some(10));
+    assert_eq!(TABLE.claim_free(1, 8), Some(16), "aligned");
+    assert_eq!(TABLE.claim_free(3, 1), Some(13));
+    assert_eq!(TABLE.claim_free(2, 1), Some(17), "16 is taken");
+    assert_eq!(TABLE.high(), 19);
+    TABLE.free(11);
+    assert_eq!(TABLE.claim_free(2, 1), Some(19));
+    assert_eq!(TABLE.claim_free(1, 1), Some(11), "what was freed is found again");
+}
+
+#[test]
+fn more_than_the_region_is_never_claimed() {
+    static TABLE: Table = Table::new();
+    assert_eq!(TABLE.claim_free(GRANULES + 1, 1), None);
+    assert_eq!(TABLE.claim_at(State::Free, GRANULES - 1, 2), Err(GRANULES - 1));
+    assert_eq!(TABLE.state(GRANULES - 1), State::Free);
+    assert_eq!(TABLE.claim_free(GRANULES, 1), Some(0));
+    assert_eq!(TABLE.claim_free(1, 1), None);
+}
+
+#[test]
+fn a_reserve_is_claimed_within_its_bounds() {
+    static TABLE: Table = Table::new();
+    TABLE.let_go(4..12, State::Reserved);
+    assert_eq!(TABLE.claim_from(State::Reserved, 4..12, 3), Some(4));
+    assert_eq!(TABLE.claim_from(State::ReservedHuge, 4..12, 1), None, "of another kind");
+    assert_eq!(TABLE.claim_from(State::Reserved, 4..12, 6), None, "more than is left");
+    assert_eq!(TABLE.claim_from(State::Reserved, 4..12, 5), Some(7));
+    TABLE.set_state(12, State::Reserved);
+    assert_eq!(TABLE.claim_from(State::Reserved, 4..12, 1), None);
+}
+
+#[test]
+fn a_claim_that_fails_claims_nothing() {
+    static TABLE: Table = Table::new();
+    TABLE.set_state(3, State::Split);
+    assert_eq!(TABLE.claim_at(State::Free, 0, 8), Err(3));
+    for granule in (0..8).filter(|&granule| granule != 3) {
+        assert_eq!(TABLE.state(granule), State::Free, "granule {granule}");
+    }
+    assert_eq!(TABLE.high(), 0);
+}
+
+#[test]
+fn a_held_granule_is_nobody_elses() {
+    static TABLE: Table = Table::new();
+    (0..4).for_each(|granule| TABLE.own(granule, bits(&TABLE, granule), State::Huge));
+    TABLE.set_state(2, State::Split);
+    assert_eq!(TABLE.hold(0..4, State::Huge), 2, "up to the first that is none");
+    assert_eq!(TABLE.hold(0..4, State::Huge), 0);
+    TABLE.let_go(0..2, State::Huge);
+    assert_eq!(TABLE.state(1), State::Huge);
+}
+
+#[test]
+fn pages_of_an_opened_granule_are_given_once() {
+    static TABLE: Table = Table::new();
+    let granule = TABLE.claim_free(1, 1).unwrap();
+    let pages = bits(&TABLE, granule);
+    TABLE.open(granule, pages, 0, 500, true);
+    assert!(bits::all_set(&pages.spare, 500, 12) && !bits::all_set(&pages.spare, 499, 1));
+    assert_eq!(TABLE.claim_pages(0..1, 13, map_chunk), None);
+    assert_eq!(TABLE.claim_pages(0..1, 12, map_chunk), Some((granule, 500)));
+    assert!(!TABLE.free_pages(granule, pages, 0, 500));
+    assert_eq!(TABLE.claim_pages(0..1, 500, map_chunk), Some((granule, 0)), "room is known again");
+    assert!(!TABLE.free_pages(granule, pages, 0, 500));
+    assert!(!TABLE.close(granule, pages), "twelve pages are used");
+    assert!(TABLE.free_pages(granule, pages, 500, 12));
+    assert!(TABLE.close(granule, pages));
+    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None, "a closed granule gives nothing");
+    assert!(!TABLE.close(granule, pages), "only one closes it");
+}
+
+#[test]
+fn a_whole_granule_is_split_with_all_its_pages_used() {
+    static TABLE: Table = Table::new();
+    let granule = TABLE.claim_free(1, 1).unwrap();
+    let pages = bits(&TABLE, granule);
+    assert!(TABLE.split(granule, pages) && TABLE.split(granule, pages), "a split one is split");
+    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None);
+    TABLE.free_pages(granule, pages, 7, 2);
+    assert_eq!(TABLE.claim_pages(0..1, 2, map_chunk), Some((granule, 7)));
+    assert!(!TABLE.split(granule + 1, pages), "a free granule is nobody's to split");
+}
+
+#[test]
+fn a_disowned_granule_gives_its_spare_pages_only() {
+    static TABLE: Table = Table::new();
+    let granule = TABLE.claim_free(1, 1).unwrap();
+    let pages = bits(&TABLE, granule);
+    TABLE.own(granule, pages, State::Huge);
+    bits::set(&pages.spare, 300, PAGES - 300);
+    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None, "a hugetlb page gives no pages");
+    assert_eq!(TABLE.hold(granule..granule + 1, State::Huge), 1);
+    TABLE.disown(granule, pages);
+    assert!(bits::is_empty(&pages.spare));
+    assert_eq!(TABLE.claim_pages(0..1, PAGES - 300, map_chunk), Some((granule, 300)));
+    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None);
+}
+
+const THREADS: u16 = 4;
+const STEPS: usize = 30_000;
+/// More granules than the threads ever claim at a time.
+const WATCHED: usize = 256;
+
+/// Who has each page: the checker of the threads below.
+static OWNERS: [AtomicU16; WATCHED * PAGES] = [const { AtomicU16::new(0) }; WATCHED * PAGES];
+static SHARED: Table = Table::new();
+
+/// What a thread has.
+#[derive(Clone, Copy)]
+struct Piece {
+    granule: usize,
+    first: usize,
+    pages: usize,
+}
+
+impl Piece {
+    fn whole(granule: usize) -> Self {
+        Self { granule, first: 0, pages: PAGES }
+    }
+
+    /// Notes the owner of every page; each has to pass from nobody to somebody and back.
+    fn pass(self, from: u16, to: u16) {
+        let start = self.granule * PAGES + self.first;
+        for (page, owner) in OWNERS[start..start + self.pages].iter().enumerate() {
+            let before = owner.swap(to, SeqCst);
+            assert_eq!(before, from, "page {page} of granule {} from {from} to {to}", self.granule);
+        }
+    }
+}
+
+struct Thread {
+    id: u16,
+    random: u64,
+    pieces: Vec<Piece>,
+}
+
+impl Thread {
+    fn below(&mut self, bound: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random as usize % bound
+    }
+
+    fn take(&mut self, piece: Piece) {
+        piece.pass(0, self.id);
+        self.pieces.push(piece);
+    }
+
+    fn claim(&mut self) {
+        match self.below(4) {
+            0 => {
+                let (count, align) = (1 + self.below(4), 1 << self.below(3));
+                let first = SHARED.claim_free(count, align).unwrap();
+                assert!(first.is_multiple_of(align));
+                (first..first + count).for_each(|granule| self.take(Piece::whole(granule)));
+            }
+            1 => {
+                let (granule, pages) = (SHARED.claim_free(1, 1).unwrap(), 1 + self.below(PAGES));
+                self.take(Piece { granule, first: 0, pages });
+                SHARED.open(granule, bits(&SHARED, granule), 0, pages, true);
+            }
+            2 => self.claim_huge(),
+            _ => {
+                let pages = 1 + self.below(64);
+                if let Some((granule, first)) = SHARED.claim_pages(0..SHARED.high(), pages, map_chunk) {
+                    self.take(Piece { granule, first, pages });
+                }
+            }
+        }
+    }
+
+    /// A hugetlb page with a spare end, left again at once.
+    fn claim_huge(&mut self) {
+        let (granule, pages) = (SHARED.claim_free(1, 1).unwrap(), 1 + self.below(PAGES));
+        self.take(Piece { granule, first: 0, pages });
+        let table = bits(&SHARED, granule);
+        SHARED.own(granule, table, State::Huge);
+        bits::set(&table.spare, pages, PAGES - pages);
+        assert_eq!(SHARED.hold(granule..granule + 1, State::Huge), 1);
+        SHARED.disown(granule, table);
+    }
+
+    fn free(&mut self) {
+        let index = self.below(self.pieces.len());
+        let piece = self.pieces.swap_remove(index);
+        piece.pass(self.id, 0);
+        let whole = SHARED.state(piece.granule) == State::Whole;
+        if whole && self.below(2) == 0 {
+            return SHARED.free(piece.granule);
+        }
+        let table = bits(&SHARED, piece.granule);
+        assert!(SHARED.split(piece.granule, table));
+        let empty = SHARED.free_pages(piece.granule, table, piece.first, piece.pages);
+        if empty && SHARED.close(piece.granule, table) {
+            Piece::whole(piece.granule).pass(0, 0);
+            SHARED.free(piece.granule);
+        }
+    }
+
+    fn run(mut self) {
+        for _ in 0..STEPS {
+            if self.pieces.len() < 12 && self.below(2) == 0 || self.pieces.is_empty() {
+                self.claim();
+            } else {
+                self.free();
+            }
+        }
+        while !self.pieces.is_empty() {
+            self.free();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_ever_given_twice() {
+    std::thread::scope(|scope| {
+        for id in 1..=THREADS {
+            let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(id));
+            scope.spawn(move || Thread { id, random, pieces: Vec::new() }.run());
+        }
+    });
+    assert!(SHARED.high() <= WATCHED);
+    for granule in 0..SHARED.high() {
+        let empty = || bits::is_empty(&bits(&SHARED, granule).used);
+        assert!(SHARED.state(granule) == State::Free || empty(), "granule {granule} is left over");
+    }
+}

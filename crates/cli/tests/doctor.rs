@@ -1,0 +1,38 @@
+//! `fieldstone doctor` as its user sees it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot start the command has failed")]
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fieldstone")).arg("doctor").args(arguments).output().unwrap()
+}
+
+#[test]
+fn text_json_and_exit_code_say_the_same() {
+    let (text, json) = (doctor(&[]), doctor(&["--format", "json"]));
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let words = String::from_utf8(text.stdout).unwrap();
+    let verdicts = value["verdicts"].as_array().unwrap();
+    assert!(verdicts.len() >= 3, "{verdicts:?}");
+    for verdict in verdicts {
+        let (command, why) = (verdict["command"].as_str().unwrap(), verdict["why"].as_str().unwrap());
+        assert!(words.lines().any(|line| line.trim().starts_with(command) && line.contains(why)), "{command}\n{words}");
+    }
+    // A command that has several kinds of pages works if one of them does.
+    let mut works = BTreeMap::<&str, bool>::new();
+    for verdict in verdicts {
+        let command = verdict["command"].as_str().unwrap().split(" --pages").next().unwrap();
+        *works.entry(command).or_default() |= verdict["level"] != "unavailable";
+    }
+    let code = i32::from(works.values().any(|works| !works));
+    assert_eq!((text.status.code(), json.status.code()), (Some(code), Some(code)));
+    assert!(text.stderr.is_empty() && json.stderr.is_empty());
+}
+
+#[test]
+fn a_format_that_there_is_not_is_refused() {
+    let output = doctor(&["--format", "xml"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+}

@@ -1,0 +1,79 @@
+//! Programs that end badly, or cannot start: each is told plainly, and nothing is left behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::stage::{Stage, workload};
+
+#[test]
+fn a_crash_is_told_with_the_last_words() {
+    let Some(stage) = Stage::new() else { return };
+    let line = format!("echo the last word >&2; exec {} crash 1", workload("odd").display());
+    let said = stage.refused("--runs 1", &["sh", "-c", &line]);
+    assert!(said.contains("signal 11 (SIGSEGV)") && said.contains("its last words:\nthe last word"), "{said}");
+}
+
+#[test]
+fn a_program_that_is_killed_is_told() {
+    let Some(stage) = Stage::new() else { return };
+    let said = stage.refused("--runs 1", &["odd", "kill-self"]);
+    assert!(said.contains("signal 9 (SIGKILL)"), "{said}");
+}
+
+#[test]
+fn a_program_that_hangs_is_stopped_and_told() {
+    let Some(stage) = Stage::new() else { return };
+    for mode in ["hang", "ignore-sigterm"] {
+        let said = stage.refused("--runs 1 --timeout 0.5", &["odd", mode]);
+        assert!(said.contains("stopped after 0.5 s") && said.contains("--timeout"), "{said}");
+    }
+}
+
+#[test]
+fn an_exit_code_is_the_programs_own_affair_but_not_a_new_one() {
+    let Some(stage) = Stage::new() else { return };
+    let profile = stage.measured("--runs 1 --pages thp", &["odd", "exit", "3"], 0);
+    assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 3"));
+    // With a region its descriptor table differs from the baseline's: the agent is among the mappings.
+    let script = "if grep -q region- /proc/self/maps; then exit 9; fi";
+    let profile = stage.measured("--runs 1 --pages thp", &["sh", "-c", script], 1);
+    assert_eq!(profile.samples.iter().map(|sample| sample.outcome.as_str()).collect::<Vec<_>>(), ["exit 0", "exit 9"]);
+    assert_eq!(profile.findings.len(), 1, "{:?}", profile.findings);
+}
+
+#[test]
+fn what_cannot_be_run_is_told_apart() {
+    let Some(stage) = Stage::new() else { return };
+    let said = stage.refused("", &["no-such-program-anywhere"]);
+    assert!(said.contains("there is no program called \"no-such-program-anywhere\""), "{said}");
+    let file = stage.path("set-id");
+    fs::copy(workload("odd"), &file).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
+    let said = stage.refused("", &[file.to_str().unwrap(), "exit", "0"]);
+    assert!(said.contains("set-user-id") && said.contains("run a copy"), "{said}");
+    fs::write(&file, "no program").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let said = stage.refused("", &[file.to_str().unwrap()]);
+    assert!(said.contains("no ELF program"), "{said}");
+}
+
+#[test]
+fn a_path_that_cannot_be_written_costs_no_run() {
+    let Some(stage) = Stage::new() else { return };
+    let touched = stage.path("touched");
+    for option in ["--json", "--html"] {
+        let said = stage.refused(
+            &format!("{option} {}", stage.path("no-such-directory/file").display()),
+            &["touch", touched.to_str().unwrap()],
+        );
+        assert!(said.contains("cannot write"), "{said}");
+        assert!(!touched.exists(), "it ran before the path was tried");
+    }
+}
+
+#[test]
+fn a_program_that_becomes_a_daemon_leaves_nothing_behind() {
+    let Some(stage) = Stage::new() else { return };
+    let profile = stage.measured("--runs 1 --pages thp", &["sh", "-c", "setsid -f sleep 1000; exit 0"], 0);
+    assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 0"), "{:?}", profile.samples);
+}

@@ -1,0 +1,73 @@
+//! Ends in the middle: Ctrl-C, and the worst. No child, no reserved huge page, no file.
+
+use std::os::unix::process::CommandExt;
+
+use crate::stage::{SmallPool, Stage, Started, folio_modes, kill, pool, start_until, wait_until};
+
+/// A long profile on hugetlb, in its measured runs, and the size of the pool that was raised for it. None, told as a
+/// skip, where it was not: somebody has given pages back meanwhile that were in use.
+fn in_the_middle(stage: &Stage) -> Option<(Started, u64)> {
+    let before = pool("nr_hugepages").unwrap();
+    let file = stage.path("never.json");
+    let options = format!("--runs 1000 --pages hugetlb --json {}", file.display());
+    let mut command = stage.command(&options, &["gups", "2M"]);
+    let started = start_until(command.process_group(0), "runs, about");
+    stage.wait_for("gups");
+    if pool("nr_hugepages").unwrap() > before {
+        return Some((started, before));
+    }
+    println!("SKIP somebody else uses the hugetlb pool");
+    None
+}
+
+fn check_given_back(stage: &Stage, before: u64) {
+    stage.check_nothing_left();
+    wait_until("the pool to be given back", || pool("nr_hugepages").filter(|&pages| pages <= before));
+    assert!(!stage.path("never.json").exists(), "no file of a profile that was never taken");
+}
+
+#[test]
+fn ctrl_c_gives_everything_back() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(_small) = SmallPool::take() else { return };
+    for (signal, group, code) in [("INT", "", 130), ("INT", "-", 130), ("TERM", "", 143)] {
+        let Some((mut started, before)) = in_the_middle(&stage) else { return };
+        kill(signal, &format!("{group}{}", started.id()));
+        assert_eq!(started.code(), Some(code), "{signal}");
+        check_given_back(&stage, before);
+    }
+}
+
+#[test]
+fn sigkill_gives_everything_back_too() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(_small) = SmallPool::take() else { return };
+    let Some((mut started, before)) = in_the_middle(&stage) else { return };
+    kill("KILL", &started.id().to_string());
+    assert_eq!(started.code(), None);
+    check_given_back(&stage, before);
+}
+
+#[test]
+fn folio_sizes_are_switched_for_the_run_and_given_back() {
+    let Some(stage) = Stage::alone() else { return };
+    let before = folio_modes();
+    let root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if !root || !before.iter().any(|(name, _)| name == "hugepages-64kB") {
+        println!("SKIP folios of 64 KiB cannot be switched on here");
+        return;
+    }
+    let profile = stage.measured("--runs 1 --pages folio-64k", &["gups", "8M"], 0);
+    assert_eq!(folio_modes(), before, "after a good end");
+    let region = profile.footprint("folio-64k").unwrap().region.as_ref().unwrap();
+    let got: u64 = region.pages.iter().filter(|share| share.kind == "folio-64k").map(|share| share.bytes).sum();
+    assert!(got > 4 << 20, "{:?}", region.pages);
+
+    let mut command = stage.command("--runs 1 --pages folio-64k", &["odd", "hold", "16M", "2000"]);
+    let mut started = start_until(&mut command, "warm-up");
+    wait_until("the folio sizes to be switched", || (folio_modes() != before).then_some(()));
+    kill("KILL", &started.id().to_string());
+    assert_eq!(started.code(), None);
+    wait_until("the folio sizes to be given back", || (folio_modes() == before).then_some(()));
+    stage.check_nothing_left();
+}

@@ -1,0 +1,9 @@
+//! `fieldstone profile` as its user sees it: what is printed, what is written, how it ends, and what it leaves behind.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+
+mod ending;
+mod interrupt;
+mod measuring;
+mod server;
+mod stage;

@@ -1,0 +1,107 @@
+//! `--stats`: which pages the memory really got, and what lies elsewhere, and why.
+
+use crate::stage::{Pool, counted, has_transparent, outside, primary, printed, run, said, workload};
+
+fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
+    stats.pages.iter().filter(|share| share.kind == kind).map(|share| share.bytes).sum()
+}
+
+#[test]
+fn transparent_pages_are_really_got() {
+    let Some(gups) = workload("gups") else { return };
+    if !has_transparent() {
+        return;
+    }
+    let stats = primary("--pages thp", &[&gups, "64M"]);
+    assert!(on(&stats, "thp") >= 32 << 20, "{:?}", stats.pages);
+    assert!(stats.served_bytes >= 64 << 20 && stats.mapped_peak_bytes >= 64 << 20, "{stats:?}");
+    assert!(stats.limit > stats.base && stats.base != 0);
+    let inside = stats.private_rw_inside_bytes;
+    assert!(inside > 10 * stats.private_rw_outside_bytes, "{inside} in the region: {stats:?}");
+}
+
+#[test]
+fn small_pages_stay_small() {
+    let Some(gups) = workload("gups") else { return };
+    let stats = primary("--pages 4k", &[&gups, "64M"]);
+    assert_eq!(on(&stats, "thp"), 0, "{:?}", stats.pages);
+    let small: u64 = stats.pages.iter().map(|share| share.bytes).sum();
+    assert!(small >= 64 << 20, "{:?}", stats.pages);
+}
+
+#[test]
+fn a_fork_changes_nothing_about_the_pages() {
+    let Some(gups) = workload("gups") else { return };
+    let script = format!("(exit 0); {gups} 32M; exit 0");
+    let stats = primary("--pages 4k", &["sh", "-c", &script]);
+    assert_eq!(on(&stats, "thp"), 0, "{:?}", stats.pages);
+}
+
+#[test]
+fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
+    let Some(odd) = workload("odd") else { return };
+    let lazy = primary("--reserve 128M", &[&odd, "hold", "1M", "300"]);
+    assert!(lazy.mapped_peak_bytes >= 128 << 20, "{lazy:?}");
+    let resident = |stats: &fieldstone_report::RegionStats| stats.pages.iter().map(|share| share.bytes).sum::<u64>();
+    assert!(resident(&lazy) < 64 << 20, "{lazy:?}");
+    let touched = primary("--reserve 128M --prefault", &[&odd, "hold", "1M", "300"]);
+    assert!(resident(&touched) >= 128 << 20, "{touched:?}");
+}
+
+#[test]
+fn hugetlb_pages_are_really_got() {
+    let Some(gups) = workload("gups") else { return };
+    let Some(_pool) = Pool::of(100) else { return };
+    let stats = primary("--pages hugetlb", &[&gups, "64M"]);
+    assert!(on(&stats, "hugetlb") >= 64 << 20, "{:?}", stats.pages);
+    assert_eq!(stats.fell_back_bytes, 0, "{stats:?}");
+}
+
+#[test]
+fn a_pool_that_is_too_small_is_told() {
+    let Some(gups) = workload("gups") else { return };
+    let Some(_pool) = Pool::of(10) else { return };
+    let stats = primary("--pages hugetlb", &[&gups, "64M"]);
+    assert!(stats.fell_back_bytes >= 64 << 20, "{stats:?}");
+    assert!(outside(&stats, "hugetlb pool empty") >= 64 << 20, "{:?}", stats.outside);
+}
+
+#[test]
+fn what_stays_outside_has_a_reason() {
+    let Some(stress) = workload("mmap-stress") else { return };
+    let stats = primary("", &[&stress, "3", "200", "--threads", "2"]);
+    let low = if cfg!(target_arch = "x86_64") { "low 32-bit" } else { "thread stack" };
+    for reason in ["thread stack", low] {
+        assert!(outside(&stats, reason) > 0, "{reason}: {:?}", stats.outside);
+    }
+}
+
+#[test]
+fn the_table_goes_to_standard_error() {
+    let output = run("--stats -", &["echo", "its own"]);
+    assert_eq!(printed(&output), "its own\n");
+    assert!(said(&output).contains("echo"), "{}", said(&output));
+}
+
+#[test]
+fn the_command_is_told_as_given() {
+    let (_, stats) = counted("--pages 4k", &["sh", "-c", "exit 5"]);
+    assert_eq!((stats.command.join(" ").as_str(), stats.page_kind.as_str()), ("sh -c exit 5", "4k"));
+    assert_eq!(stats.outcome, "exit 5");
+    assert_eq!(stats.schema, fieldstone_report::RunStats::SCHEMA);
+}
+
+#[test]
+fn a_full_disk_costs_the_statistics_not_the_run() {
+    let output = run("--stats /dev/full", &["echo", "ran"]);
+    assert_eq!(printed(&output), "ran\n");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("/dev/full") && said(&output).contains("No space"), "{}", said(&output));
+}
+
+#[test]
+fn a_path_that_cannot_be_written_costs_no_run() {
+    let output = run("--stats /no/such/directory/stats.json", &["echo", "ran"]);
+    assert_eq!((printed(&output).as_str(), output.status.code()), ("", Some(2)));
+    assert!(said(&output).contains("/no/such/directory/stats.json"), "{}", said(&output));
+}

@@ -1,0 +1,66 @@
+//! What cannot have a region is refused, with the reason, before anything runs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::stage::{compiled, run, said};
+
+/// The command ends with 2, prints nothing, and says all of `words`.
+fn refused(program: &str, words: &[&str]) {
+    let output = run("", &[program]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{program}: {said}");
+    assert!(output.stdout.is_empty());
+    assert!(words.iter().all(|word| said.contains(word)), "{program}: {said:?} lacks one of {words:?}");
+    assert!(said.starts_with("fieldstone: ") && said.lines().count() == 1, "{said:?}");
+}
+
+fn executable(path: &Path, contents: &[u8], mode: u32) -> String {
+    fs::write(path, contents).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_not_there_or_no_program() {
+    let room = tempfile::tempdir().unwrap();
+    refused("no-such-program-anywhere", &["no-such-program-anywhere", "not in the path"]);
+    refused("/no/such/program", &["/no/such/program"]);
+    refused(room.path().to_str().unwrap(), &["directory"]);
+    refused(&executable(&room.path().join("plain"), b"#!/bin/sh\n", 0o644), &["not executable"]);
+    refused(&executable(&room.path().join("text"), b"some text\n", 0o755), &["no ELF program and no script"]);
+    let script = executable(&room.path().join("script"), b"#!/no/such/interpreter -x\n", 0o755);
+    refused(&script, &["/no/such/interpreter"]);
+}
+
+#[test]
+fn a_set_user_id_copy() {
+    let room = tempfile::tempdir().unwrap();
+    let file = executable(&room.path().join("set-id"), &fs::read("/bin/true").unwrap(), 0o4755);
+    refused(&file, &["set-user-id", "copy"]);
+}
+
+#[test]
+fn a_static_program() {
+    let Some((_room, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };
+    refused(&program, &["statically linked"]);
+}
+
+#[test]
+fn a_program_of_32_bits_or_another_machine() {
+    let room = tempfile::tempdir().unwrap();
+    let mut header = fs::read("/bin/true").unwrap();
+    header[18] = 8;
+    refused(&executable(&room.path().join("mips"), &header, 0o755), &["another processor"]);
+    header[4] = 1;
+    refused(&executable(&room.path().join("narrow"), &header, 0o755), &["32-bit"]);
+}
+
+#[test]
+fn a_run_that_mends_nothing() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_fieldstone")).args(["run", "--", "true"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("--region"), "{}", said(&output));
+}
