@@ -80,7 +80,7 @@ pub(crate) fn judge(limit: Limit, estimate: Option<Estimate>) -> Verdict {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:36} ", self.name)?;
+        write!(f, "{:42} ", self.name)?;
         match &self.estimate {
             Some(found) => {
                 write!(f, "{:6.3}  {:.3} to {:.3} ({} pairs)", found.median, found.low, found.high, found.n)?

@@ -9,6 +9,8 @@ use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
 use fieldstone_supervise::Program;
 use fieldstone_supervise::launch::{Treatment, Wiring, launch};
 
+use fieldstone_sys::warm::warm;
+
 use crate::cell::{Verdict, judge};
 use crate::goals::Limit;
 
@@ -46,14 +48,15 @@ impl Times {
 }
 
 /// Runs rounds until the first contender's ratio to the best other one stands on one side of `limit`, or `most` time
-/// has passed. One round before is not counted.
-pub(crate) fn hold(contenders: &[Contender], limit: Limit, most: Duration) -> anyhow::Result<Times> {
+/// has passed. One round before is not counted. `memory_bytes` are touched before each run, since a hypervisor takes
+/// back what is free, and huge pages first.
+pub(crate) fn hold(contenders: &[Contender], memory_bytes: u64, limit: Limit, most: Duration) -> anyhow::Result<Times> {
     let mut times = Times {
         names: contenders.iter().map(|contender| contender.name).collect(),
         seconds: vec![Vec::new(); contenders.len()],
     };
     for contender in contenders {
-        time(contender)?;
+        time(contender, memory_bytes)?;
     }
     let since = Instant::now();
     for round in 0.. {
@@ -62,7 +65,7 @@ pub(crate) fn hold(contenders: &[Contender], limit: Limit, most: Duration) -> an
             order.reverse();
         }
         for index in order {
-            let seconds = time(&contenders[index])?;
+            let seconds = time(&contenders[index], memory_bytes)?;
             times.seconds[index].push(seconds);
         }
         let enough = round + 1 >= FEWEST_FOR_INTERVAL && (round + 1) % 2 == 0;
@@ -74,7 +77,8 @@ pub(crate) fn hold(contenders: &[Contender], limit: Limit, most: Duration) -> an
     Ok(times)
 }
 
-fn time(contender: &Contender) -> anyhow::Result<f64> {
+fn time(contender: &Contender, memory_bytes: u64) -> anyhow::Result<f64> {
+    warm(memory_bytes);
     let seconds = if contender.small_pages { time_small(contender)? } else { time_plain(contender)? };
     Ok(seconds)
 }

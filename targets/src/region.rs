@@ -21,27 +21,26 @@ const SECTION: &str = "region";
 const MIMALLOC: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libmimalloc.so.2", "/usr/lib/aarch64-linux-gnu/libmimalloc.so.2"];
 
-/// A workload with the hugetlb memory that it needs, in bytes.
+/// A workload with the memory that it needs, in bytes.
 struct Workload {
     name: &'static str,
     arguments: &'static [&'static str],
-    pool_bytes: u64,
+    memory_bytes: u64,
 }
 
 /// Big enough that pages matter.
 const BIG: [Workload; 4] = [
-    // An eighth of HPCC's updates: the table's first touch must not be what is measured.
-    Workload { name: "gups", arguments: &["2G", "134217728"], pool_bytes: 5 << 29 },
-    Workload { name: "rbtree", arguments: &["3000000"], pool_bytes: 1 << 30 },
-    Workload { name: "chase", arguments: &["1G"], pool_bytes: 3 << 29 },
-    Workload { name: "bfs", arguments: &["19"], pool_bytes: 3 << 29 },
+    Workload { name: "gups", arguments: &["2G"], memory_bytes: 5 << 29 },
+    Workload { name: "rbtree", arguments: &["3000000"], memory_bytes: 1 << 30 },
+    Workload { name: "chase", arguments: &["1G"], memory_bytes: 3 << 29 },
+    Workload { name: "bfs", arguments: &["19"], memory_bytes: 3 << 29 },
 ];
 
 /// CPU-bound or small: huge pages cannot help them.
 const SMALL: [Workload; 3] = [
-    Workload { name: "spin", arguments: &["400000000"], pool_bytes: 0 },
-    Workload { name: "game", arguments: &["64K", "6x4"], pool_bytes: 0 },
-    Workload { name: "blackscholes", arguments: &["10000", "2000"], pool_bytes: 0 },
+    Workload { name: "spin", arguments: &["400000000"], memory_bytes: 0 },
+    Workload { name: "game", arguments: &["64K", "6x4"], memory_bytes: 0 },
+    Workload { name: "blackscholes", arguments: &["10000", "2000"], memory_bytes: 0 },
 ];
 
 /// Measures the section's cells.
@@ -50,7 +49,9 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
     let place = Place { directory, restorer: Restorer::start()?, limit };
     for (goal, workload) in [("gups_2g_vs_4k", &BIG[0]), ("map_vs_4k", &BIG[1])] {
         if goal.contains(only) {
-            show(place.against_small_pages(goals.get(SECTION, goal)?, workload)?);
+            for kind in ["thp", "hugetlb"] {
+                show(place.against_small_pages(goals.get(SECTION, goal)?, workload, kind)?);
+            }
         }
     }
     if "vs_best_of_peers".contains(only) {
@@ -73,17 +74,22 @@ struct Place {
 }
 
 impl Place {
-    fn against_small_pages(&self, goal: Goal, workload: &Workload) -> anyhow::Result<Cell> {
+    fn against_small_pages(&self, goal: Goal, workload: &Workload, kind: &'static str) -> anyhow::Result<Cell> {
+        let bytes = if kind == "hugetlb" { workload.memory_bytes } else { 0 };
+        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, bytes) {
+            Ok(held) => held,
+            Err(error) => return Ok(Cell::skipped(goal, &error.to_string())),
+        };
         let small = Contender { small_pages: true, ..self.plain("4k", workload) };
-        self.contest(goal, workload, &[self.region(workload, "thp"), small])
+        self.contest(goal, workload, kind, &[self.region(workload, kind), small])
     }
 
     fn without_gain(&self, goal: Goal, workload: &Workload) -> anyhow::Result<Cell> {
-        self.contest(goal, workload, &[self.region(workload, "thp"), self.plain("plain", workload)])
+        self.contest(goal, workload, "thp", &[self.region(workload, "thp"), self.plain("plain", workload)])
     }
 
     fn against_peers(&self, goal: Goal, workload: &Workload) -> anyhow::Result<Cell> {
-        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, workload.pool_bytes) {
+        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, workload.memory_bytes) {
             Ok(held) => held,
             Err(error) => return Ok(Cell::skipped(goal, &error.to_string())),
         };
@@ -99,20 +105,20 @@ impl Place {
             }
             None => eprintln!("SKIP mimalloc is not installed (apt-get install libmimalloc2.0)"),
         }
-        self.contest(goal, workload, &contenders)
+        self.contest(goal, workload, "hugetlb", &contenders)
     }
 
-    fn contest(&self, goal: Goal, workload: &Workload, contenders: &[Contender]) -> anyhow::Result<Cell> {
+    fn contest(&self, goal: Goal, workload: &Workload, kind: &str, contenders: &[Contender]) -> anyhow::Result<Cell> {
         if !self.directory.join(workload.name).exists() {
             return Ok(Cell::skipped(
                 goal,
                 &format!("{} is not built (make build; rbtree needs a C++ compiler)", workload.name),
             ));
         }
-        let times = hold(contenders, goal.limit, self.limit)?;
+        let times = hold(contenders, workload.memory_bytes, goal.limit, self.limit)?;
         let best = times.best_peer();
         let note = format!("against {}", times.names[best]);
-        let mut cell = Cell::measured(goal, workload.name, times.ratio_to(best), &note);
+        let mut cell = Cell::measured(goal, &format!("{} on {kind}", workload.name), times.ratio_to(best), &note);
         cell.samples = times.names.iter().map(|&name| name.to_owned()).zip(times.seconds).collect();
         Ok(cell)
     }

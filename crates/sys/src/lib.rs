@@ -7,6 +7,7 @@
 //! | [`pagemap`] | the frames under them: folio sizes, contiguity |
 //! | [`huge_pages`] | hugetlb pools and transparent modes |
 //! | [`knob`] | turns a kernel knob and gives it back, come what may |
+//! | [`warm`] | memory that a hypervisor has taken back |
 //! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
 //! | [`doctor`] | all of that, and a verdict for each command |
 //!
@@ -27,5 +28,6 @@ pub mod perf;
 pub mod process;
 pub mod smaps;
 pub mod userfault;
+pub mod warm;
 
 pub use error::{Error, Result};

@@ -14,7 +14,7 @@ use crate::calls::munmap;
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge;
 use crate::pieces::move_all;
-use crate::place::{READ_WRITE, give_back, populate, settle};
+use crate::place::{READ_WRITE, give_back, populate_huge, settle};
 use crate::raw;
 use crate::state::{TABLE, address_of, base, count, count_served, kind, limit, reserve};
 use crate::table::{GRANULE, PAGE, State};
@@ -91,7 +91,7 @@ fn back(first: usize, granules: usize) -> bool {
     }
     if first > 0 && kind() == PageKind::Hugetlb2m {
         if map_huge(address, bytes) && huge::own(first, granules, State::Huge) {
-            populate(address, bytes, READ_WRITE);
+            populate_huge(address, bytes);
             return true;
         }
         count(Outside::PoolEmpty, bytes);

@@ -14,7 +14,7 @@ use fieldstone_wire::Outside;
 
 use crate::bits::{self, PAGES};
 use crate::demote::make_ordinary;
-use crate::place::{READ_WRITE, give_back, granules, map_free, own_tail, part, populate, settle};
+use crate::place::{READ_WRITE, give_back, granules, map_free, own_tail, part, populate_huge, settle};
 use crate::raw::{self, Raw};
 use crate::state::{TABLE, address_of, count, map_chunk, reserve};
 use crate::table::{GIANT, GRANULE, PAGE, State};
@@ -105,7 +105,7 @@ pub(crate) fn map(bytes: usize, flags: i32, state: State) -> Option<Raw> {
     if huge_tail {
         spare_tail(first + huge - 1, tail);
     }
-    populate(address, bytes, READ_WRITE);
+    populate_huge(address, huge * GRANULE);
     Some(address.cast_signed())
 }
 
@@ -121,7 +121,6 @@ fn take_reserved(first: usize, granules: usize, bytes: usize) -> Option<Raw> {
     if tail > 0 {
         spare_tail(first + granules - 1, tail);
     }
-    populate(address_of(first), granules * GRANULE, READ_WRITE);
     Some(address_of(first).cast_signed())
 }
 

@@ -71,12 +71,29 @@ pub(crate) fn settle(address: usize, bytes: usize, prot: i32) {
     populate(address, bytes, prot);
 }
 
-/// Touches the pages of a mapping now, with `--prefault`.
+/// Touches the pages of a mapping now, with `--prefault`. Not where that takes more than half of the memory that is
+/// free: the kernel would kill for pages that the program may never use.
 pub(crate) fn populate(address: usize, bytes: usize, prot: i32) {
-    if prefault() && prot == READ_WRITE {
-        // SAFETY: populating keeps contents; a failure leaves the pages to be touched at use.
-        unsafe { raw::madvise(address, bytes, libc::MADV_POPULATE_WRITE) };
+    if prefault() && prot == READ_WRITE && (bytes <= GRANULE || bytes < free_bytes() / 2) {
+        touch(address, bytes);
     }
+}
+
+/// Touches hugetlb pages now, with `--prefault`: the pool has set them aside when they were mapped.
+pub(crate) fn populate_huge(address: usize, bytes: usize) {
+    if prefault() {
+        touch(address, bytes);
+    }
+}
+
+fn touch(address: usize, bytes: usize) {
+    // SAFETY: populating keeps contents; a failure leaves the pages to be touched at use.
+    unsafe { raw::madvise(address, bytes, libc::MADV_POPULATE_WRITE) };
+}
+
+fn free_bytes() -> usize {
+    let info = raw::sysinfo();
+    (info.freeram as usize).saturating_mul(info.mem_unit as usize)
 }
 
 fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
@@ -87,7 +104,6 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
         && let Some(first) = TABLE.claim_from(State::Reserved, reserve(), count)
     {
         own_tail(first + whole, tail, true);
-        populate(address_of(first), bytes, prot);
         return address_of(first).cast_signed();
     }
     // libc trims the reservations of its arenas to an address aligned to 64 MiB: aligned ones need no trimming.
@@ -98,7 +114,9 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
         match map_free(address_of(first), rounded, bytes, prot, flags) {
             Ok(mapped) => {
                 own_tail(first + whole, tail, mapped > bytes);
-                settle(address_of(first), mapped, prot);
+                // What is sparse by intention is not touched ahead.
+                let sparse = flags & libc::MAP_NORESERVE != 0;
+                settle(address_of(first), mapped, if sparse { libc::PROT_NONE } else { prot });
                 return address_of(first).cast_signed();
             }
             // Something that we did not map lies there: these addresses stay claimed, the next are tried.

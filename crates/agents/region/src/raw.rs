@@ -123,6 +123,16 @@ pub(crate) fn close(fd: i32) {
     unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// `sysinfo(2)`.
+pub(crate) fn sysinfo() -> libc::sysinfo {
+    let mut info = core::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills the record; zeroed is a valid one.
+    unsafe {
+        syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
+        info.assume_init()
+    }
+}
+
 /// Gives up the processor for a moment.
 pub(crate) fn yield_now() {
     // SAFETY: takes nothing, changes nothing.

@@ -274,7 +274,7 @@ fn map_extra(first: usize, granules: usize) -> bool {
     // SAFETY: NOREPLACE never takes the place of a mapping.
     let result = unsafe { raw::map_anonymous(address_of(first), granules * GRANULE, READ_WRITE, flags) };
     if !raw::failed(result) && huge::own(first, granules, State::Huge) {
-        place::populate(address_of(first), granules * GRANULE, READ_WRITE);
+        place::populate_huge(address_of(first), granules * GRANULE);
         return true;
     }
     place::give_back(first, granules);

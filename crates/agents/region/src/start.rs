@@ -226,12 +226,7 @@ fn is_free(base: usize) -> bool {
 }
 
 fn memory_bytes() -> usize {
-    let mut info = core::mem::MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the kernel fills the record; zeroed is a valid one.
-    let info = unsafe {
-        raw::syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
-        info.assume_init()
-    };
+    let info = raw::sysinfo();
     (info.totalram as usize).saturating_mul(info.mem_unit as usize)
 }
 
@@ -261,7 +256,7 @@ fn map_reserve(address: usize, bytes: usize, idle: State) -> bool {
     if hugetlb == 0 {
         place::settle(address, bytes, place::READ_WRITE);
     } else {
-        place::populate(address, bytes, place::READ_WRITE);
+        place::populate_huge(address, bytes);
     }
     true
 }

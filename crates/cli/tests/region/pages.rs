@@ -69,10 +69,13 @@ fn a_pool_that_is_too_small_is_told() {
 #[test]
 fn what_stays_outside_has_a_reason() {
     let Some(stress) = workload("mmap-stress") else { return };
-    let stats = primary("", &[&stress, "3", "200", "--threads", "2"]);
+    let (output, stats) = counted("", &[&stress, "3", "200", "--threads", "2"]);
+    assert!(output.status.success(), "{}", said(&output));
     let low = if cfg!(target_arch = "x86_64") { "low 32-bit" } else { "thread stack" };
     for reason in ["thread stack", low] {
-        assert!(outside(&stats, reason) > 0, "{reason}: {:?}", stats.outside);
+        // In whichever process: a child that it forks may be the largest.
+        let told = stats.processes.iter().any(|process| outside(&process.region, reason) > 0);
+        assert!(told, "{reason}: {stats:?}");
     }
 }
 

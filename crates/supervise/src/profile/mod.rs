@@ -7,6 +7,9 @@
 //! ...
 //! ```
 //!
+//! In a virtual machine as much memory as the program needs is touched before each run (see
+//! [`fieldstone_sys::warm`]): else the host's paging would be measured, on one side more than on the other.
+//!
 //! The baseline is the program as it is, without the agent, on base pages only: the same allocator, and what the agent
 //! costs counts against the others.
 
@@ -23,6 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use fieldstone_report::{Footprint, Kind, Profile, Program as ReportProgram, Sample};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
+use fieldstone_sys::warm::warm;
 use fieldstone_wire::PageKind;
 
 use crate::agent::AgentFile;
@@ -68,6 +72,7 @@ struct Taking<'a> {
     interrupt: &'a Interrupt,
     primary: String,
     peak_bytes: u64,
+    virtual_machine: bool,
     warnings: Vec<String>,
 }
 
@@ -86,7 +91,16 @@ pub fn profile(
     interrupt.spare(restorer.pid());
     let taken_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let warnings = surroundings::warnings();
-    let mut taking = Taking { plan, agent, restorer, interrupt, primary: String::new(), peak_bytes: 0, warnings };
+    let mut taking = Taking {
+        plan,
+        agent,
+        restorer,
+        interrupt,
+        primary: String::new(),
+        peak_bytes: 0,
+        virtual_machine: machine::machine().virtual_machine,
+        warnings,
+    };
     let mut candidates = Vec::new();
     for &kind in &plan.kinds {
         tell(Event::WarmUp(kind));
@@ -120,7 +134,11 @@ impl Taking<'_> {
                 self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));
                 candidate._held = held;
             }
-            Err(error @ (Error::PageKind { .. } | Error::Linux(_))) => {
+            Err(Error::PageKind { why, .. }) => {
+                candidate.unavailable = Some(why);
+                return Ok(candidate);
+            }
+            Err(error @ Error::Linux(_)) => {
                 candidate.unavailable = Some(error.to_string());
                 return Ok(candidate);
             }
@@ -191,6 +209,9 @@ impl Taking<'_> {
     fn run(&self, kind: PageKind, watch: bool) -> Result<(Once, Watched)> {
         let _folios = if kind == PageKind::Folio64k { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
         self.interrupt.check()?;
+        if self.virtual_machine {
+            warm(self.peak_bytes + self.peak_bytes / 8);
+        }
         let treatment = match kind {
             PageKind::Small4k => Treatment::SmallPages,
             _ => {
