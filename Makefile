@@ -23,7 +23,7 @@ fish = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fieldstone.fish
 workloads = gups scan chase bfs blackscholes game spin
 
 .DEFAULT_GOAL := build
-.PHONY: build packages demo test install uninstall targets fmt clean help
+.PHONY: test-programs build packages demo test install uninstall targets fmt clean help
 
 build: $(RELEASE)/rbtree ## builds all in release mode (the default)
 	$(CARGO) build --release
@@ -67,6 +67,9 @@ uninstall: ## removes what install put there
 
 targets: packages build ## measures every cell of goals.toml against the peers
 	$(RELEASE)/fieldstone-targets
+
+test-programs: build ## runs the test suites of Python and Redis under `run --region`, against what they give without it
+	.ci/test-programs
 
 targets-%: packages build ## measures one section, for example make targets-region
 	$(RELEASE)/fieldstone-targets $*

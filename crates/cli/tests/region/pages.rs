@@ -8,11 +8,11 @@ fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
 
 #[test]
 fn transparent_pages_are_really_got() {
-    let Some(gups) = workload("gups") else { return };
+    let Some(odd) = workload("odd") else { return };
     if !has_transparent() {
         return;
     }
-    let stats = primary("--pages thp", &[&gups, "64M"]);
+    let stats = primary("--pages thp", &[&odd, "hold", "64M", "1000"]);
     assert!(on(&stats, "thp") >= 32 << 20, "{:?}", stats.pages);
     assert!(stats.served_bytes >= 64 << 20 && stats.mapped_peak_bytes >= 64 << 20, "{stats:?}");
     assert!(stats.limit > stats.base && stats.base != 0);
@@ -22,11 +22,12 @@ fn transparent_pages_are_really_got() {
 
 #[test]
 fn small_pages_stay_small() {
-    let Some(gups) = workload("gups") else { return };
-    let stats = primary("--pages 4k", &[&gups, "64M"]);
+    let Some(odd) = workload("odd") else { return };
+    let stats = primary("--pages 4k", &[&odd, "hold", "64M", "1000"]);
     assert_eq!(on(&stats, "thp"), 0, "{:?}", stats.pages);
     let small: u64 = stats.pages.iter().map(|share| share.bytes).sum();
-    assert!(small >= 64 << 20, "{:?}", stats.pages);
+    // The kernel's tables are read when memory has grown by half: the last reading may lack a third.
+    assert!(small >= 40 << 20, "{:?}", stats.pages);
 }
 
 #[test]
@@ -50,10 +51,10 @@ fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
 
 #[test]
 fn hugetlb_pages_are_really_got() {
-    let Some(gups) = workload("gups") else { return };
+    let Some(odd) = workload("odd") else { return };
     let Some(_pool) = Pool::of(100) else { return };
-    let stats = primary("--pages hugetlb", &[&gups, "64M"]);
-    assert!(on(&stats, "hugetlb") >= 64 << 20, "{:?}", stats.pages);
+    let stats = primary("--pages hugetlb", &[&odd, "hold", "64M", "1000"]);
+    assert!(on(&stats, "hugetlb") >= 40 << 20, "{:?}", stats.pages);
     assert_eq!(stats.fell_back_bytes, 0, "{stats:?}");
 }
 
