@@ -10,6 +10,7 @@ use clap::Args;
 use fieldstone_report::RunStats;
 use fieldstone_supervise::run::{Finished, run as run_program};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
+use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::PageKind;
 
 use crate::size;
@@ -42,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -78,11 +79,27 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     // Opened before the program starts: a path that cannot be written must not cost a run.
     let output = arguments.stats.as_deref().filter(|path| *path != Path::new("-"));
     let file = output.map(create).transpose()?;
+    warn_of_empty_pool(arguments);
     let finished = run_program(&program, &options, &place_agent()?, arguments.stats.is_some())?;
     if let Some(stats) = &finished.stats {
         write_stats(stats, file)?;
     }
     end_alike(&finished)
+}
+
+/// One line before the program starts: it will run, but not as asked.
+fn warn_of_empty_pool(arguments: &Arguments) {
+    let kind = arguments.pages;
+    let pooled = matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g);
+    let free = pool(kind.page_bytes()).map_or(0, |pool| pool.available());
+    if pooled && free == 0 && arguments.reserve == 0 {
+        let knob = pool_pages_path(kind.page_bytes());
+        eprintln!(
+            "fieldstone: the pool of {kind} pages is empty: the program runs on transparent pages; \
+             `echo N | sudo tee {}` fills it, `--reserve SIZE` does so for the run",
+            knob.display()
+        );
+    }
 }
 
 fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {

@@ -69,12 +69,14 @@ fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<P
     }
     let text = |error: std::io::Error| error.to_string();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(text)?;
-    let owner = fs::metadata(directory).map_err(text)?.uid();
-    if owner != rustix::process::getuid().as_raw() && owner != 0 {
-        return Err("it belongs to another user, who could replace what is loaded".to_owned());
+    let found = fs::symlink_metadata(directory).map_err(text)?;
+    if !found.is_dir() || !is_ours_alone(&found) {
+        return Err("it is a link, or others could replace what is loaded from it".to_owned());
     }
-    if !fs::read(&path).is_ok_and(|there| there == bytes) {
+    if !is_trusted(&path, bytes) {
+        // A name that nobody else can have taken: the directory is ours alone.
         let partial = directory.join(format!("{name}.{}", std::process::id()));
+        let _ = fs::remove_file(&partial);
         let written = write_whole(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
         if written.is_err() {
             let _ = fs::remove_file(&partial);
@@ -83,6 +85,16 @@ fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<P
     }
     check_executable(&path).map_err(|error| format!("nothing can be executed from there ({error})"))?;
     Ok(path)
+}
+
+/// Whether nobody but this user and root can write to it.
+fn is_ours_alone(found: &fs::Metadata) -> bool {
+    (found.uid() == rustix::process::getuid().as_raw() || found.uid() == 0) && found.mode() & 0o022 == 0
+}
+
+fn is_trusted(path: &Path, bytes: &[u8]) -> bool {
+    let whose = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && is_ours_alone(&found));
+    whose && fs::read(path).is_ok_and(|there| there == bytes)
 }
 
 /// Maps the file as the loader will.
@@ -98,7 +110,7 @@ fn check_executable(path: &Path) -> std::io::Result<()> {
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(path)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -134,7 +146,7 @@ mod tests {
             let mut command = std::process::Command::new(program);
             command.args(arguments).arg(directory.path()).output().is_ok_and(|output| output.status.success())
         };
-        if !run("mount", &["-t", "tmpfs", "-o", "noexec", "none"]) {
+        if !run("mount", &["-t", "tmpfs", "-o", "noexec,mode=755", "none"]) {
             println!("SKIP no tmpfs can be mounted here");
             return;
         }
@@ -142,6 +154,26 @@ mod tests {
         assert!(run("umount", &[]));
         assert!(placed.unwrap_err().contains("nothing can be executed"));
         place_in(directory.path(), "region.so", b"agent").expect("below the mount things can be executed");
+    }
+
+    #[test]
+    fn what_others_could_replace_is_not_used() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let directory = tempfile::tempdir().unwrap();
+        let open = directory.path().join("open");
+        fs::create_dir(&open).unwrap();
+        for mode in [0o777, 0o1777, 0o775] {
+            fs::set_permissions(&open, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(place_in(&open, "a.so", b"agent").is_err(), "{mode:o}");
+        }
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        let link = directory.path().join("link");
+        symlink(&open, &link).unwrap();
+        assert!(place_in(&link, "a.so", b"agent").is_err(), "a link can be turned");
+        fs::write(open.join("elsewhere"), b"agent").unwrap();
+        symlink(open.join("elsewhere"), open.join("a.so")).unwrap();
+        let path = place_in(&open, "a.so", b"agent").unwrap();
+        assert!(fs::symlink_metadata(path).unwrap().is_file(), "a link in the file's place is replaced");
     }
 
     #[test]

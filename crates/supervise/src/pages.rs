@@ -83,13 +83,14 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
     let mut held = Held::default();
     let mut why = "no more memory was contiguous enough; try soon after boot".to_owned();
     if wanted > pool.available() {
-        match restorer.raise_pool(page, wanted - pool.available()) {
+        // Surplus pages are somebody's already, and a raised pool takes them over before it gets new ones.
+        match restorer.raise_pool(page, wanted - pool.available() + pool.surplus) {
             Ok(raised) => held.pool = Some(raised),
             Err(error) if pool.available() == 0 => return Err(error.into()),
             Err(error) => why = error.to_string(),
         }
     }
-    let got = pool.available() + held.pool.as_ref().map_or(0, RaisedPool::pages);
+    let got = huge_pages::pool(page).map_or(0, |pool| pool.available());
     if wanted > 0 && got == 0 {
         return Err(refused(kind, "no memory is contiguous enough for one; try soon after boot"));
     }

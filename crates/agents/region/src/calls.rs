@@ -69,7 +69,9 @@ enum Fate {
 impl Request {
     fn is_private_anonymous(&self) -> bool {
         let kind = libc::MAP_SHARED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        self.flags & kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS && self.bytes > 0
+        self.flags & kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
+            && self.bytes > 0
+            && self.offset.is_multiple_of(PAGE)
     }
 
     fn fate(&self) -> Fate {

@@ -11,7 +11,8 @@
 //! 4. the userfaultfd is closed: the writers go on, on the copy
 //! ```
 //!
-//! Without userfaultfd none of this is safe, and [`allowed`] keeps hugetlb from being used at all.
+//! Without userfaultfd none of this is safe, and [`allowed`] keeps hugetlb from being used at all. Writers that reach
+//! the pages past the page tables would be lost: see [`crate::pinned`], which keeps such a program's pages in place.
 
 #![allow(unsafe_code, reason = "copies and replaces the program's pages, and speaks to userfaultfd")]
 
@@ -21,6 +22,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::huge::{at_rest, hold_all};
+use crate::pinned;
 use crate::place::{granules, settle};
 use crate::raw;
 use crate::state::{TABLE, address_of, count, map_chunk, may_have_hugetlb, no_hugetlb_left, reserve, set_kind};
@@ -132,7 +134,7 @@ fn demote(range: Range<usize>, reason: Outside) -> bool {
         };
         // Zero: another thread was faster, and the next look shows what it made of the granule.
         if held > 0 {
-            if userfault.is_none() {
+            if userfault.is_none() && !pinned::possible() {
                 userfault = Userfault::open();
             }
             let moved = userfault.as_ref().is_some_and(|fault| replace(fault, next, held));

@@ -31,7 +31,7 @@ const PRELOAD_BYTES: usize = 4096;
 pub(crate) unsafe fn execveat(directory: c_int, path: *const c_char, argv: Vector, envp: Vector, flags: c_int) -> Raw {
     // SAFETY: the caller's word.
     let count = unsafe { length(envp) };
-    if inherited().is_none() || !carries(directory, path, 0) {
+    if !can_follow() || !carries(directory, path, flags, 0) {
         if let Some(slot) = slot() {
             slot.exec_untouched.fetch_add(1, Relaxed);
         }
@@ -124,16 +124,27 @@ fn merge(ours: &CStr, theirs: &[u8], merged: &mut [u8; PRELOAD_BYTES]) -> bool {
     true
 }
 
+/// Whether a program could load the agent and open the session, as the user that it is and below the root that it has.
+fn can_follow() -> bool {
+    let Some(ours) = inherited() else { return false };
+    let value = |entry: &'static CStr, name: &CStr| &entry.to_bytes_with_nul()[name.to_bytes().len() + 1..];
+    // As the real user without capabilities, which is what exec leaves of a program that gave up root.
+    let may = |path: &[u8], mode: c_int| {
+        let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, mode as usize, 0, 0, 0];
+        // SAFETY: the end of a C string is one.
+        !raw::failed(unsafe { raw::syscall(libc::SYS_faccessat, arguments) })
+    };
+    may(value(ours.preload, PRELOAD), libc::R_OK) && may(value(ours.session, SESSION_VARIABLE), libc::R_OK | libc::W_OK)
+}
+
 /// Whether the file can carry the agent.
-fn carries(directory: c_int, path: *const c_char, depth: u32) -> bool {
+fn carries(directory: c_int, path: *const c_char, call_flags: c_int, depth: u32) -> bool {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: the path is the program's own argument or a C string of ours.
-    let empty = path.is_null() || unsafe { *path == 0 };
-    if empty {
+    if call_flags & libc::AT_EMPTY_PATH != 0 {
         return carries_open(directory, depth);
     }
     let arguments = [directory as usize, path as usize, flags as usize, 0, 0, 0];
-    // SAFETY: as above.
+    // SAFETY: the kernel reads the path, and says EFAULT where there is none.
     let fd = unsafe { raw::syscall(libc::SYS_openat, arguments) };
     if raw::failed(fd) {
         return false;
@@ -151,18 +162,14 @@ fn carries_open(fd: c_int, depth: u32) -> bool {
     }
     if head.starts_with(b"#!") {
         return depth < 4
-            && interpreter(&mut head).is_some_and(|path| carries(libc::AT_FDCWD, path.as_ptr(), depth + 1));
+            && interpreter(&mut head).is_some_and(|path| carries(libc::AT_FDCWD, path.as_ptr(), 0, depth + 1));
     }
     head.starts_with(b"\x7fELF\x02") && same_loader(fd, &head)
 }
 
 fn is_set_id(fd: c_int) -> bool {
-    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the kernel fills the record.
-    let result = unsafe { raw::syscall(libc::SYS_fstat, [fd as usize, status.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-    // SAFETY: zeroed is a valid record, and so is what the kernel wrote.
-    let mode = unsafe { status.assume_init() }.st_mode;
-    raw::failed(result) || mode & (libc::S_ISUID | libc::S_ISGID) != 0
+    let mode = raw::status(fd).st_mode;
+    mode == 0 || mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
 /// The interpreter that a script's first line names.
@@ -248,8 +255,8 @@ mod tests {
         assert!(!carries_open(running.as_raw_fd(), 0), "another loader");
         crate::start::remember_loader();
         assert!(carries_open(running.as_raw_fd(), 0));
-        assert!(carries(libc::AT_FDCWD, c"/proc/self/exe".as_ptr(), 0));
-        assert!(!carries(libc::AT_FDCWD, c"/proc/self/maps".as_ptr(), 0), "no program");
-        assert!(!carries(libc::AT_FDCWD, c"/no/such/file".as_ptr(), 0));
+        assert!(carries(libc::AT_FDCWD, c"/proc/self/exe".as_ptr(), 0, 0));
+        assert!(!carries(libc::AT_FDCWD, c"/proc/self/maps".as_ptr(), 0, 0), "no program");
+        assert!(!carries(libc::AT_FDCWD, c"/no/such/file".as_ptr(), 0, 0));
     }
 }

@@ -111,19 +111,21 @@ fn back(first: usize, granules: usize) -> bool {
     true
 }
 
-/// Moves granules of the reserve here, with the pages that they have. Their old addresses are not used again.
+/// Takes granules of the reserve for the heap; their old addresses are not used again. Transparent pages move here with
+/// what they have. Hugetlb pages do not: the kernel loses the reservations of the pages left behind, for good. They go
+/// back to the pool, from which the heap takes as many a moment later.
 fn take_reserve(first: usize, granules: usize) -> bool {
     let hugetlb = kind() == PageKind::Hugetlb2m;
     let from = if hugetlb { State::ReservedHuge } else { State::Reserved };
     let Some(taken) = TABLE.claim_from(from, reserve(), granules) else { return false };
     let (old, bytes) = (address_of(taken), granules * GRANULE);
-    let moved = move_all(old, bytes, address_of(first), 0, false);
+    let moved = !hugetlb && move_all(old, bytes, address_of(first), 0, false);
     if !moved {
         // SAFETY: the reserve belongs to nobody.
         unsafe { raw::munmap(old, bytes) };
     }
     give_back(taken, granules);
-    moved && (!hugetlb || huge::own(first, granules, State::Huge))
+    moved
 }
 
 fn map_huge(address: usize, bytes: usize) -> bool {

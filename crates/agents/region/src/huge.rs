@@ -198,26 +198,16 @@ fn keeps_some(granule: usize, address: usize, bytes: usize) -> bool {
     })
 }
 
-/// `MADV_DONTNEED` on the part of a range that lies in `granule`: a whole hugetlb page of 2 MiB is given back, a part
-/// of one is cleared.
+/// `MADV_DONTNEED` on the part of a range that lies in `granule`. A hugetlb page is cleared and stays: what is given back
+/// of a pool that was lowered meanwhile (a surplus page) does not come back, and the next touch would be a SIGBUS.
 pub(crate) fn drop_contents(granule: usize, address: usize, bytes: usize) -> Raw {
     let (first, count) = part(granule, address, bytes);
     let (start, bytes) = (address_of(granule) + first * PAGE, count * PAGE);
-    let state = at_rest(granule);
-    let range = granule..granule + 1;
-    let whole = state == State::Huge && count == PAGES && hold_all(&range, state);
-    let mut result = -(libc::EINVAL as Raw);
-    if whole || !state.is_hugetlb() {
-        // SAFETY: the program gave the contents up.
-        result = unsafe { raw::madvise(start, bytes, libc::MADV_DONTNEED) };
-    }
-    if whole {
-        TABLE.let_go(range, state);
-    }
-    if raw::failed(result) && state.is_hugetlb() {
+    if at_rest(granule).is_hugetlb() {
         // SAFETY: hugetlb pages of ours are always readable and writable: protecting them makes them ordinary.
         unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, bytes) };
         return 0;
     }
-    result
+    // SAFETY: the program gave the contents up.
+    unsafe { raw::madvise(start, bytes, libc::MADV_DONTNEED) }
 }

@@ -21,7 +21,7 @@
 //! | `calls`, `remap`, `pieces`, `heap` | what each call means |
 //! | `place`, `table`, `bits` | who has which address |
 //! | `huge` | pages that the kernel takes as a whole only |
-//! | `demote`, `userfault` | off them, under the program's feet |
+//! | `demote`, `userfault`, `pinned` | off them, under the program's feet |
 //! | `state`, `raw` | what all share |
 //!
 //! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
@@ -49,6 +49,7 @@ mod heap;
 mod huge;
 mod patch;
 mod pieces;
+mod pinned;
 mod place;
 mod raw;
 mod remap;

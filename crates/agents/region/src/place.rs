@@ -86,7 +86,9 @@ pub(crate) fn populate_huge(address: usize, bytes: usize) {
     }
 }
 
-fn touch(address: usize, bytes: usize) {
+/// Touches pages now. Hugetlb pages have to be before they move: the kernel loses the reservations of untouched ones for
+/// good when a part of their mapping moves, and the pool is the poorer by them until the next boot.
+pub(crate) fn touch(address: usize, bytes: usize) {
     // SAFETY: populating keeps contents; a failure leaves the pages to be touched at use.
     unsafe { raw::madvise(address, bytes, libc::MADV_POPULATE_WRITE) };
 }

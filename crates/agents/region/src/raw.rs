@@ -117,6 +117,22 @@ pub(crate) fn pread(fd: i32, buffer: &mut [u8], offset: usize) -> Raw {
     unsafe { syscall(libc::SYS_pread64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), offset, 0, 0]) }
 }
 
+/// The status of an open file; all zeroes where there is none.
+pub(crate) fn status(fd: i32) -> libc::stat {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills the record, or leaves the zeroes, which are a valid one.
+    unsafe {
+        syscall(libc::SYS_fstat, [fd as usize, status.as_mut_ptr() as usize, 0, 0, 0, 0]);
+        status.assume_init()
+    }
+}
+
+/// The length of a regular file; zero for anything else.
+pub(crate) fn file_bytes(fd: i32) -> usize {
+    let status = status(fd);
+    if status.st_mode & libc::S_IFMT == libc::S_IFREG { status.st_size as usize } else { 0 }
+}
+
 /// Closes a descriptor of the agent's own.
 pub(crate) fn close(fd: i32) {
     // SAFETY: only descriptors that the agent opened come here.

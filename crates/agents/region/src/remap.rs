@@ -13,7 +13,7 @@ use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, touches};
+use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, reserve, touches};
 use crate::table::{GRANULE, PAGE, State};
 
 /// A call of `mremap`, as the program made it.
@@ -250,7 +250,8 @@ fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
     if extra == 0 || TABLE.claim_at(State::Free, old.end, extra).is_ok() {
         return (extra == 0 || map_extra(old.end, extra)).then_some(old.start);
     }
-    if call.flags & libc::MREMAP_MAYMOVE == 0 {
+    // A part of the reserve shares its reservations with the rest of it, and must not move: see `place::touch`.
+    if call.flags & libc::MREMAP_MAYMOVE == 0 || reserve().contains(&old.start) {
         return None;
     }
     let first = TABLE.claim_free(wanted, 1)?;
@@ -259,6 +260,7 @@ fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
         place::give_back(first, old.len());
         return None;
     }
+    place::touch(call.old, old.len() * GRANULE);
     if huge::own(first, old.len(), State::Huge) && move_all(call.old, old.len() * GRANULE, address_of(first), 0, false)
     {
         return Some(first);

@@ -78,8 +78,13 @@ fn introduce(slot: &ProcessSlot, phase: Phase) {
 
 fn open_session(path: &CStr) -> Option<&'static Session> {
     // SAFETY: a C string.
-    let fd = unsafe { raw::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    let fd = unsafe { raw::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) };
     if raw::failed(fd) {
+        return None;
+    }
+    // The path may lead elsewhere by now: a number of a process that ended can belong to another.
+    if raw::file_bytes(fd as c_int) < size_of::<Session>() {
+        raw::close(fd as c_int);
         return None;
     }
     // SAFETY: no address is named, so nothing that exists is touched.
@@ -88,7 +93,7 @@ fn open_session(path: &CStr) -> Option<&'static Session> {
     if raw::failed(mapped) {
         return None;
     }
-    // SAFETY: mapped for the life of the process; the supervisor sized the file before it told its path, and all that
+    // SAFETY: mapped for the life of the process; the file is long enough, and all that
     // changes in a session is atomic.
     let session = unsafe { &*core::ptr::with_exposed_provenance::<Session>(mapped.cast_unsigned()) };
     session.check().ok().map(|()| session)

@@ -17,15 +17,15 @@ const WRITE_PROTECT: u64 = 1;
 pub(crate) struct Userfault(i32);
 
 impl Userfault {
-    /// Opens one, privileged if possible; `None` where the kernel or a sandbox forbids it.
+    /// Opens one that makes the kernel's own writers wait too (a `read` into a page that is being moved); `None` where
+    /// this user may not, or a sandbox forbids it. One for user mode alone would fail such calls, and is no use.
     pub(crate) fn open() -> Option<Self> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-        let user_only = uapi::UFFD_USER_MODE_ONLY as usize;
-        let fd = [flags, flags | user_only].into_iter().find_map(|flags| {
-            // SAFETY: opens a descriptor, nothing else.
-            let fd = unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };
-            (!raw::failed(fd)).then_some(fd)
-        })?;
+        // SAFETY: opens a descriptor, nothing else.
+        let fd = unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) };
+        if raw::failed(fd) {
+            return None;
+        }
         let this = Self(raise(fd as i32));
         let mut api = uapi::uffdio_api {
             api: u64::from(uapi::UFFD_API),

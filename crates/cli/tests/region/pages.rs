@@ -1,6 +1,6 @@
 //! `--stats`: which pages the memory really got, and what lies elsewhere, and why.
 
-use crate::stage::{Pool, counted, has_transparent, outside, primary, printed, run, said, workload};
+use crate::stage::{Pool, counted, has_transparent, outside, primary, printed, reserved_pages, run, said, workload};
 
 fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
     stats.pages.iter().filter(|share| share.kind == kind).map(|share| share.bytes).sum()
@@ -108,4 +108,17 @@ fn a_path_that_cannot_be_written_costs_no_run() {
     let output = run("--stats /no/such/directory/stats.json", &["echo", "ran"]);
     assert_eq!((printed(&output).as_str(), output.status.code()), ("", Some(2)));
     assert!(said(&output).contains("/no/such/directory/stats.json"), "{}", said(&output));
+}
+
+#[test]
+fn no_page_of_the_pool_stays_promised() {
+    let (Some(odd), Some(stress)) = (workload("odd"), workload("mmap-stress")) else { return };
+    let Some(_pool) = Pool::of(200) else { return };
+    let before = reserved_pages();
+    // The heap and mappings from a reserve that is mostly untouched, mappings that move, a death in the middle.
+    primary("--pages hugetlb --reserve 64M", &[&odd, "threads", "200"]);
+    primary("--pages hugetlb --reserve 64M", &[&odd, "hold", "16M", "10"]);
+    primary("--pages hugetlb --reserve 64M", &[&stress, "3", "150", "--skip", "fork"]);
+    assert!(!run("--pages hugetlb --reserve 64M", &[&odd, "kill-self"]).status.success());
+    assert_eq!(reserved_pages(), before, "the kernel's count of promised pages");
 }

@@ -130,8 +130,9 @@ impl Pool {
             println!("SKIP no hugetlb pool");
             return None;
         };
-        let this = Self { before: pages, _alone: alone };
-        let wanted = pages - there + free;
+        let (promised, surplus) = (reserved_pages(), pool("surplus_hugepages").unwrap_or(0));
+        let this = Self { before: pages - surplus, _alone: alone };
+        let wanted = pages - there + promised + free;
         if set_pool(wanted).is_err() {
             println!("SKIP not root: the hugetlb pool cannot be changed");
             return None;
@@ -142,6 +143,11 @@ impl Pool {
         }
         Some(this)
     }
+}
+
+/// Pages of the pool that are promised to somebody.
+pub(crate) fn reserved_pages() -> u64 {
+    pool("resv_hugepages").unwrap_or(0)
 }
 
 impl Drop for Pool {
