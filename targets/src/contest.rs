@@ -70,7 +70,8 @@ pub(crate) fn hold(contenders: &[Contender], memory_bytes: u64, limit: Limit, mo
         }
         let enough = round + 1 >= FEWEST_FOR_INTERVAL && (round + 1) % 2 == 0;
         let stands = enough && judge(limit, times.ratio_to(times.best_peer())) != Verdict::Undecided;
-        if stands || since.elapsed() > most {
+        // Without an interval there is no verdict: six rounds are run, however long they take.
+        if stands || enough && since.elapsed() > most {
             break;
         }
     }

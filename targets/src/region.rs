@@ -39,8 +39,8 @@ const BIG: [Workload; 4] = [
 /// CPU-bound or small: huge pages cannot help them.
 const SMALL: [Workload; 3] = [
     Workload { name: "spin", arguments: &["400000000"], memory_bytes: 0 },
-    Workload { name: "game", arguments: &["64K", "6x4"], memory_bytes: 0 },
-    Workload { name: "blackscholes", arguments: &["10000", "2000"], memory_bytes: 0 },
+    Workload { name: "game", arguments: &["64K", "7x4"], memory_bytes: 0 },
+    Workload { name: "blackscholes", arguments: &["10000", "6000"], memory_bytes: 0 },
 ];
 
 /// Measures the section's cells.

@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 
 const PLAIN: &str = "Without the agent: PR_SET_THP_DISABLE and GLIBC_TUNABLES=glibc.malloc.hugetlb=1 are all there is";
 
+/// As much of a file as is read to judge it: linkers put the program headers and the loader's name at the start.
+const HEAD_BYTES: u64 = 64 << 10;
+
 /// A program to run: its file and its arguments.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -111,7 +114,7 @@ fn check_file(file: &Path, depth: u32) -> Result<()> {
         };
     }
     let mut bytes = Vec::new();
-    let read = reader.read_to_end(&mut bytes);
+    let read = reader.take(HEAD_BYTES).read_to_end(&mut bytes);
     read.map_err(|source| Error::Start { path: file.to_owned(), source })?;
     match examine(&bytes) {
         Ok(()) => Ok(()),
