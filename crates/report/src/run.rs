@@ -79,7 +79,7 @@ pub struct RegionStats {
     pub pages: Vec<PageShare>,
     /// Where `pages` was read, such as `smaps` or `pagemap+kpageflags`.
     pub pages_source: String,
-    /// Private read-write anonymous memory inside the region.
+    /// Private read-write anonymous memory that was resident inside the region, when most was.
     pub private_rw_inside_bytes: u64,
     /// The same, outside of it (stacks, the program's own data segment, what was refused).
     pub private_rw_outside_bytes: u64,

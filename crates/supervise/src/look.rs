@@ -21,7 +21,9 @@ pub(crate) struct Look {
     /// The sums; its time is not set.
     pub(crate) point: FootprintPoint,
     pub(crate) permissions: Vec<PermissionShare>,
-    /// Private anonymous read-write memory in the region, and elsewhere: mapped bytes.
+    /// Bytes of the region that are mapped, touched or not.
+    pub(crate) mapped_bytes: u64,
+    /// Private anonymous read-write memory that is resident in the region, and elsewhere.
     pub(crate) inside_bytes: u64,
     pub(crate) outside_bytes: u64,
     /// Ranges of the region that hold something.
@@ -58,7 +60,8 @@ impl Look {
                 continue;
             }
             let inside = region.contains(&mapping.start);
-            *(if inside { &mut look.inside_bytes } else { &mut look.outside_bytes }) += mapping.bytes();
+            *(if inside { &mut look.inside_bytes } else { &mut look.outside_bytes }) += resident;
+            look.mapped_bytes += if inside { mapping.bytes() } else { 0 };
             if inside && resident > 0 {
                 look.resident.push(mapping.range());
                 count_pages(&mut pages, mapping, resident);
@@ -174,7 +177,7 @@ KernelPageSize: 4 kB
         );
         let parts = point.small_bytes + point.folio_bytes + point.huge_2m_bytes + point.huge_1g_bytes;
         assert_eq!(point.resident_bytes, parts);
-        assert_eq!((look.inside_bytes, look.outside_bytes), (12 * MIB, MIB));
+        assert_eq!((look.mapped_bytes, look.inside_bytes, look.outside_bytes), (12 * MIB, 10 * MIB, MIB >> 1));
         let permissions: Vec<_> =
             look.permissions.iter().map(|share| (share.permission.as_str(), share.bytes)).collect();
         assert_eq!(permissions, [("---", 4096), ("r-x", MIB), ("rw-", 13 * MIB)]);

@@ -32,7 +32,6 @@ pub struct Finished {
 /// # Errors
 /// The program cannot carry the agent, cannot be started, or the page kind is not to be had.
 pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats: bool) -> Result<Finished> {
-    program.check_carries_agent()?;
     let _held = hold_pages(options)?;
     let forward = Forward::prepare()?;
     let treatment = Treatment::Region(options.clone(), agent.clone(), stats);

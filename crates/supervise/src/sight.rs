@@ -72,11 +72,11 @@ impl Sight {
     /// may be the ones to report.
     pub(crate) fn note(&mut self, pid: u32, now: Look, last: bool) {
         let Some(seen) = self.processes.get_mut(&pid) else { return };
-        seen.mapped_peak_bytes = seen.mapped_peak_bytes.max(now.inside_bytes);
+        seen.mapped_peak_bytes = seen.mapped_peak_bytes.max(now.mapped_bytes);
         seen.points.push(now.point);
         thin(&mut seen.points);
         let began = Instant::now();
-        if now.inside_bytes > 0 && seen.reading.is_due(now.point.resident_bytes, last, began) {
+        if now.mapped_bytes > 0 && seen.reading.is_due(now.point.resident_bytes, last, began) {
             seen.reading.pages = now.pages(pid);
             seen.reading.at_bytes = now.point.resident_bytes;
             seen.reading.done = Some((began, began.elapsed()));

@@ -2,7 +2,8 @@
 
 use std::os::unix::process::CommandExt;
 
-use crate::stage::{SmallPool, Stage, Started, folio_modes, kill, pool, start_until, wait_until};
+use crate::common::{Pool, kill, pool, wait_until};
+use crate::stage::{Stage, Started, folio_modes, start_until};
 
 /// A long profile on hugetlb, in its measured runs, and the size of the pool that was raised for it. None, told as a
 /// skip, where it was not: somebody has given pages back meanwhile that were in use.
@@ -29,7 +30,7 @@ fn check_given_back(stage: &Stage, before: u64) {
 #[test]
 fn ctrl_c_gives_everything_back() {
     let Some(stage) = Stage::new() else { return };
-    let Some(_small) = SmallPool::take() else { return };
+    let Some(_pool) = Pool::of(0) else { return };
     for (signal, group, code) in [("INT", "", 130), ("INT", "-", 130), ("TERM", "", 143)] {
         let Some((mut started, before)) = in_the_middle(&stage) else { return };
         kill(signal, &format!("{group}{}", started.id()));
@@ -41,7 +42,7 @@ fn ctrl_c_gives_everything_back() {
 #[test]
 fn sigkill_gives_everything_back_too() {
     let Some(stage) = Stage::new() else { return };
-    let Some(_small) = SmallPool::take() else { return };
+    let Some(_pool) = Pool::of(0) else { return };
     let Some((mut started, before)) = in_the_middle(&stage) else { return };
     kill("KILL", &started.id().to_string());
     assert_eq!(started.code(), None);

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use fieldstone_report::Metric;
 
-use crate::stage::{Stage, kill, start_until};
+use crate::common::kill;
+use crate::stage::{Stage, start_until};
 
 /// A Redis to be started on a port of its own.
 pub(crate) struct Redis {

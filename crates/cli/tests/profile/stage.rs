@@ -7,15 +7,12 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use assert_cmd::assert::OutputAssertExt;
 use fieldstone_report::{Profile, Saved};
 use tempfile::TempDir;
 
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(30);
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+use crate::common::{lock_file, wait_until};
 
 /// A command with a room of its own.
 pub(crate) struct Stage {
@@ -110,12 +107,6 @@ impl Stage {
     }
 }
 
-/// A file that all tests of this machine lock. Another user may have made it; who may only read it can lock it too.
-fn lock_file(name: &str) -> File {
-    let path = std::env::temp_dir().join(name);
-    File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap()
-}
-
 /// The file of a bundled workload.
 pub(crate) fn workload(name: &str) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fieldstone")).with_file_name(name)
@@ -125,17 +116,6 @@ pub(crate) fn load(file: &Path) -> Profile {
     match Saved::load(file) {
         Ok(Saved::Profile(profile)) => *profile,
         other => panic!("{other:?}"),
-    }
-}
-
-pub(crate) fn wait_until<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
-    let since = Instant::now();
-    loop {
-        if let Some(it) = happens() {
-            return it;
-        }
-        assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -172,46 +152,6 @@ impl Drop for Started {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Sends a signal to a process, or with a minus before its number to its group.
-pub(crate) fn kill(signal: &str, target: &str) {
-    Command::new("kill").args([&format!("-{signal}"), "--", target]).assert().success();
-}
-
-/// The pool of 2 MiB pages, ours alone and nearly empty, so that a profile on hugetlb has to raise it.
-pub(crate) struct SmallPool {
-    taken: u64,
-    _alone: File,
-}
-
-impl SmallPool {
-    /// `None`, told as a skip, where this user cannot.
-    pub(crate) fn take() -> Option<Self> {
-        let alone = lock_file("fieldstone-hugetlb.lock");
-        alone.lock().unwrap();
-        let (Some(pages), Some(free)) = (pool("nr_hugepages"), pool("free_hugepages")) else {
-            println!("SKIP no hugetlb pool");
-            return None;
-        };
-        if fs::write(format!("{POOL}/nr_hugepages"), (pages - free).to_string()).is_err() {
-            println!("SKIP not root: the hugetlb pool cannot be changed");
-            return None;
-        }
-        Some(Self { taken: free, _alone: alone })
-    }
-}
-
-impl Drop for SmallPool {
-    fn drop(&mut self) {
-        let now = pool("nr_hugepages").unwrap_or(0);
-        let _ = fs::write(format!("{POOL}/nr_hugepages"), (now + self.taken).to_string());
-    }
-}
-
-/// A number of the pool.
-pub(crate) fn pool(name: &str) -> Option<u64> {
-    fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
 }
 
 /// Which folio sizes are given to which memory, by the names of their directories.

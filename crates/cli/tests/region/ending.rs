@@ -3,7 +3,8 @@
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 
-use crate::stage::{child, counted, is_running, kill, region, run, wait_until, workload};
+use crate::common::{kill, wait_until};
+use crate::stage::{child, counted, is_running, region, run, workload};
 
 const SIGINT: i32 = 2;
 const SIGABRT: i32 = 6;

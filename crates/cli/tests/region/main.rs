@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod ending;
 mod following;
 mod pages;

@@ -1,6 +1,7 @@
 //! `--stats`: which pages the memory really got, and what lies elsewhere, and why.
 
-use crate::stage::{Pool, counted, has_transparent, outside, primary, printed, reserved_pages, run, said, workload};
+use crate::common::{Pool, reserved_pages};
+use crate::stage::{counted, has_transparent, outside, primary, printed, run, said, workload};
 
 fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
     stats.pages.iter().filter(|share| share.kind == kind).map(|share| share.bytes).sum()

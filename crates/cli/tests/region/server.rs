@@ -5,7 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::stage::{Pool, kill, region, wait_until};
+use crate::common::{Pool, kill, wait_until};
+use crate::stage::region;
 
 /// A redis-server in a region, killed if the test fails.
 struct Server {

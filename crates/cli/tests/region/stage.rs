@@ -1,16 +1,11 @@
-//! What the tests stand on: the command, the programs it is given, and the hugetlb pool for one test at a time.
+//! What the tests stand on: the command, the programs it is given.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use fieldstone_report::{ProcessStats, RegionStats, RunStats};
 use tempfile::TempDir;
-
-/// Longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(30);
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// `fieldstone run --region`, with options split at spaces. No agent of ours is hidden in the environment that it gets.
 pub(crate) fn region(options: &str, program: &[&str]) -> Command {
@@ -85,17 +80,6 @@ pub(crate) fn compiled(source: &str, options: &[&str]) -> Option<(TempDir, Strin
     }
 }
 
-pub(crate) fn wait_until<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
-    let since = Instant::now();
-    loop {
-        if let Some(it) = happens() {
-            return it;
-        }
-        assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// The processes below `pid`, by name.
 pub(crate) fn child(pid: u32, name: &str) -> Option<u32> {
     let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
@@ -106,62 +90,6 @@ pub(crate) fn child(pid: u32, name: &str) -> Option<u32> {
 pub(crate) fn is_running(pid: u32) -> bool {
     let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
-}
-
-/// Sends a signal to a process, or with a minus before its number to its group.
-pub(crate) fn kill(signal: &str, target: &str) {
-    let status = Command::new("kill").args([&format!("-{signal}"), "--", target]).status().unwrap();
-    assert!(status.success(), "kill -{signal} {target}");
-}
-
-/// The pool of 2 MiB pages, for one test at a time, with so many free pages; given back when it is dropped.
-pub(crate) struct Pool {
-    before: u64,
-    _alone: File,
-}
-
-impl Pool {
-    /// `None`, told as a skip, where this user cannot or the memory is not there.
-    pub(crate) fn of(free: u64) -> Option<Self> {
-        let path = std::env::temp_dir().join("fieldstone-hugetlb.lock");
-        let alone = File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap();
-        alone.lock().unwrap();
-        let (Some(pages), Some(there)) = (pool("nr_hugepages"), pool("free_hugepages")) else {
-            println!("SKIP no hugetlb pool");
-            return None;
-        };
-        let (promised, surplus) = (reserved_pages(), pool("surplus_hugepages").unwrap_or(0));
-        let this = Self { before: pages - surplus, _alone: alone };
-        let wanted = pages - there + promised + free;
-        if set_pool(wanted).is_err() {
-            println!("SKIP not root: the hugetlb pool cannot be changed");
-            return None;
-        }
-        if pool("nr_hugepages") != Some(wanted) {
-            println!("SKIP not enough memory for a hugetlb pool of {free} pages");
-            return None;
-        }
-        Some(this)
-    }
-}
-
-/// Pages of the pool that are promised to somebody.
-pub(crate) fn reserved_pages() -> u64 {
-    pool("resv_hugepages").unwrap_or(0)
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let _ = set_pool(self.before);
-    }
-}
-
-fn set_pool(pages: u64) -> std::io::Result<()> {
-    fs::write(format!("{POOL}/nr_hugepages"), pages.to_string())
-}
-
-fn pool(file: &str) -> Option<u64> {
-    fs::read_to_string(PathBuf::from(POOL).join(file)).ok()?.trim().parse().ok()
 }
 
 /// Whether memory that asks for it gets transparent huge pages.

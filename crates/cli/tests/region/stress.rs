@@ -1,6 +1,7 @@
 //! The oracle: every call that changes memory means the same in a region, on every kind of page.
 
-use crate::stage::{Pool, run, said, workload};
+use crate::common::Pool;
+use crate::stage::{run, said, workload};
 
 fn passes(options: &str, seeds: std::ops::Range<u32>, steps: u32, threads: u32) {
     let Some(stress) = workload("mmap-stress") else { return };

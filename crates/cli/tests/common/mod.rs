@@ -1,0 +1,82 @@
+//! What all tests of the command share: patience, signals, locks between them, and the hugetlb pool for one at a time.
+
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+pub(crate) fn wait_until<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(it) = happens() {
+            return it;
+        }
+        assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sends a signal to a process, or with a minus before its number to its group.
+pub(crate) fn kill(signal: &str, target: &str) {
+    let status = Command::new("kill").args([&format!("-{signal}"), "--", target]).status().unwrap();
+    assert!(status.success(), "kill -{signal} {target}");
+}
+
+/// A file that all tests of this machine lock. Another user may have made it; who may only read it can lock it too.
+pub(crate) fn lock_file(name: &str) -> File {
+    let path = std::env::temp_dir().join(name);
+    File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap()
+}
+
+/// The pool of 2 MiB pages, for one test at a time, with so many free pages; given back when it is dropped.
+pub(crate) struct Pool {
+    before: u64,
+    _alone: File,
+}
+
+impl Pool {
+    /// `None`, told as a skip, where this user cannot or the memory is not there.
+    pub(crate) fn of(free: u64) -> Option<Self> {
+        let alone = lock_file("fieldstone-hugetlb.lock");
+        alone.lock().unwrap();
+        let (Some(pages), Some(there)) = (pool("nr_hugepages"), pool("free_hugepages")) else {
+            println!("SKIP no hugetlb pool");
+            return None;
+        };
+        let (promised, surplus) = (reserved_pages(), pool("surplus_hugepages").unwrap_or(0));
+        let this = Self { before: pages - surplus, _alone: alone };
+        let wanted = pages - there + promised + free;
+        if set_pool(wanted).is_err() {
+            println!("SKIP not root: the hugetlb pool cannot be changed");
+            return None;
+        }
+        if pool("nr_hugepages") != Some(wanted) {
+            println!("SKIP not enough memory for a hugetlb pool of {free} pages");
+            return None;
+        }
+        Some(this)
+    }
+}
+
+/// Pages of the pool that are promised to somebody.
+pub(crate) fn reserved_pages() -> u64 {
+    pool("resv_hugepages").unwrap_or(0)
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = set_pool(self.before);
+    }
+}
+
+fn set_pool(pages: u64) -> std::io::Result<()> {
+    fs::write(format!("{POOL}/nr_hugepages"), pages.to_string())
+}
+
+/// A number of the pool.
+pub(crate) fn pool(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
+}
