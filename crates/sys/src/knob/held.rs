@@ -80,26 +80,30 @@ pub(super) fn set(path: &str, note_path: &str, value: &str) -> std::result::Resu
 }
 
 /// Raises the pool in `directory` by up to `pages`. Also returns the pages really added.
+///
+/// Surplus pages are somebody's, and the kernel turns them into set ones first: they are counted in what is asked for, and
+/// become surplus again when the pool is lowered.
 pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result::Result<(Held, u64), Refused> {
     let (mut knob, mut surplus, note_path) = (Path::new(directory)?, Path::new(directory)?, Path::new(note_path)?);
     knob.write_str("/nr_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     surplus.write_str("/surplus_hugepages").map_err(|_| Errno::NAMETOOLONG)?;
     let surplus = openat(CWD, surplus.as_c_str()?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let file = locked(knob.as_c_str()?)?;
-    let before = set_pages(&file, &surplus)?;
+    let (before, total) = (set_pages(&file, &surplus)?, read_number(&file)?);
     let (note, alone) = join(note_path.as_c_str()?)?;
     let left = read_number(&note).ok();
     let change = || {
         if alone {
             write_number(note_path.as_c_str()?, left.map_or(before, |left| left.min(before)))?;
         }
-        write_number(knob.as_c_str()?, before.saturating_add(pages))?;
-        set_pages(&file, &surplus)
+        write_number(knob.as_c_str()?, total.saturating_add(pages))?;
+        Ok((set_pages(&file, &surplus)?, read_number(&file)?))
     };
-    let after = unless_failed(change(), left.is_none(), &note_path)?;
+    let (after, total_after) = unless_failed(change(), left.is_none(), &note_path)?;
     flock(&note, FlockOperation::NonBlockingLockShared)?;
     let added = after.saturating_sub(before);
-    Ok((Held { knob, note_path, note, change: Change::Pages { added, surplus } }, added))
+    let held = Held { knob, note_path, note, change: Change::Pages { added, surplus } };
+    Ok((held, total_after.saturating_sub(total)))
 }
 
 impl Held {
