@@ -40,6 +40,12 @@ impl Cell {
         Self::new(goal, Verdict::Skip, None, why)
     }
 
+    /// A cell for a part of `goal` that is not measured.
+    pub(crate) fn skipped_part(mut goal: Goal, part: &str, why: &str) -> Self {
+        goal.name = format!("{} {part}", goal.name);
+        Self::skipped(goal, why)
+    }
+
     /// A cell for `goal`, measured on `part` of what it covers.
     pub(crate) fn measured(mut goal: Goal, part: &str, estimate: Option<Estimate>, note: &str) -> Self {
         let verdict = judge(goal.limit, estimate);

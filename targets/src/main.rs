@@ -3,16 +3,22 @@
 //! ```text
 //! goals     what goals.toml asks
 //! contest   programs run alternately, pair by pair, until the verdict stands or the time is over
+//! duel      kernels in this process, the same way
 //! cell      a line: name, measured, interval, goal, ok | MISS | UNDECIDED | SKIP reason
+//! reach     what a huge page is worth here
 //! region    the section [region]
+//! arrays    the section [arrays]
 //! ```
 //! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
 
 #![forbid(unsafe_code)]
 
+mod arrays;
 mod cell;
 mod contest;
+mod duel;
 mod goals;
+mod reach;
 mod region;
 
 use std::path::PathBuf;
@@ -65,6 +71,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
         };
         match section.as_str() {
             "region" => region::measure(&goals, limit, &arguments.only, &mut show)?,
+            "arrays" => arrays::measure(&goals, limit, &arguments.only, &mut show)?,
             _ => goals.of(&section).for_each(|goal| show(Cell::skipped(goal, "nothing measures it yet"))),
         }
     }

@@ -8,9 +8,17 @@ use crate::Error;
 /// # Errors
 /// [`Error::Memory`] when malloc gives none.
 pub fn fill<T>(count: usize, value: impl FnMut(usize) -> T) -> Result<Vec<T>, Error> {
+    fill_from(count, (0..count).map(value))
+}
+
+/// A `Vec` of the first `count` elements that `source` gives.
+///
+/// # Errors
+/// As [`fill`].
+pub fn fill_from<T>(count: usize, source: impl Iterator<Item = T>) -> Result<Vec<T>, Error> {
     let mut array = Vec::new();
     array.try_reserve_exact(count).map_err(|_| Error::Memory { bytes: count.saturating_mul(size_of::<T>()) })?;
-    array.extend((0..count).map(value));
+    array.extend(source.take(count));
     Ok(array)
 }
 

@@ -8,11 +8,16 @@
 //! - prints the time of its phases on stderr, a `phase: seconds` line each; `init` is the first touch of its memory;
 //! - ends with 0 when the result is right, 1 when it is wrong, 2 when it could not run (arguments, memory).
 //!
+//! Kernels that others measure too stand here: `blackscholes`, `game`, `gups`.
+//!
 //! `odd` and `mmap-stress` are not measured: they are what the tests of `profile` and `run` let loose on them.
 
+pub mod blackscholes;
 pub mod blocks;
 mod error;
 pub mod fill;
+pub mod game;
+pub mod gups;
 pub mod phase;
 pub mod random;
 pub mod size;

@@ -7,6 +7,7 @@ mod manual;
 mod output;
 mod profile;
 mod report;
+mod reproduce;
 mod run;
 mod size;
 
@@ -44,6 +45,7 @@ enum Command {
     Run(run::Arguments),
     Report(report::Arguments),
     Diff(report::DiffArguments),
+    Reproduce(reproduce::Arguments),
     Man(manual::ManArguments),
     Completions(manual::CompletionArguments),
 }
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => report::diff(&arguments),
+        Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
     };

@@ -5,7 +5,9 @@
 //!     | key of the position    | 0      | bounds |      0 is an empty entry
 //! ```
 
-use fieldstone_workloads::{
+use std::ops::IndexMut;
+
+use crate::{
     Error,
     fill::fill,
     random::{mix, scale},
@@ -13,21 +15,23 @@ use fieldstone_workloads::{
 
 /// What is known of a position's value, which is -1, 0 or 1: both at once is exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// The value is at least this.
-    pub(crate) low: i8,
+    pub low: i8,
     /// The value is at most this.
-    pub(crate) high: i8,
+    pub high: i8,
 }
 
-/// The table. A size of 0 makes one that forgets all.
-pub(crate) struct Table {
-    entries: Vec<u64>,
+/// The table, in an array of words. A size of 0 makes one that forgets all.
+#[derive(Debug)]
+pub struct Table<E = Vec<u64>> {
+    entries: E,
+    len: usize,
 }
 
 impl Bounds {
     /// Nothing is known.
-    pub(crate) const ALL: Self = Self { low: -1, high: 1 };
+    pub const ALL: Self = Self { low: -1, high: 1 };
 
     /// 1 to 15.
     fn code(self) -> u64 {
@@ -41,29 +45,41 @@ impl Bounds {
 }
 
 impl Table {
-    /// A table of at most `bytes`, each page touched.
-    pub(crate) fn new(bytes: usize) -> Result<Self, Error> {
-        Ok(Self { entries: fill(bytes / size_of::<u64>(), |_| 0)? })
+    /// A table of at most `bytes` in a vector, each page touched.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] when malloc gives none.
+    pub fn new(bytes: usize) -> Result<Self, Error> {
+        let len = bytes / size_of::<u64>();
+        Ok(Self::over(fill(len, |_| 0)?, len))
+    }
+}
+
+impl<E: IndexMut<usize, Output = u64>> Table<E> {
+    /// A table in `entries`, which has `len` words, all of them 0.
+    pub const fn over(entries: E, len: usize) -> Self {
+        Self { entries, len }
     }
 
     /// What was last stored for `key`, if it is still there.
-    pub(crate) fn get(&self, key: u64) -> Bounds {
-        match self.entries.get(self.place(key)) {
-            Some(entry) if entry >> 8 == key => Bounds::decode(*entry),
-            _ => Bounds::ALL,
+    pub fn get(&self, key: u64) -> Bounds {
+        if self.len == 0 {
+            return Bounds::ALL;
         }
+        let entry = self.entries[self.place(key)];
+        if entry >> 8 == key { Bounds::decode(entry) } else { Bounds::ALL }
     }
 
     /// Stores `bounds` over whatever was there. `key` is below 2^56.
-    pub(crate) fn put(&mut self, key: u64, bounds: Bounds) {
-        let place = self.place(key);
-        if let Some(entry) = self.entries.get_mut(place) {
-            *entry = key << 8 | bounds.code();
+    pub fn put(&mut self, key: u64, bounds: Bounds) {
+        if self.len > 0 {
+            let place = self.place(key);
+            self.entries[place] = key << 8 | bounds.code();
         }
     }
 
     fn place(&self, key: u64) -> usize {
-        scale(mix(key), self.entries.len())
+        scale(mix(key), self.len)
     }
 }
 

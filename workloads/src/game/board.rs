@@ -12,7 +12,7 @@
 
 /// A position, seen by the player to move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Board<const W: u32, const H: u32> {
+pub struct Board<const W: u32, const H: u32> {
     /// Stones of the player to move.
     mine: u64,
     /// All stones.
@@ -37,43 +37,51 @@ impl<const W: u32, const H: u32> Board<W, H> {
     const CELLS: u64 = Self::BOTTOM * ((1 << H) - 1);
 
     /// The empty board.
-    pub(crate) const fn empty() -> Self {
+    #[must_use]
+    pub const fn empty() -> Self {
         Self { mine: 0, taken: 0 }
     }
 
     /// A number for this position that no other one has, below 2^56.
-    pub(crate) const fn key(self) -> u64 {
+    #[must_use]
+    pub const fn key(self) -> u64 {
         // Per column: the carry of `taken + BOTTOM` marks its height, the bits below say whose the stones are.
         self.taken + Self::BOTTOM + self.mine
     }
 
     /// Whether no cell is free.
-    pub(crate) const fn is_full(self) -> bool {
+    #[must_use]
+    pub const fn is_full(self) -> bool {
         self.taken == Self::CELLS
     }
 
     /// The cells in which a stone can come to lie, one a column that is not full.
-    pub(crate) const fn moves(self) -> u64 {
+    #[must_use]
+    pub const fn moves(self) -> u64 {
         (self.taken + Self::BOTTOM) & Self::CELLS
     }
 
     /// The cells of `column`, counted from 0.
-    pub(crate) const fn column(column: u32) -> u64 {
+    #[must_use]
+    pub const fn column(column: u32) -> u64 {
         ((1 << H) - 1) << (column * Self::COLUMN)
     }
 
     /// The position after a stone in `cell`, one of [`Self::moves`].
-    pub(crate) const fn after(self, cell: u64) -> Self {
+    #[must_use]
+    pub const fn after(self, cell: u64) -> Self {
         Self { mine: self.mine ^ self.taken, taken: self.taken | cell }
     }
 
     /// The free cells that would complete four for the player to move.
-    pub(crate) const fn winning_cells(self) -> u64 {
+    #[must_use]
+    pub const fn winning_cells(self) -> u64 {
         self.completing(self.mine)
     }
 
     /// The free cells that would complete four for the other player.
-    pub(crate) const fn threatened_cells(self) -> u64 {
+    #[must_use]
+    pub const fn threatened_cells(self) -> u64 {
         self.completing(self.mine ^ self.taken)
     }
 
@@ -97,7 +105,7 @@ impl<const W: u32, const H: u32> Board<W, H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_workloads::random::SplitMix64;
+    use crate::random::SplitMix64;
     use std::collections::HashMap;
 
     type Small = Board<5, 4>;

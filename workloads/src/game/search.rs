@@ -3,14 +3,13 @@
 //! Before it looks at moves the search settles what the board shows: a winning cell within reach wins, two threats of the
 //! other lose, one must be answered, and no move may open the cell above it to a threat. Moves are tried from the middle.
 
-use crate::{
-    board::Board,
-    table::{Bounds, Table},
-};
+use std::ops::IndexMut;
+
+use super::{Board, Bounds, Table};
 
 /// The value of a position under best play, for the player to move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The player to move loses.
     Loss,
     /// Nobody gets four.
@@ -19,20 +18,32 @@ pub(crate) enum Outcome {
     Win,
 }
 
-/// A search and what it remembers.
-pub(crate) struct Search<const W: u32, const H: u32> {
-    table: Table,
+/// A key has 56 bits.
+const KEY_MASK: u64 = (1 << 56) - 1;
+
+/// A search of the board of W columns and H rows, and what it remembers.
+#[derive(Debug)]
+pub struct Search<const W: u32, const H: u32, E = Vec<u64>> {
+    table: Table<E>,
+    /// Stands above a position's number in its key, so that a solved game's entries are not the next one's.
+    game: u64,
     positions: u64,
 }
 
-impl<const W: u32, const H: u32> Search<W, H> {
+impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>> Search<W, H, E> {
     /// A search that uses `table`, an empty one.
-    pub(crate) const fn new(table: Table) -> Self {
-        Self { table, positions: 0 }
+    pub const fn new(table: Table<E>) -> Self {
+        Self { table, game: 0, positions: 0 }
+    }
+
+    /// Begins anew, as with an empty table, at no cost: what the last game left is written over in time. After 2^14 games on the
+    /// largest board the first one's entries would come back to life.
+    pub const fn begin(&mut self) {
+        self.game += 1 << (W * (H + 1));
     }
 
     /// Solves the empty board.
-    pub(crate) fn solve(&mut self) -> Outcome {
+    pub fn solve(&mut self) -> Outcome {
         match self.value(Board::empty(), Bounds::ALL) {
             ..0 => Outcome::Loss,
             0 => Outcome::Draw,
@@ -40,8 +51,9 @@ impl<const W: u32, const H: u32> Search<W, H> {
         }
     }
 
-    /// Positions looked at so far.
-    pub(crate) const fn positions(&self) -> u64 {
+    /// Positions looked at so far: the same for tables of the same size.
+    #[must_use]
+    pub const fn positions(&self) -> u64 {
         self.positions
     }
 
@@ -52,7 +64,7 @@ impl<const W: u32, const H: u32> Search<W, H> {
             Ok(moves) => moves,
             Err(value) => return value,
         };
-        let key = board.key();
+        let key = (board.key() | self.game) & KEY_MASK;
         let known = self.table.get(key);
         let window = Bounds { low: window.low.max(known.low), high: window.high.min(known.high) };
         if window.low >= window.high {
@@ -143,6 +155,19 @@ mod tests {
         };
         assert_eq!(value(solved::<4, 3>(1 << 12)), naive(Board::<4, 3>::empty()));
         assert_eq!(value(solved::<5, 2>(1 << 12)), naive(Board::<5, 2>::empty()));
+    }
+
+    #[test]
+    fn a_game_begun_anew_is_searched_anew() {
+        let mut search = Search::<4, 4>::new(Table::new(1 << 12).unwrap());
+        let first = (search.solve(), search.positions());
+        // With its own entries at hand, the root's value is looked up.
+        assert_eq!((search.solve(), search.positions()), (first.0, first.1 + 1));
+        search.begin();
+        let before = search.positions();
+        assert_eq!(search.solve(), first.0);
+        let again = search.positions() - before;
+        assert!(again > first.1 / 2, "{again} positions after {}", first.1);
     }
 
     #[test]

@@ -5,20 +5,15 @@
 //! minimax, and the search must find it. The table's size changes how much is searched twice, never the value: compare times
 //! at the same SIZE only.
 
-mod board;
-mod search;
-mod table;
-
 use clap::{Parser, ValueEnum};
 use fieldstone_workloads::{
     Error,
+    game::{Outcome, Search, Table},
     phase::timed,
     size,
     verdict::{conclude, expect_equal},
 };
-use search::{Outcome, Search};
 use std::process::ExitCode;
-use table::Table;
 
 /// Solves Connect Four.
 #[derive(Parser)]

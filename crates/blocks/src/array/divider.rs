@@ -1,0 +1,63 @@
+//! Which leaf an element lies in: a division by the elements of a leaf, without a division.
+//!
+//! Elements whose size is a power of two fill a block in powers of two: a shift. Others would waste up to half of each block if their
+//! number were rounded down to one; their leaf is found by a multiplication with the reciprocal instead, which takes 3 cycles more.
+
+use core::marker::PhantomData;
+
+/// Divides by the elements of a leaf of `T`.
+pub(super) struct Divider<T> {
+    /// The shift, or the reciprocal `floor((2^64 - 1) / per_leaf)`.
+    by: u64,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Divider<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Divider<T> {}
+
+impl<T> Divider<T> {
+    const SHIFTS: bool = size_of::<T>().is_power_of_two();
+
+    pub(super) fn new(per_leaf: usize) -> Self {
+        let by = if Self::SHIFTS { u64::from(per_leaf.trailing_zeros()) } else { u64::MAX / per_leaf as u64 };
+        Self { by, element: PhantomData }
+    }
+
+    /// The leaf of element `index`, which is below `MOST_ELEMENTS`.
+    #[inline]
+    pub(super) fn leaf_of(self, index: usize) -> usize {
+        if Self::SHIFTS { index >> self.by } else { quotient(index, self.by) }
+    }
+}
+
+/// `index` divided by the number whose reciprocal this is: `floor((2^64 - 1) / number)`.
+///
+/// That is a little less than the true one, and `index + 1` makes up for it: with `index = q * number + r` the product is
+/// `q + (r + 1) / number` less at most `(index + 1) / 2^64`, which is under `1 / number` for every index below `MOST_ELEMENTS`;
+/// so it is at least `q` and less than `q + 1`. It holds for `number = 1` too, whose reciprocal rounded up would not fit.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a quotient is at most the index")]
+fn quotient(index: usize, reciprocal: u64) -> usize {
+    ((u128::from(index as u64 + 1) * u128::from(reciprocal)) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotients_are_exact_at_every_border() {
+        for number in [1_usize, 2, 3, 5, 7, 170, 1365, 2730, 43_690, 699_050] {
+            let by = u64::MAX / number as u64;
+            for leaf in [0, 1, 2, 1000, 123_456, (1 << 42) / number - 1] {
+                let first = leaf * number;
+                assert_eq!([quotient(first, by), quotient(first + number - 1, by)], [leaf; 2], "{leaf} of {number}");
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Chunks of one range of memory that is there already: a static array, or what a machine without an operating system has.
+//!
+//! Free chunks are a list in address order; the link lies in the chunk's own first words, so that nothing else is needed.
+//!
+//! ```text
+//! |skip|  chunk  |  chunk  |  chunk  | rest |
+//!       first ->  next ----------->  none
+//! ```
+
+#![allow(unsafe_code, reason = "keeps its list in the memory that it hands out")]
+
+use core::ptr::NonNull;
+
+use super::{CHUNK_BYTES, Frames, bytes_of};
+use crate::error::{Error, Result};
+use crate::sync::Lock;
+
+/// Chunks of one range.
+#[derive(Debug)]
+pub struct FixedFrames {
+    list: Lock<List>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct List {
+    first: Option<NonNull<Free>>,
+}
+
+#[derive(Debug)]
+struct Free {
+    next: Option<NonNull<Free>>,
+}
+
+// SAFETY: the list is the only way to its chunks, and moves with its lock.
+unsafe impl Send for List {}
+
+impl FixedFrames {
+    /// The whole chunks in `bytes` from `start` on. What lies before the first and after the last of them is not used.
+    ///
+    /// # Safety
+    /// The range is readable, writable, below 2^48 and used by nobody else as long as this value, or what it gave, lives.
+    #[must_use]
+    pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
+        let skip = start.as_ptr().align_offset(CHUNK_BYTES);
+        let chunks = bytes.saturating_sub(skip) / CHUNK_BYTES;
+        let mut list = List { first: None };
+        for chunk in (0..chunks).rev() {
+            // SAFETY: the chunk lies in the range: skip + (chunk + 1) * CHUNK_BYTES is at most `bytes`.
+            unsafe { list.insert(start.add(skip + chunk * CHUNK_BYTES)) };
+        }
+        Self { list: Lock::new(list), bytes: chunks * CHUNK_BYTES }
+    }
+}
+
+impl List {
+    /// Puts a chunk at its place.
+    ///
+    /// # Safety
+    /// It is a chunk of the range, on no list, used by nobody.
+    unsafe fn insert(&mut self, chunk: NonNull<u8>) {
+        let free = chunk.cast::<Free>();
+        let mut link = &mut self.first;
+        while let Some(mut there) = *link {
+            if there > free {
+                break;
+            }
+            // SAFETY: what is on the list is a free chunk whose first words are a link, ours alone under the lock.
+            link = unsafe { &mut there.as_mut().next };
+        }
+        // SAFETY: the chunk is aligned and large enough for a link, and nobody uses it.
+        unsafe { free.write(Free { next: *link }) };
+        *link = Some(free);
+    }
+
+    /// Takes the first `chunks` neighbours out.
+    fn take(&mut self, chunks: usize) -> Option<NonNull<u8>> {
+        let mut link = &mut self.first;
+        while let Some(first) = *link {
+            let (mut last, mut count) = (first, 1);
+            // SAFETY: what is on the list is a free chunk whose first words are a link, ours alone under the lock.
+            while let Some(next) = unsafe { last.as_ref().next } {
+                if count == chunks || next.addr().get() != last.addr().get() + CHUNK_BYTES {
+                    break;
+                }
+                (last, count) = (next, count + 1);
+            }
+            // SAFETY: as above.
+            let after = unsafe { &mut (*last.as_ptr()).next };
+            if count == chunks {
+                *link = *after;
+                return Some(first.cast());
+            }
+            link = after;
+        }
+        None
+    }
+}
+
+// SAFETY: a chunk is taken off the list before it is given, so it is given once; the range is good by `new`'s contract.
+unsafe impl Frames for FixedFrames {
+    fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
+        let wanted_bytes = bytes_of(chunks)?;
+        let none = if chunks == 1 {
+            Error::Exhausted { wanted_bytes, held_bytes: self.bytes }
+        } else {
+            Error::NoRun { blocks: chunks }
+        };
+        self.list.with(|list| list.take(chunks)).ok_or(none)
+    }
+
+    unsafe fn give(&self, start: NonNull<u8>, chunks: usize) {
+        self.list.with(|list| {
+            for chunk in 0..chunks {
+                // SAFETY: by contract these are chunks of ours that nobody uses, so they are on no list.
+                unsafe { list.insert(start.add(chunk * CHUNK_BYTES)) };
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_the_whole_ones_in_address_order() {
+        let mut memory = alloc::vec![0_u8; 5 * CHUNK_BYTES + 100];
+        let start = NonNull::new(memory.as_mut_ptr()).unwrap();
+        // SAFETY: the vector lives to the end of the test, and only the frames use it.
+        let frames = unsafe { FixedFrames::new(start, memory.len()) };
+        let mut taken: alloc::vec::Vec<_> = core::iter::from_fn(|| frames.take(1).ok()).collect();
+        assert!((4..=5).contains(&taken.len()) && taken.is_sorted(), "{taken:?}");
+        assert!(taken.iter().all(|chunk| chunk.addr().get().is_multiple_of(CHUNK_BYTES)));
+        assert!(matches!(frames.take(1), Err(Error::Exhausted { wanted_bytes: CHUNK_BYTES, .. })));
+        let lowest = taken[0];
+        taken.swap(0, 2);
+        for &chunk in &taken[..3] {
+            // SAFETY: each was taken, and is given back once.
+            unsafe { frames.give(chunk, 1) };
+        }
+        assert_eq!(frames.take(4).unwrap_err(), Error::NoRun { blocks: 4 });
+        assert_eq!(frames.take(3).unwrap(), lowest, "neighbours are found again");
+    }
+}

@@ -1,0 +1,268 @@
+//! Chunks from the kernel.
+//!
+//! ```text
+//! span   | rw | rw | rw |      no access, nothing behind it       |     64 MiB, the next ones twice as large, up to 64 GiB
+//!        chunks in use   ^ next
+//! ```
+//! Address space is reserved in spans and opened chunk by chunk from the low end, so that blocks come in address order, and a
+//! span is two mappings however many chunks it has. What is given back loses its memory and keeps its address, which is the
+//! first to be taken again. Where a limit forbids a span, smaller ones are tried, down to what was asked for.
+//!
+//! Page kinds: `4k` and `thp` are advice on the span; `folio-64k` is advice too, and the system has to allow such folios
+//! and no larger ones (`fieldstone run --region --pages folio-64k` switches them; a library does not); `hugetlb` maps a chunk of
+//! the pool and goes on with transparent pages when the pool is empty; `hugetlb-1g` maps spans of whole such pages, and keeps
+//! them. What was really got is read from the kernel: see [`crate::Pool::placement`].
+
+#![allow(unsafe_code, reason = "maps memory")]
+
+use core::ffi::c_void;
+use core::ptr::{self, NonNull};
+use std::collections::BTreeSet;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{madvise, mmap_anonymous, mprotect, mremap_fixed, munmap};
+
+pub use fieldstone_wire::PageKind;
+
+use super::{CHUNK_BYTES, Frames, bytes_of};
+use crate::error::{Error, Result};
+use crate::sync::Lock;
+
+const FIRST_SPAN_BYTES: usize = 64 << 20;
+const LAST_SPAN_BYTES: usize = 64 << 30;
+const GIB: usize = 1 << 30;
+
+/// Chunks from the kernel, on one kind of pages.
+#[derive(Debug)]
+pub struct MmapFrames {
+    kind: PageKind,
+    state: Lock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Every span with its size, to be unmapped at the end.
+    spans: Vec<(NonNull<u8>, usize)>,
+    /// The part of the last span that was never opened.
+    next: usize,
+    end: usize,
+    next_span_bytes: usize,
+    /// Chunks that were given back.
+    free: BTreeSet<NonNull<u8>>,
+}
+
+// SAFETY: the pointers name mappings that belong to this value, not to a thread; the lock guards them.
+unsafe impl Send for State {}
+
+impl MmapFrames {
+    /// Chunks on pages of `kind`; none is mapped yet.
+    #[must_use]
+    pub fn new(kind: PageKind) -> Self {
+        let next_span_bytes = if kind == PageKind::Hugetlb1g { GIB } else { FIRST_SPAN_BYTES };
+        Self { kind, state: Lock::new(State { next_span_bytes, ..State::default() }) }
+    }
+
+    /// The kind of pages that is asked for.
+    #[must_use]
+    pub const fn kind(&self) -> PageKind {
+        self.kind
+    }
+
+    /// Maps chunks that were reserved or given back for use.
+    fn open(&self, start: NonNull<u8>, bytes: usize) -> Result<()> {
+        let place = start.as_ptr().cast();
+        if self.kind == PageKind::Hugetlb2m && open_hugetlb(place, bytes) {
+            return Ok(());
+        }
+        if self.kind == PageKind::Hugetlb1g {
+            return Ok(());
+        }
+        // SAFETY: the range lies in a span of ours; access is only added.
+        unsafe { mprotect(place, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
+            .map_err(|errno| system("mprotect", bytes, errno))
+    }
+}
+
+impl State {
+    fn take(&mut self, kind: PageKind, bytes: usize) -> Result<NonNull<u8>> {
+        if let Some(start) = self.take_free(bytes) {
+            return Ok(start);
+        }
+        while self.end - self.next < bytes {
+            self.leave_span();
+            self.reserve(kind, bytes)?;
+        }
+        let (last, span_bytes) = self.spans.last().ok_or(Error::NoRun { blocks: bytes })?;
+        let offset = self.next - last.addr().get();
+        debug_assert!(offset + bytes <= *span_bytes, "within the span");
+        // SAFETY: `next + bytes` is at most `end`, which is the end of the last span.
+        let start = unsafe { last.add(offset) };
+        self.next += bytes;
+        Ok(start)
+    }
+
+    /// Takes the lowest neighbours that were given back.
+    fn take_free(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let chunks = bytes / CHUNK_BYTES;
+        let (mut first, mut count, mut last) = (None, 0, 0);
+        for &chunk in &self.free {
+            let follows = count > 0 && chunk.addr().get() == last + CHUNK_BYTES;
+            (first, count) = if follows { (first, count + 1) } else { (Some(chunk), 1) };
+            last = chunk.addr().get();
+            if count == chunks {
+                break;
+            }
+        }
+        let start = first.filter(|_| count == chunks)?;
+        for chunk in 0..chunks {
+            // SAFETY: these chunks are neighbours in one mapping, as the set says.
+            self.free.remove(&unsafe { start.add(chunk * CHUNK_BYTES) });
+        }
+        Some(start)
+    }
+
+    /// What is left of a span that is too small for what is wanted serves later.
+    fn leave_span(&mut self) {
+        let Some(&(start, _)) = self.spans.last() else { return };
+        while self.next < self.end {
+            // SAFETY: `next` lies below the span's end.
+            self.free.insert(unsafe { start.add(self.next - start.addr().get()) });
+            self.next += CHUNK_BYTES;
+        }
+    }
+
+    /// Reserves another span of at least `least` bytes.
+    fn reserve(&mut self, kind: PageKind, least: usize) -> Result<()> {
+        let unit = if kind == PageKind::Hugetlb1g { GIB } else { CHUNK_BYTES };
+        let least = least.next_multiple_of(unit);
+        let mut bytes = self.next_span_bytes.max(least);
+        let start = loop {
+            match map_span(kind, bytes) {
+                Ok(start) => break start,
+                Err(error) if bytes == least => return Err(error),
+                Err(_) => bytes = (bytes / 2).next_multiple_of(unit).max(least),
+            }
+        };
+        self.spans.push((start, bytes));
+        (self.next, self.end) = (start.addr().get(), start.addr().get() + bytes);
+        if kind != PageKind::Hugetlb1g {
+            self.next_span_bytes = (2 * bytes).min(LAST_SPAN_BYTES);
+        }
+        Ok(())
+    }
+}
+
+/// Maps a span, aligned to its unit.
+fn map_span(kind: PageKind, bytes: usize) -> Result<NonNull<u8>> {
+    if kind == PageKind::Hugetlb1g {
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_1GB;
+        return map(bytes, read_write(), flags);
+    }
+    let slack = bytes + CHUNK_BYTES;
+    let start = map(slack, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?;
+    let before = start.as_ptr().align_offset(CHUNK_BYTES);
+    // SAFETY: the mapping is ours and new; the two ends that are cut off are not used, and `before` is less than a chunk.
+    let start = unsafe {
+        if before > 0 {
+            let _ = munmap(start.as_ptr().cast(), before);
+        }
+        let start = start.add(before);
+        let after = slack - before - bytes;
+        if after > 0 {
+            let _ = munmap(start.add(bytes).as_ptr().cast(), after);
+        }
+        start
+    };
+    let advice = match kind {
+        PageKind::Small4k => Advice::LinuxNoHugepage,
+        _ => Advice::LinuxHugepage,
+    };
+    // SAFETY: the span is ours; the advice changes no contents. A kernel without transparent pages refuses it: small ones then.
+    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, advice) };
+    Ok(start)
+}
+
+/// Puts pages of the hugetlb pool at a place in a span; false, and nothing changed, when the pool has none.
+///
+/// They are mapped elsewhere and moved: mapping them at the place would remove what reserves it even when it fails, and leave a hole
+/// for anybody's next mapping.
+fn open_hugetlb(place: *mut c_void, bytes: usize) -> bool {
+    let Ok(pages) = map(bytes, read_write(), MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) else {
+        return false;
+    };
+    let pages = pages.as_ptr().cast();
+    // SAFETY: the pages are ours and new; the place lies in a span of ours and nobody uses it, so what it held may go.
+    let moved = unsafe { mremap_fixed(pages, bytes, bytes, MremapFlags::MAYMOVE, place) }.is_ok();
+    if !moved {
+        // SAFETY: the pages are ours, and nobody has them.
+        let _ = unsafe { munmap(pages, bytes) };
+    }
+    moved
+}
+
+fn map(bytes: usize, access: ProtFlags, flags: MapFlags) -> Result<NonNull<u8>> {
+    // SAFETY: no address is named, so nothing that exists is touched.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) };
+    let start = start.map_err(|errno| system("mmap", bytes, errno))?;
+    NonNull::new(start.cast()).ok_or(system("mmap", bytes, Errno::NOMEM))
+}
+
+const fn read_write() -> ProtFlags {
+    ProtFlags::READ.union(ProtFlags::WRITE)
+}
+
+const fn system(operation: &'static str, bytes: usize, errno: Errno) -> Error {
+    Error::System { operation, bytes, errno: errno.raw_os_error() }
+}
+
+// SAFETY: chunks lie in spans that are mapped until the value is dropped, are opened for reading and writing before they are
+// given, and are in use at most once: they leave the free set, or `next` passes them.
+unsafe impl Frames for MmapFrames {
+    fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
+        let bytes = bytes_of(chunks)?;
+        let start = self.state.with(|state| state.take(self.kind, bytes))?;
+        self.open(start, bytes).inspect_err(|_| {
+            // SAFETY: nobody has the chunks yet.
+            unsafe { self.give(start, chunks) }
+        })?;
+        Ok(start)
+    }
+
+    unsafe fn give(&self, start: NonNull<u8>, chunks: usize) {
+        let bytes = chunks * CHUNK_BYTES;
+        if self.kind != PageKind::Hugetlb1g {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            let place = start.as_ptr().cast();
+            // SAFETY: nobody uses these chunks of ours any more: an empty mapping may take their place.
+            let emptied = unsafe { mmap_anonymous(place, bytes, ProtFlags::empty(), flags) };
+            if emptied.is_ok() && self.kind != PageKind::Small4k {
+                // SAFETY: as above. It makes the chunk one mapping with the rest of the span again.
+                let _ = unsafe { madvise(place, bytes, Advice::LinuxHugepage) };
+            }
+        }
+        self.state.with(|state| {
+            for chunk in 0..chunks {
+                // SAFETY: the chunk lies within what is given back.
+                state.free.insert(unsafe { start.add(chunk * CHUNK_BYTES) });
+            }
+        });
+    }
+
+    unsafe fn prefault(&self, start: NonNull<u8>, bytes: usize) -> Result<()> {
+        // SAFETY: the range is mapped, by contract; populating changes no contents.
+        unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
+            .map_err(|errno| system("madvise(POPULATE_WRITE)", bytes, errno))
+    }
+}
+
+impl Drop for MmapFrames {
+    fn drop(&mut self) {
+        self.state.with(|state| {
+            for &(start, bytes) in &state.spans {
+                // SAFETY: the pool has dropped its blocks; the span is ours and is unmapped once.
+                let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
+            }
+        });
+    }
+}

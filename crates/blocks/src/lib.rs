@@ -1,0 +1,78 @@
+//! Memory in fixed-size blocks, and what programs need in order to live on nothing else: arrays that are trees of blocks, and a general
+//! allocator.
+//!
+//! | module | |
+//! |---|---|
+//! | [`Pool`] | hands out blocks, in address order, without a lock |
+//! | [`Frames`] | gives the pool its memory: the kernel, an allocator, a plain range |
+//! | [`TreeArray`] | a growable array whose elements never move |
+//! | [`heap`] | malloc and free on blocks, for nodes and for whole programs |
+//!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use fieldstone_blocks::TreeArray;
+//!
+//! let mut array: TreeArray<u64> = (0..1_000_000).collect();
+//! array.push(7);
+//! array[3] = 5;
+//! // By leaves: as fast as a loop over a slice, because it is one.
+//! let sum: u64 = array.leaves().map(|leaf| leaf.iter().sum::<u64>()).sum();
+//! assert_eq!(sum, array.iter().sum());
+//! // A copy that costs nothing until somebody writes.
+//! let before = array.snapshot();
+//! array[3] = 6;
+//! assert_eq!((before[3], array[3]), (5, 6));
+//! # }
+//! ```
+//!
+//! Source: Zagieboylo, Suh and Myers, *The Cost of Software-Based Memory Management Without Virtual Memory*, and Zagieboylo's
+//! *Evaluating the Performance Implications of Physical Addressing*. Without `std` there is no [`MmapFrames`] and no default pool;
+//! `alloc` is needed for directories and small arrays.
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+mod array;
+mod error;
+mod frames;
+#[cfg(not(loom))]
+pub mod heap;
+mod pool;
+mod prefetch;
+mod sync;
+
+pub use array::{
+    Appender, Cursor, IntoIter, Iter, IterMut, Leaves, LeavesMut, Reader, Snapshot, Stride, Tree, TreeArray,
+};
+pub use error::{Error, Result};
+pub use frames::{CHUNK_BYTES, FixedFrames, Frames, HeapFrames};
+#[cfg(feature = "std")]
+pub use frames::{MmapFrames, PageKind};
+#[cfg(feature = "std")]
+pub use pool::Placement;
+pub use pool::{DEFAULT_BLOCK_BYTES, Pool, PoolStats};
+pub use prefetch::prefetch;
+
+#[cfg(all(test, feature = "std", not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_grows_over_leaves_and_keeps_its_elements() {
+        let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
+        let mut array = TreeArray::new_in(&pool);
+        for number in 0..10_000_u64 {
+            array.push(number * 3);
+        }
+        assert_eq!(array.leaves().len(), 10_000_usize.div_ceil(512));
+        assert!((0..10_000).all(|at| array[at] == at as u64 * 3));
+        assert_eq!(array.iter().sum::<u64>(), 3 * 9999 * 5000);
+        let before = array.snapshot();
+        array[777] = 1;
+        assert_eq!((before[777], array[777]), (777 * 3, 1));
+        while array.pop().is_some() {}
+        drop((array, before));
+        assert_eq!(pool.stats().used_bytes, 0);
+    }
+}

@@ -1,0 +1,372 @@
+//! The heap against a naive model, with threads, at its limits, and what it catches.
+
+#![cfg(all(feature = "std", not(loom)))]
+#![allow(unsafe_code, reason = "an allocator's contract is unsafe")]
+#![allow(clippy::unwrap_used, reason = "a test's own steps")]
+#![allow(clippy::cast_possible_truncation, reason = "any byte will do to fill an object with")]
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::mpsc;
+
+use fieldstone_blocks::heap::{Heap, Large};
+use fieldstone_blocks::{CHUNK_BYTES, Error, HeapFrames, MmapFrames, PageKind, Pool};
+use proptest::prelude::*;
+
+fn heap(block_bytes: usize) -> Heap {
+    let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Small4k), block_bytes).unwrap();
+    Heap::new(&pool, Large::Runs).unwrap()
+}
+
+fn layout(bytes: usize, align: usize) -> Layout {
+    Layout::from_size_align(bytes, align).unwrap()
+}
+
+/// An object of the model: where it is, and the byte that fills it.
+struct Object {
+    place: NonNull<u8>,
+    layout: Layout,
+    fill: u8,
+}
+
+// SAFETY: an object belongs to who has the value.
+unsafe impl Send for Object {}
+
+impl Object {
+    fn new(heap: &Heap, layout: Layout, fill: u8) -> Self {
+        let place = heap.alloc(layout).unwrap();
+        assert!(place.addr().get().is_multiple_of(layout.align()));
+        // SAFETY: it was just given to us, with so many bytes.
+        unsafe { place.write_bytes(fill, layout.size()) };
+        Self { place, layout, fill }
+    }
+
+    /// Overlap with another object, or a link written into a live one, would show here.
+    fn check(&self, bytes: usize) {
+        // SAFETY: we have written so many bytes there.
+        let contents = unsafe { std::slice::from_raw_parts(self.place.as_ptr(), bytes) };
+        assert!(contents.iter().all(|&byte| byte == self.fill), "{:?}: {contents:?}", self.layout);
+    }
+
+    fn realloc(mut self, heap: &Heap, bytes: usize) -> Self {
+        // SAFETY: it is ours, with this layout.
+        self.place = unsafe { heap.realloc(self.place, self.layout, bytes) }.unwrap();
+        self.check(bytes.min(self.layout.size()));
+        Self::refill(self, bytes)
+    }
+
+    fn refill(self, bytes: usize) -> Self {
+        // SAFETY: it is ours, and now has so many bytes.
+        unsafe { self.place.write_bytes(self.fill, bytes) };
+        Self { layout: layout(bytes, self.layout.align()), ..self }
+    }
+
+    fn free(self, heap: &Heap) {
+        self.check(self.layout.size());
+        // SAFETY: it is ours, and given up.
+        unsafe { heap.free(self.place, self.layout) };
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { bytes: usize, align: usize },
+    Realloc { which: usize, bytes: usize },
+    Free { which: usize },
+    Collect,
+}
+
+fn bytes() -> impl Strategy<Value = usize> {
+    prop_oneof![8 => 1_usize..300, 3 => 300_usize..9000, 1 => 9000_usize..200_000]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (bytes(), 0_u32..9).prop_map(|(bytes, shift)| Step::Alloc { bytes, align: 1 << shift }),
+        1 => (1_usize..100, 9_u32..18).prop_map(|(bytes, shift)| Step::Alloc { bytes, align: 1 << shift }),
+        3 => (any::<usize>(), bytes()).prop_map(|(which, bytes)| Step::Realloc { which, bytes }),
+        6 => any::<usize>().prop_map(|which| Step::Free { which }),
+        1 => Just(Step::Collect),
+    ]
+}
+
+fn run(steps: Vec<Step>, block_bytes: usize) {
+    let heap = heap(block_bytes);
+    let mut live = Vec::<Object>::new();
+    for (number, step) in steps.into_iter().enumerate() {
+        match step {
+            Step::Alloc { bytes, align } => live.push(Object::new(&heap, layout(bytes, align), number as u8)),
+            Step::Realloc { which, bytes } if !live.is_empty() => {
+                let object = live.swap_remove(which % live.len());
+                live.push(object.realloc(&heap, bytes));
+            }
+            Step::Free { which } if !live.is_empty() => live.swap_remove(which % live.len()).free(&heap),
+            Step::Collect => drop(heap.collect()),
+            Step::Realloc { .. } | Step::Free { .. } => {}
+        }
+        let asked: usize = live.iter().map(|object| object.layout.size()).sum();
+        let stats = heap.stats();
+        assert!(stats.used_bytes >= asked && stats.held_bytes >= stats.used_bytes, "{asked}: {stats:?}");
+    }
+    let mut ends = BTreeMap::new();
+    for object in &live {
+        ends.insert(object.place, object.place.addr().get() + object.layout.size());
+    }
+    assert!(ends.values().zip(ends.keys().skip(1)).all(|(&end, next)| end <= next.addr().get()));
+    live.into_iter().for_each(|object| object.free(&heap));
+    heap.collect();
+    assert_eq!((heap.stats().used_bytes, heap.stats().held_bytes, heap.pool().stats().used_bytes), (0, 0, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    #[cfg_attr(miri, ignore = "too long")]
+    fn objects_keep_their_bytes(steps in prop::collection::vec(step(), 1..400), large in any::<bool>()) {
+        run(steps, if large { 65_536 } else { 4096 });
+    }
+}
+
+#[test]
+fn a_small_heap_under_miri() {
+    let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
+    let heap = Heap::new(&pool, Large::Runs).unwrap();
+    let mut live: Vec<_> = (0..40).map(|at| Object::new(&heap, layout(1 + at * 37 % 300, 8), at as u8)).collect();
+    live.push(Object::new(&heap, layout(10_000, 16), 3));
+    live.push(Object::new(&heap, layout(100, 16_384), 4));
+    let kept = live.split_off(20);
+    std::thread::scope(|scope| {
+        // Another thread's frees, and an end of that thread.
+        scope.spawn(|| kept.into_iter().for_each(|object| object.free(&heap))).join().unwrap();
+    });
+    let mut live: Vec<_> = live.into_iter().map(|object| object.realloc(&heap, 500)).collect();
+    live.extend((0..20).map(|at| Object::new(&heap, layout(48, 8), at)));
+    live.into_iter().for_each(|object| object.free(&heap));
+    heap.collect();
+    assert_eq!((heap.stats().used_bytes, pool.stats().used_bytes), (0, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn threads_free_each_others_objects_and_end() {
+    let heap = heap(65_536);
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            let (senders, receivers): (Vec<_>, Vec<_>) = (0..4).map(|_| mpsc::sync_channel::<Object>(64)).unzip();
+            let mut threads = Vec::new();
+            for (number, receiver) in receivers.into_iter().enumerate() {
+                let (heap, to) = (heap.clone(), senders[(number + 1) % 4].clone());
+                threads.push(scope.spawn(move || {
+                    for at in 0..20_000_usize {
+                        let object = Object::new(&heap, layout(1 + (at * 37) % 500, 8), at as u8);
+                        if let Err(mpsc::TrySendError::Full(object)) = to.try_send(object) {
+                            object.free(&heap);
+                        }
+                        receiver.try_iter().take(2).for_each(|object| object.free(&heap));
+                    }
+                    drop(to);
+                    receiver.iter().for_each(|object| object.free(&heap));
+                }));
+            }
+            drop(senders);
+            // A scope alone would not wait for the threads' destructors.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    }
+    heap.collect();
+    assert_eq!((heap.stats().used_bytes, heap.pool().stats().used_bytes), (0, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn what_a_thread_left_lives_and_its_slabs_serve_the_next() {
+    let heap = heap(65_536);
+    let mut held = Vec::new();
+    for round in 0..20_u8 {
+        let left = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let objects = (0..1000).map(|_| Object::new(&heap, layout(64, 8), round));
+                    let (keep, free): (Vec<_>, Vec<_>) = objects.enumerate().partition(|(at, _)| at % 10 == 0);
+                    free.into_iter().for_each(|(_, object)| object.free(&heap));
+                    keep
+                })
+                .join()
+                .unwrap()
+        });
+        held.extend(left.into_iter().map(|(_, object)| object));
+    }
+    // Other tests' threads take numbers too, so that a few of these had none that was used before.
+    assert!(heap.stats().held_bytes <= 16 * 65_536, "{:?}", heap.stats());
+    assert_eq!(heap.stats().used_bytes, held.len() * 64);
+    held.into_iter().for_each(|object| object.free(&heap));
+    heap.collect();
+    assert_eq!(heap.stats().held_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn a_thread_that_ends_allocates_and_frees_to_the_last() {
+    struct Late(Heap, Option<Object>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let again = Object::new(&self.0, layout(100, 8), 9);
+            if let Some(object) = self.1.take() {
+                object.free(&self.0);
+            }
+            again.free(&self.0);
+        }
+    }
+    std::thread_local! {
+        static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) };
+    }
+    let heap = heap(65_536);
+    for _ in 0..3 {
+        let heap = heap.clone();
+        let thread = std::thread::spawn(move || {
+            // Registers its destructor before the heap's.
+            LATE.set(None);
+            let object = Object::new(&heap, layout(50, 8), 8);
+            LATE.set(Some(Late(heap, Some(object))));
+        });
+        // A scope would not wait for the thread's destructors.
+        thread.join().unwrap();
+    }
+    heap.collect();
+    assert_eq!(heap.stats().used_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn used_up_is_an_error_and_over_when_memory_is_back() {
+    let heap = heap(65_536);
+    heap.pool().set_limit(2 * CHUNK_BYTES);
+    let mut live = Vec::new();
+    let error = loop {
+        match heap.alloc(layout(1000, 8)) {
+            Ok(place) => live.push(Object { place, layout: layout(1000, 8), fill: 0 }.refill(1000)),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Exhausted { .. }), "{error}");
+    assert!(live.len() * 1024 > 2 * CHUNK_BYTES * 9 / 10, "nearly all was given: {}", live.len());
+    assert!(heap.alloc(layout(100_000, 8)).is_err());
+    let back = live.split_off(live.len() / 2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| back.into_iter().for_each(|object| object.free(&heap))).join().unwrap();
+    });
+    live.push(Object::new(&heap, layout(200, 8), 1));
+    live.push(Object::new(&heap, layout(200_000, 8), 2));
+    live.into_iter().for_each(|object| object.free(&heap));
+    heap.collect();
+    assert_eq!(heap.pool().stats().used_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn large_objects_are_refused_or_runs_that_are_used_again() {
+    let heap = heap(65_536);
+    let refusing = Heap::new(heap.pool(), Large::Refuse).unwrap();
+    let error = refusing.alloc(layout(65_537, 8)).unwrap_err();
+    assert_eq!(error, Error::Refused { bytes: 65_537, largest_bytes: 65_536 });
+    Object::new(&refusing, layout(65_536, 8), 1).free(&refusing);
+    for bytes in [3 * CHUNK_BYTES, 5 * CHUNK_BYTES + 1] {
+        for _ in 0..20 {
+            Object::new(&heap, layout(bytes, 8), 1).free(&heap);
+        }
+    }
+    let held = heap.pool().stats().held_bytes;
+    assert!(held <= 10 * CHUNK_BYTES, "runs of chunks are taken again: {held}");
+    let shorter = Object::new(&heap, layout(500_000, 8), 7);
+    let start = shorter.place;
+    let shorter = shorter.realloc(&heap, 100_000);
+    assert_eq!((shorter.place, heap.stats().used_bytes), (start, 131_072), "in place");
+    shorter.free(&heap);
+}
+
+#[cfg(feature = "allocator-api2")]
+#[test]
+fn collections_live_in_a_heap() {
+    use allocator_api2::boxed::Box;
+    use allocator_api2::vec::Vec;
+    let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
+    let heap = Heap::new(&pool, Large::Runs).unwrap();
+    let mut vector = Vec::new_in(&heap);
+    (0..3000_u32).for_each(|number| vector.push(Box::new_in(number, heap.clone())));
+    vector.truncate(1000);
+    vector.shrink_to_fit();
+    assert!(vector.iter().zip(0..).all(|(number, wanted)| **number == wanted));
+    assert_eq!(
+        heap.stats().used_bytes,
+        1000 * 16 + (1000 * size_of::<Box<u32, Heap>>()).next_multiple_of(4096),
+        "boxes, and a run"
+    );
+    drop(vector);
+    assert_eq!(heap.stats().used_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn a_heap_that_is_dropped_gives_its_slabs_back() {
+    let heap = heap(4096);
+    let pool = heap.pool().clone();
+    for bytes in 1..1500 {
+        heap.alloc(layout(bytes, 8)).unwrap();
+    }
+    assert!(pool.stats().used_bytes > 1 << 20);
+    drop(heap);
+    assert_eq!(pool.stats().used_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts processes")]
+fn what_may_not_be_freed_ends_the_process() {
+    let cases: &[&str] = if cfg!(debug_assertions) {
+        &["twice", "twice later", "run twice", "foreign", "inside", "remote twice"]
+    } else {
+        &["twice", "run twice"]
+    };
+    for case in cases {
+        let test = std::env::current_exe().unwrap();
+        let run = Command::new(test)
+            .args(["--exact", "wrong_frees", "--ignored", "--nocapture"])
+            .env("WRONG_FREE", case)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.code().is_none() && said.contains("the heap is corrupt"), "{case}: {:?} {said}", run.status);
+    }
+}
+
+/// Run by the test above, in a process of its own.
+#[test]
+#[ignore = "ends the process"]
+fn wrong_frees() {
+    let Ok(case) = std::env::var("WRONG_FREE") else { return };
+    let heap = heap(65_536);
+    let small = layout(100, 8);
+    let large = layout(300_000, 8);
+    let (a, b, run) = (heap.alloc(small).unwrap(), heap.alloc(small).unwrap(), heap.alloc(large).unwrap());
+    let mut outside = [0_u64; 32];
+    let outside = NonNull::from(&mut outside[1]).cast::<u8>();
+    // SAFETY: none; that is the point. The heap sees it before anything is touched that it should not.
+    unsafe {
+        match case.as_str() {
+            "twice" => (0..2).for_each(|_| heap.free(a, small)),
+            "twice later" => [a, b, a].iter().for_each(|&object| heap.free(object, small)),
+            "run twice" => (0..2).for_each(|_| heap.free(run, large)),
+            "foreign" => heap.free(outside, small),
+            "inside" => heap.free(a.add(8), small),
+            "remote twice" => {
+                let address = a.addr();
+                let free = || heap.free(NonNull::with_exposed_provenance(address), small);
+                std::thread::scope(|scope| drop(scope.spawn(free)));
+                heap.free(a, small);
+            }
+            other => panic!("no case {other}"),
+        }
+    }
+}

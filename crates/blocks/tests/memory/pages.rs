@@ -1,0 +1,122 @@
+//! The pages that are really got, as the kernel tells.
+
+use std::fs::{self, File};
+
+use fieldstone_blocks::{CHUNK_BYTES, MmapFrames, PageKind, Pool, TreeArray};
+
+use crate::alone;
+
+const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+fn filled(kind: PageKind, chunks: usize) -> (Pool, TreeArray<u64>) {
+    let pool = Pool::new(MmapFrames::new(kind)).unwrap();
+    let mut array = TreeArray::new_in(&pool);
+    array.extend(0..(chunks * CHUNK_BYTES / 8) as u64);
+    (pool, array)
+}
+
+#[test]
+fn small_pages_are_small() {
+    alone("pages::small_pages_are_small", || {
+        let (pool, _array) = filled(PageKind::Small4k, 4);
+        let placement = pool.placement().unwrap();
+        assert_eq!((placement.huge_bytes, placement.hugetlb_bytes), (0, 0));
+        assert_eq!(placement.resident_bytes, 4 * CHUNK_BYTES as u64);
+        if let Some(folios) = placement.folios {
+            assert_eq!(folios, [(4096, 4 * CHUNK_BYTES as u64)]);
+        }
+    });
+}
+
+#[test]
+fn huge_pages_are_huge_where_there_are_any() {
+    alone("pages::huge_pages_are_huge_where_there_are_any", || {
+        let (pool, _array) = filled(PageKind::Thp, 4);
+        let placement = pool.placement().unwrap();
+        assert_eq!(placement.resident_bytes, 4 * CHUNK_BYTES as u64);
+        if placement.huge_bytes == 0 {
+            println!("SKIP the kernel gave no transparent huge page");
+            return;
+        }
+        assert!(placement.huge_bytes.is_multiple_of(CHUNK_BYTES as u64) && placement.hugetlb_bytes == 0);
+        assert!(placement.huge_bytes <= placement.resident_bytes);
+    });
+}
+
+#[test]
+fn prefaulted_memory_is_resident_and_memory_given_back_is_not() {
+    for kind in [PageKind::Small4k, PageKind::Thp] {
+        let resident = |pool: &Pool| pool.placement().unwrap().resident_bytes;
+        let pool = Pool::new(MmapFrames::new(kind)).unwrap();
+        pool.reserve_prefault(3 * CHUNK_BYTES).unwrap();
+        assert_eq!((resident(&pool), pool.stats().used_bytes), (3 * CHUNK_BYTES as u64, 0));
+        pool.reserve_prefault(2 * CHUNK_BYTES).unwrap();
+        assert_eq!(pool.stats().held_bytes, 3 * CHUNK_BYTES, "what is there is enough");
+        let mut array = TreeArray::<u64>::new_in(&pool);
+        array.reserve_prefault(5 * CHUNK_BYTES / 8).unwrap();
+        assert_eq!(resident(&pool), 5 * CHUNK_BYTES as u64);
+        array.extend(0..1000);
+        array.shrink_to_fit();
+        assert_eq!(pool.release_free(), 4 * CHUNK_BYTES);
+        assert_eq!(resident(&pool), CHUNK_BYTES as u64);
+        assert!(array.iter().copied().eq(0..1000));
+    }
+}
+
+/// The hugetlb pool with so many pages, for one test of this machine at a time; as it was when it is dropped.
+struct Hugetlb {
+    before: u64,
+    _alone: File,
+}
+
+impl Hugetlb {
+    /// `None`, told as a skip, where it cannot be had.
+    fn with_free(pages: u64) -> Option<Self> {
+        let path = std::env::temp_dir().join("fieldstone-hugetlb.lock");
+        let file = File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap();
+        file.lock().unwrap();
+        let (Some(total), Some(free)) = (number("nr_hugepages"), number("free_hugepages")) else {
+            println!("SKIP no hugetlb pool");
+            return None;
+        };
+        let promised = number("resv_hugepages").unwrap_or(0);
+        let this = Self { before: total - number("surplus_hugepages").unwrap_or(0), _alone: file };
+        if fs::write(format!("{HUGETLB}/nr_hugepages"), (total - free + promised + pages).to_string()).is_err() {
+            println!("SKIP not root: the hugetlb pool cannot be changed");
+            return None;
+        }
+        if number("free_hugepages") != Some(promised + pages) {
+            println!("SKIP not enough memory for a hugetlb pool of {pages} pages");
+            return None;
+        }
+        Some(this)
+    }
+}
+
+impl Drop for Hugetlb {
+    fn drop(&mut self) {
+        let _ = fs::write(format!("{HUGETLB}/nr_hugepages"), self.before.to_string());
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("{HUGETLB}/{name}")).ok()?.trim().parse().ok()
+}
+
+#[test]
+fn hugetlb_pages_and_others_when_they_are_used_up() {
+    let Some(_pool) = Hugetlb::with_free(3) else { return };
+    let (pool, mut array) = filled(PageKind::Hugetlb2m, 5);
+    let placement = pool.placement().unwrap();
+    assert_eq!(placement.hugetlb_bytes, 3 * CHUNK_BYTES as u64, "{placement:?}");
+    assert!(placement.resident_bytes >= 5 * CHUNK_BYTES as u64, "{placement:?}");
+    assert!((0..).zip(array.iter()).all(|(at, &element)| at == element));
+    array.truncate(1);
+    array.shrink_to_fit();
+    assert_eq!(pool.release_free(), 4 * CHUNK_BYTES);
+    assert_eq!(number("free_hugepages").map(|free| free - number("resv_hugepages").unwrap_or(0)), Some(2));
+    array.extend(1..(2 * CHUNK_BYTES / 8) as u64);
+    assert!((0..).zip(array.iter()).all(|(at, &element)| at == element));
+    drop((array, pool));
+    assert_eq!(number("free_hugepages").map(|free| free - number("resv_hugepages").unwrap_or(0)), Some(3));
+}

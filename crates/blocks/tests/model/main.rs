@@ -1,0 +1,64 @@
+//! A tree array against a vector: random sequences of all that it can do, on elements of every kind and blocks of several sizes.
+//!
+//! The vector is the oracle; each snapshot keeps its own. At the end every element is dropped and every block is back.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+mod element;
+mod look;
+mod op;
+
+use fieldstone_blocks::{HeapFrames, Pool, TreeArray};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use element::{Bulky, Element, Line, NoPage, Nothing, Page, Text, Triple, live};
+use look::look;
+use op::{Pair, ops};
+
+const CASES: u32 = if cfg!(miri) { 2 } else { 32 };
+const MOST_OPS: usize = if cfg!(miri) { 10 } else { 40 };
+
+fn same_as_a_vector<T: Element>(block_bytes: usize) {
+    let pool = Pool::with_block_bytes(HeapFrames, block_bytes).unwrap();
+    let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
+    let looks = (any::<u16>(), any::<u16>(), prop::collection::vec(any::<(u8, u16)>(), 0..24));
+    let strategy = (ops(MOST_OPS), looks);
+    let tried = TestRunner::new(config).run(&strategy, |(ops, where_to_look)| {
+        let mut pair = Pair::<T>::new(TreeArray::new_in(&pool));
+        for op in &ops {
+            pair.apply(op);
+            look(&mut pair, &where_to_look);
+        }
+        drop(pair);
+        assert_eq!((live(), pool.stats().used_bytes), (0, 0), "every element dropped, every block back");
+        Ok(())
+    });
+    tried.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+macro_rules! same_as_a_vector {
+    ($($name:ident: $element:ty, $block_bytes:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            same_as_a_vector::<$element>($block_bytes);
+        })*
+    };
+}
+
+same_as_a_vector! {
+    bytes_in_the_smallest_blocks: u8, 4096;
+    numbers_in_the_smallest_blocks: u64, 4096;
+    numbers_in_blocks_of_32k: u64, 32 << 10;
+    odd_sizes_in_the_smallest_blocks: Triple, 4096;
+    odd_sizes_in_blocks_of_64k: Triple, 64 << 10;
+    one_a_leaf: Bulky, 4096;
+    five_a_leaf: Bulky, 16 << 10;
+    lines: Line, 4096;
+    pages_of_a_block_each: Page, 4096;
+    pages_in_large_blocks: Page, 256 << 10;
+    texts: Text, 4096;
+    texts_in_blocks_of_a_chunk: Text, 2 << 20;
+    nothings: Nothing, 4096;
+    aligned_nothings: NoPage, 4096;
+}

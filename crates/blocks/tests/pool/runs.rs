@@ -1,0 +1,84 @@
+//! Neighbouring blocks.
+
+use std::ptr::NonNull;
+
+use fieldstone_blocks::{CHUNK_BYTES, Error, FixedFrames, HeapFrames, MmapFrames, PageKind, Pool};
+
+use crate::{Marked, random};
+
+#[test]
+fn runs_and_blocks_do_not_overlap() {
+    for block_bytes in [4 << 10, 16 << 10, 64 << 10] {
+        let pool = Pool::with_block_bytes(HeapFrames, block_bytes).unwrap();
+        let (mut held, mut state) = (Vec::new(), 7);
+        let most = CHUNK_BYTES / block_bytes;
+        for round in 0..if cfg!(miri) { 60 } else { 3000 } {
+            if held.len() > 20 || random(&mut state).is_multiple_of(3) && !held.is_empty() {
+                held.swap_remove(random(&mut state) % held.len());
+            } else {
+                let count = random(&mut state) % most + 1;
+                let count = if count.is_multiple_of(2) { count } else { count.min(3) };
+                let start = pool.alloc_run(count).unwrap();
+                held.push(Marked::of(&pool, start, count * block_bytes, round));
+            }
+        }
+        held.iter().for_each(Marked::check);
+        drop(held);
+        assert_eq!(pool.stats().used_bytes, 0);
+        assert_eq!(pool.alloc_run(0), Err(Error::NoRun { blocks: 0 }));
+        assert!(matches!(pool.alloc_run(most + 1), Err(Error::NoRun { .. })), "the heap gives single chunks");
+        assert!(pool.alloc_run(usize::MAX).is_err());
+        assert_eq!(pool.stats().used_bytes, 0);
+    }
+}
+
+/// Runs of several chunks: their rest is free, and all of it comes back.
+fn large_runs(pool: &Pool, chunks: usize) {
+    let per_chunk = CHUNK_BYTES / pool.block_bytes();
+    let count = (chunks - 1) * per_chunk + 1;
+    let run = Marked::of(pool, pool.alloc_run(count).unwrap(), count * pool.block_bytes(), 3);
+    assert_eq!(pool.stats().used_bytes, count * pool.block_bytes());
+    assert_eq!(pool.stats().held_bytes, chunks * CHUNK_BYTES);
+    let held = pool.stats().held_bytes;
+    let rest: Vec<_> = (1..per_chunk).map(|_| Marked::new(pool, 4).unwrap()).collect();
+    assert_eq!(pool.stats().held_bytes, held, "the rest of the last chunk serves");
+    run.check();
+    drop((run, rest));
+    assert_eq!(pool.stats().used_bytes, 0);
+    assert_eq!(pool.release_free(), chunks * CHUNK_BYTES);
+    let again = Marked::of(pool, pool.alloc_run(count).unwrap(), count * pool.block_bytes(), 5);
+    assert_eq!(pool.stats().held_bytes, chunks * CHUNK_BYTES, "what was given back is taken again");
+    drop(again);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri maps no memory")]
+fn large_runs_from_the_kernel() {
+    for kind in [PageKind::Small4k, PageKind::Thp] {
+        for block_bytes in [4 << 10, 64 << 10, 2 << 20] {
+            let pool = Pool::with_block_bytes(MmapFrames::new(kind), block_bytes).unwrap();
+            large_runs(&pool, 5);
+            drop(pool);
+            let pool = Pool::with_block_bytes(MmapFrames::new(kind), block_bytes).unwrap();
+            // More than a span is reserved for at first.
+            large_runs(&pool, 40);
+        }
+    }
+}
+
+#[test]
+fn large_runs_from_a_range_that_ends() {
+    let mut memory = vec![0_u8; 7 * CHUNK_BYTES];
+    // SAFETY: the vector outlives the pool, which alone uses it.
+    let frames = unsafe { FixedFrames::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
+    let pool = Pool::new(frames).unwrap();
+    large_runs(&pool, 5);
+    pool.release_free();
+    let whole = pool.alloc_run(6 * CHUNK_BYTES / pool.block_bytes()).unwrap();
+    assert!(matches!(pool.alloc_run(64), Err(Error::NoRun { .. })));
+    // SAFETY: nobody uses it.
+    unsafe { pool.free_run(whole, 6 * CHUNK_BYTES / pool.block_bytes()).unwrap() };
+    assert_eq!(pool.stats().used_bytes, 0);
+    drop(pool);
+    drop(memory);
+}

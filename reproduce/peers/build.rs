@@ -1,0 +1,21 @@
+//! Compiles the C++ peers where there is a C++ compiler, and Boost's where there are its headers. Without them their cells are skipped.
+
+use std::path::Path;
+
+fn main() {
+    println!("cargo::rerun-if-changed=src/deque.cpp");
+    println!("cargo::rustc-check-cfg=cfg(has_cpp, has_boost)");
+    let boost = ["/usr/include", "/usr/local/include"].map(|root| Path::new(root).join("boost/container/deque.hpp"));
+    let has_boost = boost.iter().any(|header| header.exists());
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(3).file("src/deque.cpp").cargo_warnings(false);
+    if has_boost {
+        build.define("HAS_BOOST", None);
+    }
+    if build.try_compile("deque").is_ok() {
+        println!("cargo::rustc-cfg=has_cpp");
+        if has_boost {
+            println!("cargo::rustc-cfg=has_boost");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! A sample in a process of its own, seen from both sides: the parent draws a layout and starts itself anew, the child measures one cell
+//! and prints one line.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use fieldstone_sys::process::set_parent_death_signal;
+use rustix::process::Signal;
+
+use crate::experiment::{Cell, Experiment, Outcome, Scale};
+use crate::layout::Layout;
+use crate::trial::{Task, Trial};
+
+/// The environment variable whose length moves the child's stack.
+const PADDING: &str = "FIELDSTONE_PADDING";
+
+/// Measures a cell once in a child process with the layout of `seed`.
+///
+/// # Errors
+/// When the child cannot be started, or fails: its words are in the error.
+pub fn sample(program: &Path, trial: &Trial) -> Result<Outcome> {
+    let mut child = command(program, trial);
+    let output = child.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", program.display()))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("{} with layout {}: {}; {}", trial.cell, trial.layout.seed, words.trim(), output.status);
+    }
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no outcome", trial.cell))
+}
+
+/// The command that does a trial.
+#[must_use]
+pub fn command(program: &Path, trial: &Trial) -> Command {
+    let mut child = Command::new(program);
+    child.args(["--cell", &trial.cell, "--layout", &trial.layout.seed.to_string()]);
+    child.args(["--memory", &trial.memory_bytes.to_string()]);
+    if trial.quick {
+        child.arg("--quick");
+    }
+    if let Task::Call { row, calls } = &trial.task {
+        child.args(["--call", row, "--times", &calls.to_string()]);
+    }
+    child.env(PADDING, "x".repeat(trial.layout.environment_bytes));
+    child
+}
+
+/// The child's side: does the trial, and prints its outcome as a line of JSON.
+///
+/// # Errors
+/// As the cell says; when there is no such cell.
+pub fn run(experiments: &[Experiment], trial: &Trial) -> Result<()> {
+    // A measurement that nobody waits for ends. What was lost in between ends by itself.
+    set_parent_death_signal(Some(Signal::KILL.as_raw())).context("prctl(PR_SET_PDEATHSIG)")?;
+    let cell = find(experiments, &trial.cell).with_context(|| format!("there is no cell {:?}", trial.cell))?;
+    let outcome = trial.layout.within(|| (cell.measure)(trial))?;
+    println!("{}", serde_json::to_string(&outcome)?);
+    Ok(())
+}
+
+fn find(experiments: &[Experiment], id: &str) -> Option<Cell> {
+    let name = id.split('/').next()?;
+    let experiment = experiments.iter().find(|experiment| experiment.name == name)?;
+    let cells = |scale| (experiment.cells)(scale).into_iter().find(|cell| cell.id == id);
+    cells(Scale::Full).or_else(|| cells(Scale::Quick))
+}
+
+/// The layout of a cell's sample: the same for the same run of the same cell.
+#[must_use]
+pub fn layout_of(cell: &str, run: u32) -> Layout {
+    // FNV-1a: any mix does that tells names apart.
+    let name = cell
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    Layout::of_seed(name.wrapping_add(u64::from(run)))
+}

@@ -1,0 +1,172 @@
+//! What is measured: experiments, their cells, the rows that a cell fills.
+//!
+//! ```text
+//! experiment   one published table or figure           table2
+//! cell         what one child process measures          table2/paper-tree/4M     one column of one table
+//! row          one number of a cell, and the paper's    Linear Scan: Naive       2.97
+//! ```
+//! An experiment is a file of its own with a function that makes this description; it is listed in [`all`]. A cell's `measure` runs
+//! in a child process whose layout is randomised ([`crate::Layout`]), once for each sample.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::trial::Trial;
+
+/// A published table or figure.
+#[derive(Debug)]
+pub struct Experiment {
+    /// What it is called on the command line: one word.
+    pub name: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// The paper, and the section, table or figure.
+    pub source: &'static str,
+    /// What is measured against what, where we differ from the paper, how to read the numbers. Plain sentences.
+    pub about: &'static str,
+    /// What it takes in full.
+    pub needs: Needs,
+    /// The cells, in the order of their tables and columns.
+    pub cells: fn(Scale) -> Vec<Cell>,
+}
+
+/// What an experiment takes, in full (not `--quick`).
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// About so many minutes on a machine of the year 2024.
+    pub minutes: u32,
+    /// Memory at which the largest cell is measured.
+    pub memory_bytes: u64,
+    /// Disk, besides the results.
+    pub disk_bytes: u64,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// All sizes of the paper.
+    Full,
+    /// Small sizes, in less than a minute.
+    Quick,
+}
+
+/// Measures a cell once.
+pub type Measure = Box<dyn Fn(&Trial) -> Result<Outcome>>;
+
+/// What one child process measures: one column of one table.
+pub struct Cell {
+    /// `experiment/group/column`: unique, without blanks; the same id means the same work at each scale.
+    pub id: String,
+    /// Its column's heading, such as `4 MB`. Several cells may fill different rows of one column.
+    pub column: String,
+    /// Memory without which it cannot be measured: that of its largest [`crate::Side`].
+    pub memory_bytes: u64,
+    /// The rows that it fills, in order.
+    pub rows: Vec<Row>,
+    /// Measures once, in a process that was started for it.
+    pub measure: Measure,
+}
+
+impl std::fmt::Debug for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cell").field("id", &self.id).field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+/// A line of a table.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The table within the experiment that it stands in: its heading.
+    pub table: &'static str,
+    /// Its name, which is also that of the [`Figure`] that fills it: unique in the cell.
+    pub name: String,
+    /// What its numbers are.
+    pub shows: Shows,
+    /// The id of the quotation with the paper's value (`quotations.toml`), where the paper's text has one.
+    pub paper: Option<String>,
+}
+
+/// What a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shows {
+    /// Times the baseline: under 1 is faster.
+    Ratio,
+    /// Nanoseconds an operation.
+    Nanoseconds,
+    /// Instructions an operation.
+    Instructions,
+    /// A part of a whole, 0 to 1.
+    Share,
+}
+
+impl Row {
+    /// A row of `table` that shows ratios; the paper has none in its text.
+    pub fn ratio(table: &'static str, name: impl Into<String>) -> Self {
+        Self::showing(Shows::Ratio, table, name)
+    }
+
+    /// A row of `table` that shows something else.
+    pub fn showing(shows: Shows, table: &'static str, name: impl Into<String>) -> Self {
+        Self { table, name: name.into(), shows, paper: None }
+    }
+
+    /// The same, with the paper's value.
+    #[must_use]
+    pub fn with_paper(self, quotation: impl Into<String>) -> Self {
+        Self { paper: Some(quotation.into()), ..self }
+    }
+}
+
+/// A measured number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The row that it fills.
+    pub row: String,
+    /// Nanoseconds (or instructions, or what the row shows) an operation.
+    pub value: f64,
+    /// Times its baseline; none for a baseline and where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// The pages that its memory really got, such as `thp 100 %`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<String>,
+}
+
+impl Figure {
+    /// The number that its row shows.
+    #[must_use]
+    pub fn shown(&self, shows: Shows) -> Option<f64> {
+        if shows == Shows::Ratio { self.ratio } else { Some(self.value) }
+    }
+}
+
+/// What came of a sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The numbers.
+    Measured {
+        /// One for each row of the cell.
+        figures: Vec<Figure>,
+        /// Whether the sides were in memory at once and timed alternately; else one was built after the other.
+        alternately: bool,
+    },
+    /// The machine lacks something.
+    Skipped {
+        /// What.
+        reason: String,
+    },
+}
+
+/// Every experiment, in the order in which it is listed.
+#[must_use]
+pub fn all() -> Vec<Experiment> {
+    vec![
+        crate::table2::experiment(),
+        crate::figure4::experiment(),
+        crate::figure5::experiment(),
+        crate::blog::experiment(),
+        crate::fragmentation::experiment(),
+    ]
+}

@@ -1,0 +1,235 @@
+//! Black-Scholes prices with the options in contiguous arrays and in trees.
+//!
+//! A call prices the next [`WINDOW`] options, and adds up the bits of each price: all sides have to come to the same, bit for bit.
+//! Block sizes are those of the blog's sweep, 4 KiB to 1 MiB, on [`SWEEP`] options; the cell of the paper's size (600 MB) has its
+//! block size, 32 KiB.
+
+mod arrays;
+mod structs;
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use anyhow::Result;
+use fieldstone_blocks::{PageKind, Pool};
+use fieldstone_workloads::blackscholes::{Contract, contracts, price};
+
+use crate::contest::{Kernel, Prepared, Side, contest};
+use crate::experiment::{Cell, Outcome, Row, Scale, Shows};
+use crate::pages::{Contiguous, pages_of, pool_on};
+use crate::trial::Trial;
+
+/// Options of the cells that sweep the block size: 25 MB.
+const SWEEP: usize = 1 << 20;
+/// Options of the cells of the paper's size: 600 MB.
+const WHOLE: usize = 24 << 20;
+/// Options of a call: a multiple of what any leaf holds, so that windows begin with leaves.
+const WINDOW: usize = 1 << 18;
+
+const ARRAY: &str = "contiguous, ns an option";
+const PAPER_TREE: &str = "the paper's tree, by index, depth at run time";
+const THREE_LEVELS: &str = "the paper's tree, by index, always three levels (\"No Branches\")";
+const PAPER_ITER: &str = "the paper's tree, by its Iterator";
+const TREE: &str = "tree array, by index";
+const LEAVES: &str = "tree array, by leaves";
+
+/// How the options lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// An array a field.
+    Arrays,
+    /// One array of structs.
+    Structs,
+}
+
+/// The cells: a block size and a shape each, and the paper's size in both shapes.
+pub(super) fn cells(scale: Scale) -> Vec<Cell> {
+    let shapes = [Shape::Arrays, Shape::Structs];
+    let sizes: &[usize] = if scale == Scale::Quick { &[8, 16, 32] } else { &[4, 8, 16, 32, 64, 128, 256, 512, 1024] };
+    let sweep = shapes.into_iter().flat_map(|shape| sizes.iter().map(move |&kib| cell(shape, kib, SWEEP)));
+    let whole = shapes.into_iter().filter(|_| scale == Scale::Full).map(|shape| cell(shape, 32, WHOLE));
+    sweep.chain(whole).collect()
+}
+
+fn cell(shape: Shape, kib: usize, options: usize) -> Cell {
+    let (label, table) = match (shape, options) {
+        (Shape::Arrays, WHOLE) => ("arrays", "Black-Scholes, 600 MB in blocks of 32 KiB"),
+        (Shape::Structs, WHOLE) => ("structs", "Black-Scholes, 600 MB in blocks of 32 KiB"),
+        (Shape::Arrays, _) => ("arrays", "Black-Scholes, five arrays as published, by block size"),
+        (Shape::Structs, _) => ("structs", "Black-Scholes, one array of structs, by block size"),
+    };
+    let of_size = if kib < 1024 { format!("{kib} KB") } else { format!("{} MB", kib / 1024) };
+    let size = if options == WHOLE { "whole".to_owned() } else { of_size.replace(' ', "") };
+    let column = match (shape, options) {
+        (Shape::Arrays, WHOLE) => "five arrays".to_owned(),
+        (Shape::Structs, WHOLE) => "one array of structs".to_owned(),
+        _ => of_size,
+    };
+    Cell {
+        id: format!("figure5/blackscholes-{label}/{size}"),
+        column,
+        memory_bytes: bytes_of(options),
+        rows: rows(table, shape, kib, options),
+        measure: Box::new(move |trial| measure(trial, shape, kib, options)),
+    }
+}
+
+fn rows(table: &'static str, shape: Shape, kib: usize, options: usize) -> Vec<Row> {
+    let paper = |row: Row| match (row.name.as_str(), shape, kib, options) {
+        (PAPER_TREE | PAPER_ITER, _, _, WHOLE) => row.with_paper("figure5/degraded"),
+        (PAPER_TREE, Shape::Arrays, 8, _) => row.with_paper("blog/worst"),
+        (THREE_LEVELS, Shape::Arrays, 16, _) => row.with_paper("blog/no-branches"),
+        _ => row,
+    };
+    let ratios = [PAPER_TREE, THREE_LEVELS, PAPER_ITER, TREE, LEAVES].map(|name| paper(Row::ratio(table, name)));
+    [Row::showing(Shows::Nanoseconds, table, ARRAY)].into_iter().chain(ratios).collect()
+}
+
+/// Five floats, a flag and a price.
+const fn bytes_of(options: usize) -> u64 {
+    options as u64 * 25
+}
+
+fn measure(trial: &Trial, shape: Shape, kib: usize, options: usize) -> Result<Outcome> {
+    match kib {
+        4 => sides::<{ 4 << 10 }>(trial, shape, options),
+        8 => sides::<{ 8 << 10 }>(trial, shape, options),
+        16 => sides::<{ 16 << 10 }>(trial, shape, options),
+        32 => sides::<{ 32 << 10 }>(trial, shape, options),
+        64 => sides::<{ 64 << 10 }>(trial, shape, options),
+        128 => sides::<{ 128 << 10 }>(trial, shape, options),
+        256 => sides::<{ 256 << 10 }>(trial, shape, options),
+        512 => sides::<{ 512 << 10 }>(trial, shape, options),
+        _ => sides::<{ 1 << 20 }>(trial, shape, options),
+    }
+}
+
+fn sides<const B: usize>(trial: &Trial, shape: Shape, options: usize) -> Result<Outcome> {
+    let side =
+        |build: fn(&Trial, usize) -> Result<Prepared>| Side::new(bytes_of(options), move || build(trial, options));
+    let sides = match shape {
+        Shape::Arrays => vec![
+            side(arrays::contiguous),
+            side(arrays::paper::<B>),
+            side(arrays::three_levels::<B>),
+            side(arrays::tree::<B>),
+        ],
+        Shape::Structs => vec![
+            side(structs::contiguous),
+            side(structs::paper::<B>),
+            side(structs::three_levels::<B>),
+            side(structs::tree::<B>),
+        ],
+    };
+    contest(trial, sides)
+}
+
+/// What a kernel works on: options that it may share with others of its side, and where its prices go.
+struct Work<O> {
+    options: Rc<O>,
+    prices: Rc<RefCell<Contiguous<f32>>>,
+    next: usize,
+}
+
+impl<O> Work<O> {
+    /// Work on so many options of a side.
+    fn new(trial: &Trial, options: O, count: usize) -> Result<Self> {
+        let prices = Contiguous::small_pages(&trial.layout, count, |_| 0.0)?;
+        Ok(Self { options: Rc::new(options), prices: Rc::new(RefCell::new(prices)), next: 0 })
+    }
+
+    /// The same for another kernel of the side.
+    fn share(&self) -> Self {
+        Self { options: Rc::clone(&self.options), prices: Rc::clone(&self.prices), next: 0 }
+    }
+
+    /// Prices the next window by `price_all`, which is given the options, their range, and the prices' places.
+    #[inline(always)]
+    fn call(&mut self, price_all: impl FnOnce(&O, Range<usize>, &mut [f32]) -> u64) -> u64 {
+        let mut prices = self.prices.borrow_mut();
+        let range = self.next..(self.next + WINDOW).min(prices.len());
+        self.next = if range.end == prices.len() { 0 } else { range.end };
+        price_all(&self.options, range.clone(), &mut prices[range])
+    }
+}
+
+/// Prices options as they come; the sum of the prices' bits.
+#[inline(always)]
+fn price_each(options: impl Iterator<Item = Contract>, prices: &mut [f32]) -> u64 {
+    options.zip(prices).fold(0, |sum: u64, (option, place)| {
+        *place = price(option);
+        sum.wrapping_add(u64::from(place.to_bits()))
+    })
+}
+
+/// A kernel of a row; `count` are the options of its side.
+fn kernel(row: &str, count: usize, call: Box<dyn FnMut() -> u64>) -> Kernel {
+    Kernel::contender(row, ARRAY, count.min(WINDOW) as u64, call)
+}
+
+/// A pool for `count` options, on 4 KiB pages.
+fn small_page_pool(block_bytes: usize, count: usize) -> Result<Pool> {
+    pool_on(PageKind::Small4k, block_bytes, bytes_of(count))
+}
+
+fn prepared(pool: &Pool, kernels: Vec<Kernel>) -> Prepared {
+    Prepared { kernels, pages: Some(pages_of(pool)) }
+}
+
+/// What a field is in each option, in order, as the makers of arrays ask for it.
+fn field<T: Default>(count: usize, of: impl Fn(Contract) -> T) -> impl FnMut(usize) -> T {
+    let mut fields = contracts(count).map(of);
+    move |_| fields.next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_workloads::blackscholes::verify;
+
+    use super::*;
+    use crate::layout::Layout;
+    use crate::trial::Task;
+
+    fn trial() -> Trial {
+        Trial {
+            cell: String::new(),
+            layout: Layout::of_seed(5),
+            quick: true,
+            memory_bytes: 256 << 20,
+            task: Task::Time,
+        }
+    }
+
+    #[test]
+    fn all_sides_price_alike_bit_for_bit() {
+        for shape in [Shape::Arrays, Shape::Structs] {
+            // Not a whole window at the end. The contest fails when the sums of bits differ.
+            for options in [3000, WINDOW + 70_000] {
+                let Outcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
+                    unreachable!()
+                };
+                assert_eq!(figures.len(), 6, "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_what_the_workload_checks() {
+        let options: Vec<Contract> = contracts(2000).collect();
+        let mut work = Work::new(&trial(), options, 2000).unwrap();
+        work.call(|options, range, prices| price_each(options[range].iter().copied(), prices));
+        verify(&work.prices.borrow()).unwrap();
+    }
+
+    #[test]
+    fn no_two_cells_have_one_id() {
+        for scale in [Scale::Quick, Scale::Full] {
+            let ids: Vec<String> = cells(scale).into_iter().map(|cell| cell.id).collect();
+            let mut unique = ids.clone();
+            unique.sort();
+            unique.dedup();
+            assert_eq!(unique.len(), ids.len(), "{ids:?}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A random layout for each process (coverage Z6): where code and data lie moves results by more than what is measured.
+//!
+//! ```text
+//! drawn from the sample's seed     how                                                      range
+//! address space                    the kernel's randomisation, which is left on
+//! environment                      a padding variable, set by the parent: moves the stack   0 to 4 KiB
+//! stack                            calls before the kernel                                  0 to 63 frames of 80 bytes and more
+//! heap                             a block that stays allocated                             0 to 64 KiB
+//! baseline array                   its start within a page                                  0 to 63 cache lines
+//! code                             nops at the kernel's entry, one of four copies           0, 16, 32, 48 bytes
+//! ```
+//! Source: Zagieboylo's blog, "Conclusion" (Stabilizer), and Mytkowicz et al., *Producing wrong data without doing anything
+//! obviously wrong!*. Where we differ from Stabilizer: a layout stays for the life of a process, and there are as many processes as samples.
+//! A loop is aligned to 16 bytes by the compiler, so that four paddings reach all its places within a cache line.
+
+#![allow(unsafe_code, reason = "nops are assembly")]
+
+use fieldstone_workloads::random::SplitMix64;
+
+/// Copies of each kernel's code.
+pub const PADDINGS: usize = 4;
+
+/// What one process draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// What the rest is drawn from.
+    pub seed: u64,
+    /// Bytes of the padding variable in the environment.
+    pub environment_bytes: usize,
+    /// Calls between `main` and the kernel.
+    pub stack_frames: usize,
+    /// Bytes that stay allocated.
+    pub heap_bytes: usize,
+    /// Cache lines from a page's start to the baseline array's.
+    pub array_lines: usize,
+    /// Which copy of each kernel runs: below [`PADDINGS`].
+    pub padding: usize,
+}
+
+impl Layout {
+    /// The layout of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed);
+        Self {
+            seed,
+            environment_bytes: random.below(4096),
+            stack_frames: random.below(64),
+            heap_bytes: 16 * random.below(4096),
+            array_lines: random.below(64),
+            padding: random.below(PADDINGS),
+        }
+    }
+
+    /// Runs `work` on this layout's stack and heap.
+    pub fn within<R>(&self, work: impl FnOnce() -> R) -> R {
+        let heap = std::hint::black_box(vec![0_u8; self.heap_bytes]);
+        let result = deeper(self.stack_frames, work);
+        drop(heap);
+        result
+    }
+}
+
+/// Calls `work` so many frames deeper.
+#[inline(never)]
+fn deeper<R, F: FnOnce() -> R>(frames: usize, work: F) -> R {
+    let room = std::hint::black_box([0_u8; 64]);
+    let result = if frames == 0 { work() } else { deeper(frames - 1, work) };
+    // The frame has to outlive the call, or the call becomes a jump.
+    std::hint::black_box(&room);
+    result
+}
+
+/// `BYTES` of instructions that do nothing.
+#[inline(always)]
+pub fn nops<const BYTES: usize>() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: nops change nothing.
+    unsafe {
+        core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: nops change nothing.
+    unsafe {
+        core::arch::asm!(".rept {count}", "nop", ".endr", count = const BYTES / 4, options(nomem, nostack, preserves_flags));
+    }
+}
+
+/// Uses a value in a register: a loop that does so stays scalar, and its loads stay.
+#[inline(always)]
+pub fn consume(value: u64) -> u64 {
+    let mut value = value;
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: no instruction at all; the compiler only thinks that the value may change.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
+    }
+    value
+}
+
+/// Boxes a kernel in the copy that the layout drew: `kernel!(layout, move || body)`.
+///
+/// The body is written out [`PADDINGS`] times, so call `#[inline(always)]` functions in it: what is called is not moved.
+#[macro_export]
+macro_rules! kernel {
+    ($layout:expr, move || $body:expr) => {
+        match $layout.padding {
+            0 => Box::new(move || $body) as Box<dyn FnMut() -> u64>,
+            1 => Box::new(move || {
+                $crate::nops::<16>();
+                $body
+            }),
+            2 => Box::new(move || {
+                $crate::nops::<32>();
+                $body
+            }),
+            _ => Box::new(move || {
+                $crate::nops::<48>();
+                $body
+            }),
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_reach_every_padding_and_differ() {
+        let layouts: Vec<Layout> = (0..64).map(Layout::of_seed).collect();
+        assert!((0..PADDINGS).all(|padding| layouts.iter().any(|layout| layout.padding == padding)));
+        assert!(layouts.iter().any(|layout| layout.stack_frames > 32 && layout.heap_bytes > 32 << 10));
+        assert_eq!(layouts[7], Layout::of_seed(7));
+    }
+
+    #[test]
+    fn the_stack_really_moves() {
+        let on_stack = |frames: usize| {
+            let layout = Layout { stack_frames: frames, ..Layout::of_seed(1) };
+            layout.within(|| {
+                let here = std::hint::black_box(1_u8);
+                (&raw const here).addr()
+            })
+        };
+        assert!(on_stack(0) >= on_stack(10) + 10 * 64);
+    }
+
+    #[test]
+    fn every_copy_of_a_kernel_computes_the_same() {
+        for padding in 0..PADDINGS {
+            let layout = Layout { padding, ..Layout::of_seed(0) };
+            let mut kernel = kernel!(layout, move || (0..100_u64).fold(0, |sum, value| sum + consume(value)));
+            assert_eq!(kernel(), 4950);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Where results are shown: the terminal, JSON, CSV, Markdown, one page of HTML. All print what [`crate::summary::Summary`] says.
+
+mod csv;
+mod html;
+mod markdown;
+mod plot;
+mod text;
+
+pub use csv::csv;
+pub use html::page;
+pub use markdown::markdown;
+pub use text::{list, text};
+
+use fieldstone_report::quantity;
+use fieldstone_report::stats::Estimate;
+
+use crate::experiment::Shows;
+use crate::provenance::Provenance;
+use crate::summary::{Entry, Line};
+
+/// Where a paper's text has no number.
+const NOT_IN_TEXT: &str = "not in the text";
+
+/// A number as its row shows it.
+fn number(shows: Shows, value: f64) -> String {
+    match shows {
+        Shows::Ratio => format!("{value:.2}"),
+        Shows::Nanoseconds => quantity::seconds(value * 1e-9),
+        Shows::Instructions => format!("{value:.1}"),
+        Shows::Share => quantity::percent(value),
+    }
+}
+
+/// `1.31 – 1.40`, and that it is no interval where it is none.
+fn interval(shows: Shows, estimate: &Estimate) -> String {
+    let ends = format!("{} – {}", number(shows, estimate.low), number(shows, estimate.high));
+    if estimate.is_interval() { ends } else { format!("range {ends}") }
+}
+
+/// Ours, or why there is none.
+fn ours(shows: Shows, entry: &Entry) -> String {
+    match (&entry.ours, &entry.skipped) {
+        (Some(estimate), _) => number(shows, estimate.median),
+        (None, Some(_)) => "SKIP".to_owned(),
+        (None, None) => "–".to_owned(),
+    }
+}
+
+/// Whether the line has a number of the paper.
+fn has_paper(line: &Line) -> bool {
+    line.entries.iter().flatten().any(|entry| entry.paper.is_some())
+}
+
+/// Why cells are empty, each reason once with its columns.
+fn skips(columns: &[String], lines: &[Line]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for (at, column) in columns.iter().enumerate() {
+        let mut found: Vec<&String> =
+            lines.iter().filter_map(|line| line.entries[at].as_ref()?.skipped.as_ref()).collect();
+        found.dedup();
+        reasons.extend(found.into_iter().map(|reason| (reason.clone(), column.as_str())));
+    }
+    by_text(reasons).map(|(reason, columns)| format!("SKIP {columns}: {reason}")).collect()
+}
+
+/// Why cells are empty; the pages that the lines' memory really got; what was measured one after the other.
+fn notes(columns: &[String], lines: &[Line]) -> Vec<String> {
+    let mut pages = Vec::new();
+    let mut apart = Vec::new();
+    for (at, column) in columns.iter().enumerate() {
+        let entries = || lines.iter().filter_map(|line| line.entries[at].as_ref());
+        let mut kinds: Vec<&str> = entries().flat_map(|entry| entry.pages.iter().map(String::as_str)).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        if !kinds.is_empty() {
+            pages.push((kinds.join("; "), column.as_str()));
+        }
+        if entries().any(|entry| entry.one_after_the_other > 0) {
+            apart.push((
+                "memory did not hold both sides, which were measured one after the other".to_owned(),
+                column.as_str(),
+            ));
+        }
+    }
+    let mut all = skips(columns, lines);
+    all.extend(by_text(pages).map(|(kinds, columns)| format!("Pages got ({columns}): {kinds}")));
+    all.extend(by_text(apart).map(|(text, columns)| format!("{columns}: {text}")));
+    all
+}
+
+/// Each text once, with the columns that it is about.
+fn by_text(notes: Vec<(String, &str)>) -> impl Iterator<Item = (String, String)> {
+    let mut grouped = Vec::<(String, String)>::new();
+    for (text, column) in notes {
+        match grouped.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, columns)) => *columns += &format!(", {column}"),
+            None => grouped.push((text, column.to_owned())),
+        }
+    }
+    grouped.into_iter()
+}
+
+/// A session in words.
+fn session(of: &Provenance) -> String {
+    let hypervisor = if of.virtual_machine { ", a virtual machine" } else { "" };
+    let quick = if of.quick { ", quick" } else { "" };
+    let fixed = if of.randomised { "" } else { ", address spaces not randomised" };
+    format!(
+        "{}{quick}: {} ({} processors{hypervisor}), {}, Linux {}, transparent huge pages {}, commit {}, noise {}{fixed}",
+        quantity::moment(of.began_at_unix_s),
+        of.cpu,
+        of.cpus,
+        quantity::bytes(of.memory_bytes),
+        of.kernel,
+        of.thp,
+        of.commit,
+        quantity::percent(of.noise),
+    )
+}

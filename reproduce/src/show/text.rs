@@ -1,0 +1,105 @@
+//! Results for a terminal: a table each, a number with its interval and the paper's below it.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, presets};
+use fieldstone_report::quantity::bytes;
+
+use super::{NOT_IN_TEXT, has_paper, interval, notes, ours, session};
+use crate::experiment::{Experiment, Scale, Shows};
+use crate::summary::{Line, Summary};
+
+const RULED: TableStyle = presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─'));
+
+/// The results of experiments, for a terminal of so many columns.
+#[must_use]
+pub fn text(summaries: &[Summary], width: u16) -> String {
+    let mut all = String::new();
+    for summary in summaries {
+        // Writing to a String cannot fail.
+        let _ = writeln!(all, "{}: {}\n{}\n{}\n", summary.name, summary.title, summary.source, summary.about);
+        for table in &summary.tables {
+            let heading = [table.heading.to_owned()].into_iter().chain(table.columns.iter().cloned());
+            let mut rows = new_table(heading, width);
+            for line in &table.lines {
+                rows.add_row(row(line));
+            }
+            align(&mut rows, 1);
+            if let Some(names) = rows.column_mut(0) {
+                names.set_constraint(ColumnConstraint::ContentWidth);
+            }
+            let _ = writeln!(all, "{}\n", rows.trim_fmt());
+            for note in notes(&table.columns, &table.lines) {
+                let _ = writeln!(all, "{note}");
+            }
+            all.push('\n');
+        }
+        for of in &summary.sessions {
+            let _ = writeln!(all, "measured {}", session(of));
+        }
+        all.push('\n');
+    }
+    all
+}
+
+/// A line: the name, and in each column the number, its interval and the paper's.
+fn row(line: &Line) -> Vec<String> {
+    let paper = match (line.shows, has_paper(line)) {
+        (Shows::Ratio | Shows::Share, true) => "\n  paper".to_owned(),
+        (Shows::Ratio | Shows::Share, false) => format!("\n  paper: {NOT_IN_TEXT}"),
+        _ => String::new(),
+    };
+    let mut cells = vec![format!("{}\n  95 % interval{paper}", line.row)];
+    cells.extend(line.entries.iter().map(|entry| {
+        let Some(entry) = entry else { return String::new() };
+        let interval = entry.ours.as_ref().map(|estimate| interval(line.shows, estimate)).unwrap_or_default();
+        let paper = entry.paper.as_ref().map_or("", |paper| paper.value.as_str());
+        format!("{}\n{interval}\n{paper}", ours(line.shows, entry)).trim_end_matches('\n').to_owned()
+    }));
+    cells
+}
+
+/// What there is to reproduce, and what it takes.
+#[must_use]
+pub fn list(experiments: &[Experiment], with_cells: bool, width: u16) -> String {
+    let heading = ["name", "what", "source", "cells", "time", "memory", "disk"].map(str::to_owned);
+    let mut rows = new_table(heading, width);
+    for experiment in experiments {
+        let needs = experiment.needs;
+        rows.add_row([
+            experiment.name.to_owned(),
+            experiment.title.to_owned(),
+            experiment.source.to_owned(),
+            (experiment.cells)(Scale::Full).len().to_string(),
+            format!("{} min", needs.minutes),
+            bytes(needs.memory_bytes),
+            if needs.disk_bytes == 0 { "none".to_owned() } else { bytes(needs.disk_bytes) },
+        ]);
+    }
+    align(&mut rows, 3);
+    let mut all = rows.trim_fmt()
+        + "\n\nTime: in full; with --quick each takes less than a minute. Cells that memory does not hold are skipped by name.\n";
+    if with_cells {
+        let cells = experiments.iter().flat_map(|experiment| (experiment.cells)(Scale::Full));
+        for cell in cells {
+            let _ = writeln!(all, "{}  {}", cell.id, bytes(cell.memory_bytes));
+        }
+    }
+    all
+}
+
+fn new_table(heading: impl IntoIterator<Item = String>, width: u16) -> Table {
+    let mut table = Table::new();
+    table.load_style(RULED).set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(60));
+    table.set_header(heading);
+    table
+}
+
+fn align(table: &mut Table, text_columns: usize) {
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if at >= text_columns {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}

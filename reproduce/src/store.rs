@@ -1,0 +1,206 @@
+//! Results on disk: a file of JSON lines for each experiment, a line for each finished sample, so that a run that was ended goes on.
+//!
+//! ```text
+//! {"session": {…provenance…}}                         a run of the command began
+//! {"sample": {"cell": …, "run": 3, "outcome": …}}     a sample of it is done
+//! ```
+//! A line is written in one piece and ends the file; what a kill left of a last line is cut off when the file is opened again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Outcome;
+use crate::provenance::Provenance;
+
+/// A finished sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The cell.
+    pub cell: String,
+    /// Which sample of the cell it is, from 0.
+    pub run: u32,
+    /// What its layout was drawn from ([`crate::Layout::of_seed`]).
+    pub seed: u64,
+    /// How long its process took.
+    pub took_s: f64,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Line {
+    Session(Provenance),
+    Sample(Sample),
+}
+
+/// What one experiment's file holds.
+#[derive(Clone, Debug, Default)]
+pub struct Saved {
+    /// The sessions that measured, first to last.
+    pub sessions: Vec<Provenance>,
+    /// The samples, in the order in which they were finished.
+    pub samples: Vec<Sample>,
+}
+
+impl Saved {
+    /// The samples of each cell that were measured, by run: the last one where a run was measured twice.
+    #[must_use]
+    pub fn measured(&self, cell: &str) -> BTreeMap<u32, &Sample> {
+        let measured = |sample: &&Sample| sample.cell == cell && matches!(sample.outcome, Outcome::Measured { .. });
+        self.samples.iter().filter(measured).map(|sample| (sample.run, sample)).collect()
+    }
+
+    /// Why the cell could not be measured, if that is the last that is known of it.
+    #[must_use]
+    pub fn skipped(&self, cell: &str) -> Option<&str> {
+        let last = self.samples.iter().rfind(|sample| sample.cell == cell)?;
+        match &last.outcome {
+            Outcome::Skipped { reason } => Some(reason),
+            Outcome::Measured { .. } => None,
+        }
+    }
+}
+
+/// An experiment's file, open for more.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    file: File,
+    /// What it holds.
+    pub saved: Saved,
+}
+
+impl Store {
+    /// Begins an experiment's file anew.
+    ///
+    /// # Errors
+    /// Where the folder cannot be made or written.
+    pub fn begin(directory: &Path, experiment: &str) -> Result<Self> {
+        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let path = path_of(directory, experiment);
+        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file, saved: Saved::default() })
+    }
+
+    /// Opens an experiment's file to go on, or begins it where there is none.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written, holds what is no result, or was measured at the other scale.
+    pub fn resume(directory: &Path, experiment: &str, quick: bool) -> Result<Self> {
+        let path = path_of(directory, experiment);
+        if !path.exists() {
+            return Self::begin(directory, experiment);
+        }
+        let (saved, whole_bytes) = read(&path)?;
+        if let Some(session) = saved.sessions.iter().find(|session| session.quick != quick) {
+            let (was, remedy) = if session.quick { ("with", "add --quick") } else { ("without", "leave --quick out") };
+            bail!("{} was measured {was} --quick: {remedy}, or name another folder with --out", path.display());
+        }
+        let cannot = || format!("cannot write {}", path.display());
+        let file = OpenOptions::new().append(true).open(&path).with_context(cannot)?;
+        file.set_len(whole_bytes).with_context(cannot)?;
+        Ok(Self { path, file, saved })
+    }
+
+    /// Notes a session that begins.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn add_session(&mut self, session: Provenance) -> Result<()> {
+        self.write(&Line::Session(session.clone()))?;
+        self.saved.sessions.push(session);
+        Ok(())
+    }
+
+    /// Notes a finished sample.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn add_sample(&mut self, sample: Sample) -> Result<()> {
+        self.write(&Line::Sample(sample.clone()))?;
+        self.saved.samples.push(sample);
+        Ok(())
+    }
+
+    fn write(&mut self, line: &Line) -> Result<()> {
+        let text = serde_json::to_string(line)? + "\n";
+        self.file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// What an experiment's file holds; nothing, where there is none.
+///
+/// # Errors
+/// Where it cannot be read, or holds what is no result.
+pub fn load(directory: &Path, experiment: &str) -> Result<Saved> {
+    let path = path_of(directory, experiment);
+    if path.exists() { Ok(read(&path)?.0) } else { Ok(Saved::default()) }
+}
+
+fn path_of(directory: &Path, experiment: &str) -> PathBuf {
+    directory.join(format!("{experiment}.jsonl"))
+}
+
+/// The whole lines of a file, and how many bytes they are.
+fn read(path: &Path) -> Result<(Saved, u64)> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    let mut saved = Saved::default();
+    for (at, line) in bytes[..whole].split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        let line = serde_json::from_slice(line).with_context(|| {
+            format!("line {} of {} is no result: delete the file, or that line", at + 1, path.display())
+        })?;
+        match line {
+            Line::Session(session) => saved.sessions.push(session),
+            Line::Sample(sample) => saved.samples.push(sample),
+        }
+    }
+    Ok((saved, whole as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(cell: &str, run: u32) -> Sample {
+        let outcome = Outcome::Measured { figures: Vec::new(), alternately: true };
+        Sample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
+    }
+
+    #[test]
+    fn what_a_kill_left_is_cut_off_and_the_rest_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::begin(folder.path(), "t").unwrap();
+        store.add_session(Provenance::here(true)).unwrap();
+        store.add_sample(sample("t/a", 0)).unwrap();
+        store.file.write_all(b"{\"sample\":{\"cell\":\"t/a\",\"ru").unwrap();
+        drop(store);
+        let mut store = Store::resume(folder.path(), "t", true).unwrap();
+        assert_eq!(store.saved.measured("t/a").len(), 1);
+        store.add_sample(sample("t/a", 1)).unwrap();
+        drop(store);
+        let saved = load(folder.path(), "t").unwrap();
+        assert_eq!((saved.sessions.len(), saved.measured("t/a").len()), (1, 2));
+        assert_eq!(saved.samples[0], sample("t/a", 0));
+    }
+
+    #[test]
+    fn scales_are_not_mixed_and_a_skip_counts_as_not_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::begin(folder.path(), "t").unwrap();
+        store.add_session(Provenance::here(true)).unwrap();
+        let outcome = Outcome::Skipped { reason: "no".into() };
+        store.add_sample(Sample { outcome, ..sample("t/b", 0) }).unwrap();
+        assert_eq!((store.saved.measured("t/b").len(), store.saved.skipped("t/b")), (0, Some("no")));
+        let error = Store::resume(folder.path(), "t", false).unwrap_err();
+        assert!(error.to_string().contains("add --quick"), "{error}");
+        std::fs::write(folder.path().join("t.jsonl"), "rubbish\n").unwrap();
+        assert!(load(folder.path(), "t").unwrap_err().to_string().contains("line 1"));
+    }
+}

@@ -1,0 +1,168 @@
+//! What the samples say: a median and its interval for each cell of each table, the paper's number beside it.
+
+use fieldstone_report::stats::{Estimate, median};
+use serde::Serialize;
+
+use crate::experiment::{Cell, Experiment, Figure, Outcome, Row, Scale, Shows};
+use crate::provenance::Provenance;
+use crate::quotation::{self, Quotation};
+use crate::store::Saved;
+
+/// An experiment's results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Its name.
+    pub name: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// The paper and the place in it.
+    pub source: &'static str,
+    /// How to read the numbers.
+    pub about: &'static str,
+    /// The sessions that measured.
+    pub sessions: Vec<Provenance>,
+    /// The tables, in their order.
+    pub tables: Vec<Table>,
+}
+
+/// A table of results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// Its heading.
+    pub heading: &'static str,
+    /// Headings of its columns.
+    pub columns: Vec<String>,
+    /// Its lines.
+    pub lines: Vec<Line>,
+}
+
+/// A line of a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// What was measured.
+    pub row: String,
+    /// What its numbers are.
+    pub shows: Shows,
+    /// One for each column; none where the line has no such cell.
+    pub entries: Vec<Option<Entry>>,
+}
+
+/// A number of a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Entry {
+    /// The cell that it is from.
+    pub cell: String,
+    /// Ours.
+    pub ours: Option<Estimate>,
+    /// Median time (or count) an operation, of what `ours` is the ratio of to a baseline.
+    pub value: Option<f64>,
+    /// The paper's.
+    pub paper: Option<Quotation>,
+    /// Why there is none of ours.
+    pub skipped: Option<String>,
+    /// The pages that the samples really got, each kind once.
+    pub pages: Vec<String>,
+    /// Samples whose sides did not fit into memory at once.
+    pub one_after_the_other: usize,
+}
+
+impl Summary {
+    /// What is saved of an experiment. The cells are those of the scale that was measured; without a session, of the full one.
+    #[must_use]
+    pub fn of(experiment: &Experiment, saved: &Saved) -> Self {
+        let quick = saved.sessions.last().is_some_and(|session| session.quick);
+        let cells = (experiment.cells)(if quick { Scale::Quick } else { Scale::Full });
+        let mut tables = Vec::<Table>::new();
+        let known = |cell: &&Cell| saved.samples.iter().any(|sample| sample.cell == cell.id);
+        for cell in cells.iter().filter(known) {
+            for row in &cell.rows {
+                put(&mut tables, cell, row, entry(cell, row, saved));
+            }
+        }
+        let Experiment { name, title, source, about, .. } = *experiment;
+        Self { name, title, source, about, sessions: saved.sessions.clone(), tables }
+    }
+
+    /// Every line of every table, with the table's heading and columns.
+    pub fn lines(&self) -> impl Iterator<Item = (&Table, &Line)> {
+        self.tables.iter().flat_map(|table| table.lines.iter().map(move |line| (table, line)))
+    }
+}
+
+/// Puts an entry where its row and its column cross, and makes what is not there yet.
+fn put(tables: &mut Vec<Table>, cell: &Cell, row: &Row, entry: Entry) {
+    let at = tables.iter().position(|table| table.heading == row.table).unwrap_or_else(|| {
+        tables.push(Table { heading: row.table, columns: Vec::new(), lines: Vec::new() });
+        tables.len() - 1
+    });
+    let table = &mut tables[at];
+    let column = table.columns.iter().position(|column| *column == cell.column).unwrap_or_else(|| {
+        table.columns.push(cell.column.clone());
+        table.lines.iter_mut().for_each(|line| line.entries.push(None));
+        table.columns.len() - 1
+    });
+    let line = table.lines.iter().position(|line| line.row == row.name).unwrap_or_else(|| {
+        let entries = vec![None; table.columns.len()];
+        table.lines.push(Line { row: row.name.clone(), shows: row.shows, entries });
+        table.lines.len() - 1
+    });
+    table.lines[line].entries[column] = Some(entry);
+}
+
+fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
+    let measured = saved.measured(&cell.id);
+    let mut figures = Vec::<&Figure>::new();
+    let mut one_after_the_other = 0;
+    for sample in measured.values() {
+        if let Outcome::Measured { figures: all, alternately } = &sample.outcome {
+            figures.extend(all.iter().filter(|figure| figure.row == row.name));
+            one_after_the_other += usize::from(!alternately);
+        }
+    }
+    let shown: Vec<f64> = figures.iter().filter_map(|figure| figure.shown(row.shows)).collect();
+    let values: Vec<f64> = figures.iter().map(|figure| figure.value).collect();
+    let mut pages: Vec<String> = figures.iter().filter_map(|figure| figure.pages.clone()).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    Entry {
+        cell: cell.id.clone(),
+        ours: Estimate::of_median(&shown),
+        value: median(&values),
+        paper: row.paper.as_deref().and_then(quotation::find).cloned(),
+        skipped: if measured.is_empty() { saved.skipped(&cell.id).map(str::to_owned) } else { None },
+        pages,
+        one_after_the_other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Sample;
+
+    fn sample(cell: &str, run: u32, ratio: f64) -> Sample {
+        let figure = Figure { row: "Linear Scan: Naive".into(), value: 2.0 * ratio, ratio: Some(ratio), pages: None };
+        let outcome = Outcome::Measured { figures: vec![figure], alternately: run > 0 };
+        Sample { cell: cell.into(), run, seed: 1, took_s: 1.0, outcome }
+    }
+
+    #[test]
+    fn medians_intervals_and_the_paper_s_number_come_together() {
+        let cell = "table2/paper-tree/4M";
+        let mut samples: Vec<Sample> =
+            (0..6).map(|run| sample(cell, run, [3.0, 1.0, 2.0, 5.0, 4.0, 6.0][run as usize])).collect();
+        let outcome = Outcome::Skipped { reason: "too large".into() };
+        samples.push(Sample { cell: "table2/paper-tree/16G".into(), run: 0, seed: 1, took_s: 0.0, outcome });
+        let saved = Saved { sessions: Vec::new(), samples };
+        let summary = Summary::of(&crate::table2::experiment(), &saved);
+        let (table, line) = summary.lines().find(|(_, line)| line.row == "Linear Scan: Naive").unwrap();
+        assert_eq!(table.columns, ["4MB", "16GB"]);
+        let entry = line.entries[0].as_ref().unwrap();
+        let ours = entry.ours.unwrap();
+        assert_eq!((ours.median, ours.low, ours.high, ours.n), (3.5, 1.0, 6.0, 6));
+        assert!(ours.is_interval());
+        assert_eq!((entry.paper.as_ref().unwrap().value.as_str(), entry.one_after_the_other), ("2.97", 1));
+        let none = line.entries[1].as_ref().unwrap();
+        assert_eq!((none.ours, none.skipped.as_deref()), (None, Some("too large")));
+    }
+}

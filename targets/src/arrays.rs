@@ -1,0 +1,305 @@
+//! The section `[arrays]`: `TreeArray<u64>` on the default pool against a vector on each kind of pages and against other people's arrays.
+//!
+//! Both sides are filled, which touches their pages, before anything is timed; the kernels are those of the `peers` crate, and both
+//! sides' results are compared. A cell whose two sides do not fit in memory is skipped by name.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
+use fieldstone_peers::{self as arrays, crates, deque, vector};
+use fieldstone_sys::machine::machine;
+use fieldstone_sys::warm::warm;
+
+use crate::cell::Cell;
+use crate::duel::{cpu_seconds, duel};
+use crate::goals::{Goal, Goals};
+use crate::reach;
+
+const SECTION: &str = "arrays";
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+const WORD: usize = size_of::<u64>();
+/// A stride of 4 KiB.
+const STEP: usize = 512;
+const MANY: usize = 100_000_000;
+/// Elements or updates that make a kernel's run long enough to be timed.
+const WORK: usize = 1 << 24;
+
+/// Where the vector of a comparison lies.
+#[derive(Clone, Copy, PartialEq)]
+enum Vector {
+    Small,
+    Huge,
+}
+
+/// Measures the section's cells.
+pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+    println!(
+        "# dependent reads, a line a page, 32 MiB: on huge pages {:.2} of the time on small ones (near 1: the host splits huge pages)",
+        reach::huge_by_small()
+    );
+    let stage = Stage { limit };
+    let of = |name: &str| goals.get(SECTION, name);
+    let mut take = |name: &str, cells: &dyn Fn(Goal) -> Vec<Cell>| -> anyhow::Result<()> {
+        if name.contains(only) {
+            cells(of(name)?).into_iter().for_each(&mut *show);
+        }
+        Ok(())
+    };
+    let large = [256 * MIB, GIB, 4 * GIB];
+    let each = |sizes: &[usize], cell: &dyn Fn(usize) -> Cell| sizes.iter().map(|&bytes| cell(bytes)).collect();
+    take("linear_large_vs_vec4k", &|goal| each(&large, &|bytes| stage.linear(&goal, bytes, Vector::Small)))?;
+    take("linear_large_vs_vecthp", &|goal| each(&large, &|bytes| stage.linear(&goal, bytes, Vector::Huge)))?;
+    take("linear_small_vs_vec4k", &|goal| {
+        each(&[4 * KIB, 4 * MIB], &|bytes| stage.linear(&goal, bytes, Vector::Small))
+    })?;
+    take("strided_large_vs_vec4k", &|goal| each(&large, &|bytes| stage.strided(&goal, bytes, Vector::Small)))?;
+    take("strided_large_vs_vecthp", &|goal| each(&large, &|bytes| stage.strided(&goal, bytes, Vector::Huge)))?;
+    take("gups_4g_vs_vec4k", &|goal| vec![stage.gups(&goal, Vector::Small, false)])?;
+    take("gups_4g_batched_vs_vec4k", &|goal| vec![stage.gups(&goal, Vector::Small, true)])?;
+    take("gups_4g_batched_vs_vecthp", &|goal| vec![stage.gups(&goal, Vector::Huge, true)])?;
+    take("chase_small_vs_vec", &|goal| vec![stage.chase(&goal)])?;
+    take("push_mean_vs_vec", &|goal| vec![stage.push_mean(&goal)])?;
+    take("push_worst_cold_vs_vec", &|goal| vec![stage.push_worst(&goal)])?;
+    take("get_vs_std_deque", &|goal| stage.deque(&goal, true))?;
+    take("linear_vs_std_deque", &|goal| stage.deque(&goal, false))?;
+    take("get_vs_best_crate", &|goal| stage.crates(&goal))
+}
+
+struct Stage {
+    limit: Duration,
+}
+
+impl Vector {
+    const fn kind(self) -> PageKind {
+        match self {
+            Self::Small => PageKind::Small4k,
+            Self::Huge => PageKind::Thp,
+        }
+    }
+
+    /// A vector on these pages, with the elements `value(0..len)`.
+    fn filled(self, len: usize, value: impl Fn(usize) -> u64) -> Vec<u64> {
+        let mut filled = vector::with_capacity(len, self.kind());
+        filled.extend((0..len).map(value));
+        filled
+    }
+}
+
+fn filled_tree(len: usize, value: impl Fn(usize) -> u64) -> TreeArray<u64> {
+    let mut tree = TreeArray::with_capacity(len);
+    tree.extend((0..len).map(value));
+    tree
+}
+
+/// Why a cell is skipped whose sides take so many bytes in all, if it is.
+fn too_large(bytes: usize) -> Option<String> {
+    let available = machine().memory_available_bytes;
+    let wanted = bytes as u64 + (512 << 20);
+    (wanted > available)
+        .then(|| format!("{} MiB of memory are needed, {} MiB are there", wanted >> 20, available >> 20))
+}
+
+fn size_name(bytes: usize) -> String {
+    match bytes {
+        GIB.. => format!("{} GiB", bytes / GIB),
+        MIB.. => format!("{} MiB", bytes / MIB),
+        _ => format!("{} KiB", bytes / KIB),
+    }
+}
+
+impl Stage {
+    fn linear(&self, goal: &Goal, bytes: usize, against: Vector) -> Cell {
+        let part = size_name(bytes);
+        if let Some(why) = too_large(2 * bytes) {
+            return Cell::skipped_part(goal.clone(), &part, &why);
+        }
+        let len = bytes / WORD;
+        let (vector, tree) = (against.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
+        assert_eq!(arrays::sum(&vector), arrays::sum_leaves(&tree), "both sides have the same elements");
+        let times = WORK.div_ceil(len);
+        let own = || repeat(times, || arrays::sum_leaves(black_box(&tree)));
+        let other = || repeat(times, || arrays::sum(black_box(&vector)));
+        duel(goal.clone(), &part, "", self.limit, own, other)
+    }
+
+    fn strided(&self, goal: &Goal, bytes: usize, against: Vector) -> Cell {
+        let part = size_name(bytes);
+        if let Some(why) = too_large(2 * bytes) {
+            return Cell::skipped_part(goal.clone(), &part, &why);
+        }
+        let len = bytes / WORD;
+        let (vector, tree) = (against.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
+        assert_eq!(
+            arrays::stride(&vector, STEP),
+            arrays::stride_tree(&tree, STEP),
+            "both sides have the same elements"
+        );
+        let times = (WORK / 4).div_ceil(len / STEP);
+        let own = || repeat(times, || arrays::stride_tree(black_box(&tree), STEP));
+        let plain = || repeat(times, || arrays::stride(black_box(&vector), STEP));
+        let prefetched = || repeat(times, || arrays::stride_prefetched(black_box(&vector), STEP));
+        match against {
+            Vector::Small => duel(goal.clone(), &part, "", self.limit, own, plain),
+            Vector::Huge => duel(goal.clone(), &part, "with the same prefetch", self.limit, own, prefetched),
+        }
+    }
+
+    fn gups(&self, goal: &Goal, against: Vector, batched: bool) -> Cell {
+        let bytes = 4 * GIB;
+        if let Some(why) = too_large(2 * bytes) {
+            return Cell::skipped_part(goal.clone(), "4 GiB", &why);
+        }
+        let len = bytes / WORD;
+        let (mut vector, mut tree) = (against.filled(len, |at| at as u64), filled_tree(len, |at| at as u64));
+        let updates = WORK as u64;
+        let (mut seed_own, mut seed_other) = (0, 0);
+        let own = || {
+            seed_own += updates;
+            cpu_seconds(|| {
+                black_box(if batched {
+                    arrays::gups_tree_batched(&mut tree, updates, seed_own)
+                } else {
+                    arrays::gups_tree(&mut tree, updates, seed_own)
+                });
+            })
+        };
+        let other = || {
+            seed_other += updates;
+            cpu_seconds(|| {
+                black_box(if batched && against == Vector::Huge {
+                    arrays::gups_batched(&mut vector, updates, seed_other)
+                } else {
+                    arrays::gups(&mut vector, updates, seed_other)
+                });
+            })
+        };
+        let cell = duel(goal.clone(), "4 GiB", "", self.limit, own, other);
+        assert!(seed_own == seed_other && tree == vector, "both sides did the same updates");
+        cell
+    }
+
+    fn chase(&self, goal: &Goal) -> Cell {
+        let next = arrays::cycle(32 * KIB / WORD, 1);
+        let mut tree = TreeArray::new();
+        tree.reserve_leaf().expect("a block of memory");
+        tree.extend(next.iter().copied());
+        let steps = WORK as u64;
+        assert_eq!(arrays::chase(&next, steps), arrays::chase_tree(&tree, steps));
+        let own = || repeat(1, || arrays::chase_tree(black_box(&tree), steps));
+        let other = || repeat(1, || arrays::chase(black_box(&next), steps));
+        duel(goal.clone(), "32 KiB", "", self.limit, own, other)
+    }
+
+    fn push_mean(&self, goal: &Goal) -> Cell {
+        let mut vector = vector::prefaulted(MANY, PageKind::Small4k);
+        let mut tree = TreeArray::new();
+        if let Err(error) = tree.reserve_prefault(MANY) {
+            return Cell::skipped_part(goal.clone(), "1e8", &error.to_string());
+        }
+        let own = || {
+            tree.clear();
+            cpu_seconds(|| push_tree(&mut tree, MANY))
+        };
+        let other = || {
+            vector.clear();
+            cpu_seconds(|| push_vector(&mut vector, MANY))
+        };
+        let cell = duel(goal.clone(), "1e8", "", self.limit, own, other);
+        assert!(tree == vector, "both sides pushed the same");
+        cell
+    }
+
+    fn push_worst(&self, goal: &Goal) -> Cell {
+        if let Some(why) = too_large(3 * MANY * WORD) {
+            return Cell::skipped_part(goal.clone(), "1e8", &why);
+        }
+        let own = || {
+            warm((2 * MANY * WORD) as u64);
+            let pool = Pool::new(MmapFrames::new(PageKind::Thp)).expect("the pool's tables");
+            let mut tree = TreeArray::new_in(&pool);
+            longest(MANY, |value| tree.push(value))
+        };
+        let other = || {
+            warm((2 * MANY * WORD) as u64);
+            let mut vector = Vec::new();
+            longest(MANY, |value| vector.push(value))
+        };
+        duel(goal.clone(), "1e8", "longest push, wall time", self.limit, own, other)
+    }
+
+    fn deque(&self, goal: &Goal, random: bool) -> Vec<Cell> {
+        let tree = filled_tree(MANY, |at| at as u64);
+        let kinds = [(deque::Kind::Std, "std::deque"), (deque::Kind::Boost, "boost deque")];
+        let against = kinds.into_iter().map(|(kind, name)| {
+            let Some(peer) = deque::Deque::counting(kind, MANY as u64) else {
+                let why = "not built: install a C++ compiler (and libboost-dev for Boost's), then `make build`";
+                return Cell::skipped_part(goal.clone(), name, why);
+            };
+            let gets = WORK as u64;
+            if random {
+                assert_eq!(arrays::random_get_tree(&tree, gets, 1), peer.random_get(gets, 1));
+                let own = || repeat(1, || arrays::random_get_tree(black_box(&tree), gets, 1));
+                let other = || repeat(1, || black_box(&peer).random_get(gets, 1));
+                return duel(goal.clone(), name, "", self.limit, own, other);
+            }
+            assert_eq!(arrays::sum_leaves(&tree), peer.sum());
+            let own = || repeat(1, || arrays::sum_leaves(black_box(&tree)));
+            let other = || repeat(1, || black_box(&peer).sum());
+            duel(goal.clone(), name, "", self.limit, own, other)
+        });
+        against.collect()
+    }
+
+    /// Against each crate; the goal is the fastest, and each is told.
+    fn crates(&self, goal: &Goal) -> Vec<Cell> {
+        let tree = filled_tree(MANY, |at| at as u64);
+        let gets = WORK as u64;
+        let against = crates::NAMES.into_iter().map(|name| {
+            let peer = crates::filled(name, MANY, |at| at as u64);
+            assert_eq!(arrays::random_get_tree(&tree, gets, 1), peer.get.run(gets, 1), "{name}");
+            let own = || repeat(1, || arrays::random_get_tree(black_box(&tree), gets, 1));
+            let other = || repeat(1, || black_box(&peer).get.run(gets, 1));
+            duel(goal.clone(), name, "", self.limit, own, other)
+        });
+        against.collect()
+    }
+}
+
+/// The time on the processor of so many runs of a kernel.
+fn repeat(times: usize, mut kernel: impl FnMut() -> u64) -> f64 {
+    cpu_seconds(|| {
+        for _ in 0..times {
+            black_box(kernel());
+        }
+    })
+}
+
+#[inline(never)]
+fn push_tree(tree: &mut TreeArray<u64>, count: usize) {
+    for value in 0..count as u64 {
+        tree.push(value);
+    }
+}
+
+#[inline(never)]
+fn push_vector(vector: &mut Vec<u64>, count: usize) {
+    for value in 0..count as u64 {
+        vector.push(value);
+    }
+}
+
+/// The longest of so many pushes, in seconds of wall time; each is timed and none is left out.
+fn longest(count: usize, mut push: impl FnMut(u64)) -> f64 {
+    let mut longest = Duration::ZERO;
+    let mut last = Instant::now();
+    for value in 0..count as u64 {
+        push(value);
+        let now = Instant::now();
+        longest = longest.max(now - last);
+        last = now;
+    }
+    longest.as_secs_f64()
+}
