@@ -44,7 +44,7 @@ demo: packages build ## profiles two bundled workloads and a real program: table
 
 # The command's tests run the workloads that lie beside it.
 test: packages $(DEBUG)/rbtree ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
-	$(CARGO) build -p fieldstone -p fieldstone-workloads
+	$(CARGO) build -p fieldstone -p fieldstone-workloads -p fieldstone-reproduce
 	$(CARGO) test $(TESTS) -- --show-output
 
 $(RELEASE)/fieldstone:
@@ -52,7 +52,7 @@ $(RELEASE)/fieldstone:
 
 install: $(RELEASE)/fieldstone ## installs to PREFIX (/usr/local), under DESTDIR
 	install -d $(bin) $(lib)/workloads $(man) $(dir $(bash)) $(dir $(zsh)) $(dir $(fish))
-	install -m 755 $(RELEASE)/fieldstone $(bin)/fieldstone
+	install -m 755 $(RELEASE)/fieldstone $(RELEASE)/fieldstone-reproduce $(bin)
 	for program in $(workloads) $(notdir $(wildcard $(RELEASE)/rbtree)); do \
 		install -m 755 $(RELEASE)/$$program $(lib)/workloads/$$program || exit 1; \
 	done
@@ -63,7 +63,7 @@ install: $(RELEASE)/fieldstone ## installs to PREFIX (/usr/local), under DESTDIR
 
 uninstall: ## removes what install put there
 	rm -rf $(lib)
-	rm -f $(bin)/fieldstone $(man)/fieldstone.1 $(man)/fieldstone-*.1 $(bash) $(zsh) $(fish)
+	rm -f $(bin)/fieldstone $(bin)/fieldstone-reproduce $(man)/fieldstone.1 $(man)/fieldstone-*.1 $(bash) $(zsh) $(fish)
 
 targets: packages build ## measures every cell of goals.toml against the peers
 	$(RELEASE)/fieldstone-targets

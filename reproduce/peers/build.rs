@@ -4,8 +4,11 @@ use std::path::Path;
 
 fn main() {
     println!("cargo::rerun-if-changed=src/deque.cpp");
+    println!("cargo::rerun-if-env-changed=CXX");
     println!("cargo::rustc-check-cfg=cfg(has_cpp, has_boost)");
     let boost = ["/usr/include", "/usr/local/include"].map(|root| Path::new(root).join("boost/container/deque.hpp"));
+    // Also where it is not there yet: it may be installed later.
+    boost.iter().for_each(|header| println!("cargo::rerun-if-changed={}", header.display()));
     let has_boost = boost.iter().any(|header| header.exists());
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").opt_level(3).file("src/deque.cpp").cargo_warnings(false);

@@ -4,8 +4,8 @@
 //! calls as make the baseline's last long enough, the same number for all, so that all do the same work and have to agree on
 //! the sum of what they returned. Where the sides do not fit into memory together, one is built and measured after the other.
 //!
-//! Kernels may run on the same data, so that one finds in the cache what the one before it read. Where there is more than a cache could hold,
-//! the cache is filled with something else before each batch.
+//! Kernels may run on the same data, so that one would find in the cache what the one before it read: where a side is larger than a
+//! cache, the cache is filled with something else before each batch.
 //!
 //! Times are this thread's CPU time: on a shared machine, what others take is not ours.
 
@@ -105,13 +105,9 @@ pub fn contest(trial: &Trial, sides: Vec<Side<'_>>) -> Result<Outcome> {
     if let Task::Call { row, calls } = &trial.task {
         return call_one(sides, row, *calls);
     }
-    let effort = if trial.quick {
-        Effort { batch_s: 0.002, rounds: 5, scrubs: false }
-    } else {
-        Effort { batch_s: 0.01, rounds: 9, scrubs: false }
-    };
-    let largest = sides.iter().map(|side| side.bytes).max().unwrap_or(0);
-    let effort = Effort { scrubs: largest >= CACHE_BYTES, ..effort };
+    let (batch_s, rounds) = if trial.quick { (0.002, 5) } else { (0.01, 9) };
+    let scrubs = sides.iter().any(|side| side.bytes >= CACHE_BYTES);
+    let effort = Effort { batch_s, rounds, scrubs };
     let alternately = sides.iter().map(|side| side.bytes).sum::<u64>() <= trial.memory_bytes;
     let mut done = Vec::<Runner>::new();
     if alternately {

@@ -20,6 +20,9 @@ use crate::provenance::thread_cpu_s;
 use crate::trial::{Task, Trial};
 use red_black::{InBlocks, Loose, Malloc, Nodes, RedBlack};
 
+/// Blocks of the nodes' heap: a slab each.
+const SLAB_BYTES: usize = 64 << 10;
+
 const MIB: u64 = 1 << 20;
 
 /// Nodes of the largest red-black tree: the paper's "up to" stands beside it.
@@ -53,11 +56,12 @@ pub fn experiment() -> Experiment {
         name: "figure4",
         title: "Random updates, and a red-black tree",
         source: "Zagieboylo, Suh and Myers, section 4.2, Figure 4",
-        about: "GUPS reads, xors and writes 8 bytes at random places of a table: a contiguous array on 4 KiB pages against trees \
-                of blocks on 1 GiB pages where enough are reserved, else on transparent huge pages. A contiguous array on huge pages \
-                stands beside them: what lies below it is owed to the tree, not to the pages. The red-black tree is the same code \
-                on both sides, with 40-byte nodes from malloc on 4 KiB pages, or from the library's heap in blocks on huge pages; nodes are allocated and \
-                written before the first insertion. Ratios under 1 are faster than the baseline.",
+        about: "GUPS reads, xors and writes 8 bytes at random places of a table: a contiguous array on 4 KiB pages \
+                against trees of blocks on 1 GiB pages where enough are reserved, else on transparent huge pages. A \
+                contiguous array on huge pages stands beside them: what lies below it is owed to the tree, not to \
+                the pages. The red-black tree is the same code on both sides, with 40-byte nodes from malloc on 4 \
+                KiB pages, or from the library's heap in blocks on huge pages; nodes are allocated and written \
+                before the first insertion. Ratios under 1 are faster than the baseline.",
         needs: Needs { minutes: 20, memory_bytes: 16 << 30, disk_bytes: 0 },
         cells,
     }
@@ -245,7 +249,7 @@ fn malloc_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Resul
 }
 
 fn blocks_side(trial: &Trial, count: usize, insertion_ns: &Shared<f64>) -> Result<Prepared> {
-    let pool = large_page_pool(DEFAULT_BLOCK_BYTES, node_bytes(count))?;
+    let pool = large_page_pool(SLAB_BYTES, node_bytes(count))?;
     let nodes = Loose::new(InBlocks::new(&pool)?, count)?;
     let tree = timed_insertion(nodes, count, insertion_ns)?;
     let (mut last, window) = (u64::MAX, count.min(WINDOW));

@@ -28,13 +28,15 @@ pub fn experiment() -> Experiment {
         name: "fragmentation",
         title: "Contiguous allocations in a physical memory that has lived",
         source: "Zagieboylo's blog, \"PARSEC Benchmarks\" (618 KB frames: \"proving this is future work\")",
-        about: "A simulated physical memory of 4 KiB frames under the kernel's own algorithm (buddies) was once full, was freed at random \
-                down to the occupancy, and has had each frame in use replaced once. A share is how often a request could be \
-                served: contiguously, if any free run anywhere is long enough (no allocator that does not move memory does \
-                better), with the share of the free memory that requests of this size could use; by buddies, with sizes rounded up to a power of two; in blocks, from as many blocks as it takes. Nothing \
-                is moved: physical addresses are in the programs' hands. Blocks of 64 KiB are of a system that hands out nothing else. Intervals are over lives, that is seeds. \
-                The last table is this machine's kernel at this moment: the share of its free memory that lies in pieces \
-                large enough.",
+        about: "A simulated physical memory of 4 KiB frames under the kernel's own algorithm (buddies) was once \
+                full, was freed at random down to the occupancy, and has had each frame in use replaced once. A \
+                share is how often a request could be served: contiguously, if any free run anywhere is long enough \
+                (no allocator that does not move memory does better), with the share of the free memory that \
+                requests of this size could use; by buddies, with sizes rounded up to a power of two; in blocks, \
+                from as many blocks as it takes. Nothing is moved: physical addresses are in the programs' hands. \
+                Blocks of 64 KiB are of a system that hands out nothing else. Intervals are over lives, that is \
+                seeds. The last table is this machine's kernel at this moment: the share of its free memory that \
+                lies in pieces large enough.",
         needs: Needs { minutes: 2, memory_bytes: 128 << 20, disk_bytes: 0 },
         cells,
     }

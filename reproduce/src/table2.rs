@@ -38,7 +38,7 @@ pub fn experiment() -> Experiment {
         source: "Zagieboylo, Suh and Myers, Table 2",
         about: "Time an element, as a ratio to a contiguous array on 4 KiB pages; under 1 is faster. Trees lie on 1 GiB pages \
                 where they are reserved, else on transparent huge pages. The paper's trees have blocks of 32 KiB, TreeArray has its \
-                default of 64 KiB. The last rows scan a contiguous array on huge pages: what is left of a gain beside it is the tree's own.",
+                default size. The last rows scan a contiguous array on huge pages: what is left of a gain beside it is the tree's own.",
         needs: Needs { minutes: 12, memory_bytes: 64 << 30, disk_bytes: 0 },
         cells,
     }

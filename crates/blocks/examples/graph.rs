@@ -9,17 +9,19 @@
 
 use std::error::Error;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use fieldstone_blocks::{Snapshot, TreeArray};
+use fieldstone_blocks::{MmapFrames, PageKind, Pool, Snapshot, TreeArray};
 
 const EDGES_PER_NODE: u32 = 8;
 const SAVES: u32 = 16;
 const NONE: u32 = u32::MAX;
 
 /// What a graph asks of an array, and how a state of it is kept.
-trait Array<T: Copy>: Default {
+trait Array<T: Copy> {
     type Saved;
+    fn empty() -> Self;
     fn push(&mut self, value: T);
     fn get(&self, index: u32) -> T;
     fn set(&mut self, index: u32, value: T);
@@ -29,6 +31,10 @@ trait Array<T: Copy>: Default {
 
 impl<T: Copy> Array<T> for Vec<T> {
     type Saved = Self;
+
+    fn empty() -> Self {
+        Self::new()
+    }
 
     fn push(&mut self, value: T) {
         self.push(value);
@@ -53,6 +59,15 @@ impl<T: Copy> Array<T> for Vec<T> {
 
 impl<T: Copy + Send + Sync> Array<T> for TreeArray<T> {
     type Saved = Snapshot<T>;
+
+    fn empty() -> Self {
+        // Smaller blocks than the default: heads are written all over, and each leaf that a state shares is copied then.
+        static POOL: LazyLock<Pool> = LazyLock::new(|| {
+            let frames = MmapFrames::new(PageKind::Thp);
+            Pool::with_block_bytes(frames, 64 << 10).expect("memory for the pool's tables")
+        });
+        Self::new_in(&POOL)
+    }
 
     fn push(&mut self, value: T) {
         self.push(value);
@@ -83,7 +98,6 @@ struct Edge {
 }
 
 /// Lists of edges, each beginning at its node's head.
-#[derive(Default)]
 struct Graph<Heads, Edges> {
     heads: Heads,
     edges: Edges,
@@ -136,7 +150,8 @@ struct Outcome {
 
 fn run<Heads: Array<u32>, Edges: Array<Edge>>(nodes: u32) -> Outcome {
     let start = Instant::now();
-    let (mut graph, mut saved, mut state) = (Graph::<Heads, Edges>::default(), None, 1_u64);
+    let mut graph = Graph::<Heads, Edges> { heads: Heads::empty(), edges: Edges::empty(), count: 0 };
+    let (mut saved, mut state) = (None, 1_u64);
     let (mut longest_pause, mut last) = (Duration::ZERO, start);
     (0..nodes).for_each(|_| graph.heads.push(NONE));
     let edges = nodes * EDGES_PER_NODE;

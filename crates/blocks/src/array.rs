@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `tree`, `directory`, `divider` | where elements lie, how they are found |
 //! | `leaves`, `iter`, `view` | reading and writing in order |
+//! | `view_mut` | writing at random places |
 //! | `stride`, `batch`, `cursor` | every nth, many at random, one here and then its neighbours |
 //! | `growth` | push, extend, reserve, truncate and their kin |
 //! | `append` | one writer appends while many read |
@@ -35,6 +36,7 @@ mod teardown;
 mod traits;
 mod tree;
 mod view;
+mod view_mut;
 
 use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
@@ -52,6 +54,7 @@ pub use snapshot::Snapshot;
 pub use stride::Stride;
 pub use traits::IntoIter;
 pub use tree::Tree;
+pub use view_mut::ViewMut;
 
 use hold::Hold;
 

@@ -43,7 +43,7 @@ mod prefetch;
 mod sync;
 
 pub use array::{
-    Appender, Cursor, IntoIter, Iter, IterMut, Leaves, LeavesMut, Reader, Snapshot, Stride, Tree, TreeArray,
+    Appender, Cursor, IntoIter, Iter, IterMut, Leaves, LeavesMut, Reader, Snapshot, Stride, Tree, TreeArray, ViewMut,
 };
 pub use error::{Error, Result};
 pub use frames::{CHUNK_BYTES, FixedFrames, Frames, HeapFrames};
@@ -52,7 +52,7 @@ pub use frames::{MmapFrames, PageKind};
 #[cfg(feature = "std")]
 pub use pool::Placement;
 pub use pool::{DEFAULT_BLOCK_BYTES, Pool, PoolStats};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_far};
 
 #[cfg(all(test, feature = "std", not(loom)))]
 mod tests {

@@ -10,7 +10,7 @@ pub mod vector;
 
 use std::hint::black_box;
 
-use fieldstone_blocks::{Tree, TreeArray};
+use fieldstone_blocks::{Tree, TreeArray, prefetch, prefetch_far};
 use fieldstone_workloads::random::{mix, scale};
 
 /// Sums one slice: the loop that all sides of a linear scan share.
@@ -34,14 +34,14 @@ pub fn stride(slice: &[u64], step: usize) -> u64 {
     slice.iter().step_by(step).fold(0, |sum, &value| sum.wrapping_add(value))
 }
 
-/// The same, with the element 24 steps ahead asked for, as [`fieldstone_blocks::Stride`] does.
+/// The same, with the element 32 steps ahead asked for, as [`fieldstone_blocks::Stride`] does.
 #[inline(never)]
 #[must_use]
 pub fn stride_prefetched(slice: &[u64], step: usize) -> u64 {
-    const AHEAD: usize = 24;
+    const AHEAD: usize = 32;
     let (mut sum, mut at) = (0_u64, 0);
     while at < slice.len() {
-        prefetch(slice.as_ptr().wrapping_add(at + AHEAD * step));
+        prefetch_far(slice.as_ptr().wrapping_add(at + AHEAD * step));
         sum = sum.wrapping_add(slice[at]);
         at += step;
     }
@@ -71,11 +71,12 @@ pub fn gups(slice: &mut [u64], updates: u64, seed: u64) -> u64 {
 /// The same on a tree.
 #[inline(never)]
 pub fn gups_tree(tree: &mut TreeArray<u64>, updates: u64, seed: u64) -> u64 {
-    let len = tree.len();
+    let mut view = tree.view_mut();
+    let len = view.len();
     let mut xor = 0;
     for at in 0..updates {
         let draw = mix(seed.wrapping_add(at));
-        tree[scale(draw, len)] ^= draw;
+        view[scale(draw, len)] ^= draw;
         xor ^= draw;
     }
     xor
@@ -84,7 +85,7 @@ pub fn gups_tree(tree: &mut TreeArray<u64>, updates: u64, seed: u64) -> u64 {
 /// The same on a slice, in batches whose places are asked for before the first is used, as [`TreeArray::update`] does.
 #[inline(never)]
 pub fn gups_batched(slice: &mut [u64], updates: u64, seed: u64) -> u64 {
-    const BATCH: usize = 32;
+    const BATCH: usize = 64;
     let mut batch = [(0_usize, 0_u64); BATCH];
     let (mut xor, mut at) = (0, 0);
     while at < updates {
@@ -155,10 +156,6 @@ pub fn cycle(len: usize, seed: u64) -> Vec<u64> {
         next.swap(last, scale(mix(seed.wrapping_add(last as u64)), last));
     }
     black_box(next)
-}
-
-fn prefetch(place: *const u64) {
-    fieldstone_blocks::prefetch(place);
 }
 
 #[cfg(test)]

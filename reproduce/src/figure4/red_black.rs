@@ -147,8 +147,8 @@ impl<N: Nodes> std::fmt::Debug for RedBlack<N> {
 }
 
 impl<N: Nodes> RedBlack<N> {
-    /// Goes on in the order of the keys: through the `count` nodes behind key `last`, which becomes the key of the last of them. The first
-    /// node follows the last one. A number that depends on the order.
+    /// Goes on in the order of the keys: through the `count` nodes behind key `last`, which becomes the key of the last of
+    /// them. The first node follows the last one. A number that depends on the order.
     #[inline(always)]
     pub fn traverse(&self, last: &mut u64, count: usize) -> u64 {
         let mut cursor = self.tree.lower_bound(Bound::Excluded(&*last));

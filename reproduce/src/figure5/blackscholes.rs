@@ -1,6 +1,7 @@
 //! Black-Scholes prices with the options in contiguous arrays and in trees.
 //!
-//! A call prices the next [`WINDOW`] options, and adds up the bits of each price: all sides have to come to the same, bit for bit.
+//! A call prices the next [`WINDOW`] options, and adds up the bits of each price: all sides have to come to the same, bit for
+//! bit. Prices are computed by one function, which is not inlined; what differs is how its arguments are fetched.
 //! Block sizes are those of the blog's sweep, 4 KiB to 1 MiB, on [`SWEEP`] options; the cell of the paper's size (600 MB) has its
 //! block size, 32 KiB.
 

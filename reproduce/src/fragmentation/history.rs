@@ -78,8 +78,8 @@ impl History {
         life
     }
 
-    /// Replaces `hundredths` of the frames in use, a sixteenth of them at most at a time: so much is freed at random, and as much taken
-    /// again. The frames that were freed.
+    /// Replaces `hundredths` of the frames in use, a sixteenth of them at most at a time: so much is freed at random, and as
+    /// much taken again. The frames that were freed.
     pub fn churn(&mut self, hundredths: u64) -> u64 {
         let used = self.used();
         let wanted = u64::from(used) * hundredths / 100;

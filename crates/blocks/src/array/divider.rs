@@ -28,6 +28,11 @@ impl<T> Divider<T> {
         Self { by, element: PhantomData }
     }
 
+    /// Finds leaf 0 for every element: for a tree of one leaf.
+    pub(super) const fn to_first() -> Self {
+        Self { by: if Self::SHIFTS { u64::BITS as u64 - 1 } else { 0 }, element: PhantomData }
+    }
+
     /// The leaf of element `index`, which is below `MOST_ELEMENTS`.
     #[inline]
     pub(super) fn leaf_of(self, index: usize) -> usize {

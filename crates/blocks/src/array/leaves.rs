@@ -59,7 +59,12 @@ impl<T> Iterator for RawLeaves<'_, T> {
         if self.start == self.end {
             return None;
         }
-        let next = (self.leaf_of(self.start) + 1).saturating_mul(self.tree.per_leaf).min(self.end);
+        // The usual case of a small array: its only leaf, without a look at where it ends.
+        let next = if self.tree.leaves <= 1 {
+            self.end
+        } else {
+            ((self.tree.leaf_of(self.start) + 1) * self.tree.per_leaf).min(self.end)
+        };
         let slice = self.slice(self.start, next);
         self.start = next;
         Some(slice)

@@ -14,7 +14,7 @@ use crate::error::Result;
 
 #[cold]
 #[inline(never)]
-fn out_of_bounds(index: usize, len: usize) -> ! {
+pub(super) fn out_of_bounds(index: usize, len: usize) -> ! {
     panic!("element {index} of an array of {len}")
 }
 

@@ -185,6 +185,16 @@ impl<T> Tree<T> {
         unsafe { self.directory.get(self.leaf_of(index)) }.wrapping_add(index)
     }
 
+    /// What finds a place in a loop without a look at the tree: a directory, be it of one leaf, and its divider.
+    #[inline]
+    pub(super) fn finder(&self) -> Finder<T> {
+        if self.leaves <= 1 {
+            Finder { entries: &raw const self.first, divider: Divider::to_first() }
+        } else {
+            Finder { entries: self.directory.entries(), divider: self.divider }
+        }
+    }
+
     /// A leaf's block.
     ///
     /// # Safety
@@ -305,6 +315,24 @@ impl<T> Tree<T> {
         // SAFETY: the tree holds the block, and forgets it in the same step.
         let freed = unsafe { self.pool.free(block) };
         debug_assert_eq!(freed, Ok(()), "a leaf is a block of the pool");
+    }
+}
+
+/// See [`Tree::finder`]. Good while the tree is borrowed and does not grow.
+pub(super) struct Finder<T> {
+    entries: *const *mut T,
+    divider: Divider<T>,
+}
+
+impl<T> Finder<T> {
+    /// Where element `index` lies.
+    ///
+    /// # Safety
+    /// `index` is below the capacity of the tree, which has not changed.
+    #[inline]
+    pub(super) unsafe fn place(&self, index: usize) -> *mut T {
+        // SAFETY: the element's leaf has an entry.
+        unsafe { *self.entries.add(self.divider.leaf_of(index)) }.wrapping_add(index)
     }
 }
 

@@ -125,6 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps with flags that Miri does not know")]
     fn pieces_are_apart_aligned_and_used_again() {
         let arena = Arena::new();
         let layouts = [(1, 1), (24, 8), (300, 128), (32_768, 16), (40_000, 8), (65_536, 65_536), (128, 128)];

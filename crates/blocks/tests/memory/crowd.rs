@@ -8,7 +8,7 @@ use crate::{alone, status_bytes};
 fn a_million_arrays_at_once() {
     alone("crowd::a_million_arrays_at_once", || {
         const COUNT: u32 = 1_000_000;
-        let pool = Pool::new(MmapFrames::new(PageKind::Thp)).unwrap();
+        let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Thp), 64 << 10).unwrap();
         let before = status_bytes("VmRSS");
         let mut arrays: Vec<TreeArray<u32>> = Vec::with_capacity(COUNT as usize);
         for number in 0..COUNT {
@@ -56,7 +56,7 @@ fn ten_thousand_arrays_with_a_block_each() {
 #[test]
 fn a_forked_child_has_its_own() {
     alone("crowd::a_forked_child_has_its_own", || {
-        let pool = Pool::new(MmapFrames::new(PageKind::Thp)).unwrap();
+        let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Thp), 64 << 10).unwrap();
         let mut array = TreeArray::new_in(&pool);
         array.extend(0..300_000_u64);
         let snapshot = array.snapshot();

@@ -44,7 +44,7 @@ fn an_array_that_fills_the_address_space_is_whole() {
 fn a_pool_needs_little_address_space_to_begin() {
     alone("want::a_pool_needs_little_address_space_to_begin", || {
         limit_address_space(16 << 20);
-        let pool = Pool::new(MmapFrames::new(PageKind::Thp)).unwrap();
+        let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Thp), 64 << 10).unwrap();
         let blocks: Vec<_> = std::iter::from_fn(|| pool.alloc().ok()).collect();
         assert!(blocks.len() >= 64, "{} blocks", blocks.len());
         assert!(matches!(pool.alloc_run(100), Err(Error::System { .. })));

@@ -116,7 +116,7 @@ fn frames_that_fail_from_the_first_chunk() {
 
 #[test]
 fn an_array_of_more_than_there_can_be() {
-    let pool = Pool::new(HeapFrames).unwrap();
+    let pool = Pool::with_block_bytes(HeapFrames, 64 << 10).unwrap();
     let mut array = TreeArray::<u64>::new_in(&pool);
     for count in [usize::MAX, usize::MAX / 8, 1 << 60, 1 << 43] {
         assert!(array.try_reserve(count).is_err(), "{count}");
