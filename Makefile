@@ -71,6 +71,10 @@ targets: packages build ## measures every cell of goals.toml against the peers
 test-programs: build ## runs the test suites of Python and Redis under `run --region`, against what they give without it
 	.ci/test-programs
 
+# The peers' malloc asks for the pages that our default pool asks for.
+targets-arrays: packages build ## measures the section [arrays]
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(RELEASE)/fieldstone-targets arrays
+
 targets-%: packages build ## measures one section, for example make targets-region
 	$(RELEASE)/fieldstone-targets $*
 

@@ -46,12 +46,17 @@ impl Campaign {
     /// When a sample fails, or results cannot be kept.
     pub fn measure(&self, experiment: &Experiment, names: &[String]) -> Result<Saved> {
         let scale = if self.quick { Scale::Quick } else { Scale::Full };
-        let cells: Vec<Cell> = (experiment.cells)(scale).into_iter().filter(|cell| is_named(&cell.id, names)).collect();
+        let all = (experiment.cells)(scale);
+        let count = all.len();
+        let cells: Vec<Cell> = all.into_iter().filter(|cell| is_named(&cell.id, names)).collect();
         if cells.is_empty() {
             bail!("{} has no cell named {}: `list --cells` names them", experiment.name, names.join(", "));
         }
         let mut store = if self.resume {
             Store::resume(&self.directory, experiment.name, self.quick)?
+        } else if cells.len() < count {
+            let named: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
+            Store::begin_cells(&self.directory, experiment.name, self.quick, &named)?
         } else {
             Store::begin(&self.directory, experiment.name)?
         };

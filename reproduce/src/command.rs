@@ -1,6 +1,6 @@
 //! The command line: what is measured, where it is kept, how it is shown.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -47,7 +47,7 @@ struct Arguments {
     /// Samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Folder of the results: a file of JSON lines for each experiment, begun anew unless --resume is given
+    /// Folder of the results: a file of JSON lines for each experiment, begun anew unless --resume is given (of an experiment that is named in part, only those cells)
     #[arg(long, default_value = "build/reproduce")]
     out: PathBuf,
     /// Go on where an earlier run was ended
@@ -112,9 +112,11 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Some(cell) = &arguments.cell {
         return child::run(&experiments, &trial(arguments, cell));
     }
-    if arguments.names == ["list"] {
-        print!("{}", show::list(&experiments, arguments.cells, width()));
-        return Ok(());
+    if arguments.names.iter().any(|name| name == "list") {
+        if arguments.names.len() > 1 {
+            bail!("`list` stands alone: it names every experiment, and with --cells every cell");
+        }
+        return write(&show::list(&experiments, arguments.cells, width()));
     }
     let chosen = chosen(experiments, &arguments.names)?;
     let campaign = Campaign {
@@ -127,7 +129,15 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut summaries = Vec::new();
     for experiment in &chosen {
         let saved = if arguments.saved {
-            store::load(&arguments.out, experiment.name)?
+            let saved = store::load(&arguments.out, experiment.name)?;
+            if saved.samples.is_empty() {
+                bail!(
+                    "nothing is saved of {} in {}: leave --saved out to measure",
+                    experiment.name,
+                    arguments.out.display()
+                );
+            }
+            saved
         } else {
             campaign.measure(experiment, &arguments.names)?
         };
@@ -140,16 +150,23 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn print(arguments: &Arguments, summaries: &[Summary]) -> Result<()> {
-    match arguments.format {
-        Format::Text => print!("{}", show::text(summaries, width())),
-        Format::Json => println!("{}", serde_json::to_string_pretty(summaries)?),
-        Format::Csv => print!("{}", show::csv(summaries)),
-        Format::Markdown => {
-            let command = format!("fieldstone reproduce {} --saved --format markdown", arguments.names.join(" "));
-            print!("{}", show::markdown(summaries, &command));
+    let command = format!("fieldstone reproduce {} --saved --format markdown", arguments.names.join(" "));
+    write(&match arguments.format {
+        Format::Text => show::text(summaries, width()),
+        Format::Json => serde_json::to_string_pretty(summaries)? + "\n",
+        Format::Csv => show::csv(summaries),
+        Format::Markdown => show::markdown(summaries, &command),
+    })
+}
+
+/// A reader that has seen enough is no error.
+fn write(words: &str) -> Result<()> {
+    match std::io::stdout().write_all(words.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn trial(arguments: &Arguments, cell: &str) -> Trial {

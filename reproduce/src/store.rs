@@ -108,6 +108,19 @@ impl Store {
         Ok(Self { path, file, saved })
     }
 
+    /// Begins some cells of an experiment anew, and keeps what the file holds of the others.
+    ///
+    /// # Errors
+    /// As [`Store::resume`].
+    pub fn begin_cells(directory: &Path, experiment: &str, quick: bool, cells: &[&str]) -> Result<Self> {
+        let mut kept = Self::resume(directory, experiment, quick)?.saved;
+        kept.samples.retain(|sample| !cells.contains(&sample.cell.as_str()));
+        let mut store = Self::begin(directory, experiment)?;
+        kept.sessions.into_iter().try_for_each(|session| store.add_session(session))?;
+        kept.samples.into_iter().try_for_each(|sample| store.add_sample(sample))?;
+        Ok(store)
+    }
+
     /// Notes a session that begins.
     ///
     /// # Errors
@@ -171,6 +184,18 @@ mod tests {
     fn sample(cell: &str, run: u32) -> Sample {
         let outcome = Outcome::Measured { figures: Vec::new(), alternately: true };
         Sample { cell: cell.into(), run, seed: u64::MAX, took_s: 0.1, outcome }
+    }
+
+    #[test]
+    fn other_cells_are_kept_when_one_is_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::begin(folder.path(), "t").unwrap();
+        for (cell, run) in [("t/a", 0), ("t/b", 0), ("t/a", 1)] {
+            store.add_sample(sample(cell, run)).unwrap();
+        }
+        drop(Store::begin_cells(folder.path(), "t", true, &["t/a"]).unwrap());
+        let kept = load(folder.path(), "t").unwrap();
+        assert_eq!(kept.samples.iter().map(|sample| sample.cell.as_str()).collect::<Vec<_>>(), ["t/b"]);
     }
 
     #[test]

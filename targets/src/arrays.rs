@@ -40,6 +40,12 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
         "# dependent reads, a line a page, 32 MiB: on huge pages {:.2} of the time on small ones (near 1: the host splits huge pages)",
         reach::huge_by_small()
     );
+    // What comes from malloc has the pages that malloc asks for: glibc's tunable makes them those of our default pool.
+    let tuned = std::env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("glibc.malloc.hugetlb=1"));
+    println!(
+        "# deques and crates: malloc's memory on {} pages",
+        if tuned { "transparent huge" } else { "the system's default" }
+    );
     let stage = Stage { limit };
     let of = |name: &str| goals.get(SECTION, name);
     let mut take = |name: &str, cells: &dyn Fn(Goal) -> Vec<Cell>| -> anyhow::Result<()> {
@@ -194,7 +200,10 @@ impl Stage {
     }
 
     fn push_mean(&self, goal: &Goal) -> Cell {
-        let mut vector = vector::prefaulted(MANY, PageKind::Small4k);
+        if let Some(why) = too_large(2 * MANY * WORD) {
+            return Cell::skipped_part(goal.clone(), "1e8", &why);
+        }
+        let mut vector = vector::prefaulted(MANY, PageKind::Thp);
         let mut tree = TreeArray::new();
         if let Err(error) = tree.reserve_prefault(MANY) {
             return Cell::skipped_part(goal.clone(), "1e8", &error.to_string());
@@ -231,12 +240,18 @@ impl Stage {
     }
 
     fn deque(&self, goal: &Goal, random: bool) -> Vec<Cell> {
+        if let Some(why) = too_large(2 * MANY * WORD) {
+            return vec![Cell::skipped_part(goal.clone(), "1e8", &why)];
+        }
         let tree = filled_tree(MANY, |at| at as u64);
         let kinds = [(deque::Kind::Std, "std::deque"), (deque::Kind::Boost, "boost deque")];
         let against = kinds.into_iter().map(|(kind, name)| {
-            let Some(peer) = deque::Deque::counting(kind, MANY as u64) else {
+            if !deque::is_there(kind) {
                 let why = "not built: install a C++ compiler (and libboost-dev for Boost's), then `make build`";
                 return Cell::skipped_part(goal.clone(), name, why);
+            }
+            let Some(peer) = deque::Deque::counting(kind, MANY as u64) else {
+                return Cell::skipped_part(goal.clone(), name, "the deque found no memory");
             };
             let gets = WORK as u64;
             if random {
@@ -255,6 +270,9 @@ impl Stage {
 
     /// Against each crate; the goal is the fastest, and each is told.
     fn crates(&self, goal: &Goal) -> Vec<Cell> {
+        if let Some(why) = too_large(3 * MANY * WORD) {
+            return vec![Cell::skipped_part(goal.clone(), "1e8", &why)];
+        }
         let tree = filled_tree(MANY, |at| at as u64);
         let gets = WORK as u64;
         let against = crates::NAMES.into_iter().map(|name| {

@@ -34,7 +34,7 @@ pub(crate) fn duel(
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     own();
     other();
-    let since = Instant::now();
+    let (since, mut stood) = (Instant::now(), 0);
     let estimate = loop {
         if ours.len() % 2 == 0 {
             ours.push(own());
@@ -46,9 +46,12 @@ pub(crate) fn duel(
         let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(own, other)| own / other).collect();
         let estimate = Estimate::of_median(&ratios);
         let stands = judge(goal.limit, estimate) != Verdict::Undecided;
-        // An even number of pairs, so that both orders weigh the same.
-        let enough = ours.len() >= FEWEST_FOR_INTERVAL && ours.len() % 2 == 0;
-        if enough && (stands || since.elapsed() > most) {
+        // An even number of pairs, so that both orders weigh the same; and a verdict has to stand twice, since it is looked at often.
+        if ours.len() < FEWEST_FOR_INTERVAL || ours.len() % 2 == 1 {
+            continue;
+        }
+        stood = if stands { stood + 1 } else { 0 };
+        if stood == 2 || since.elapsed() > most {
             break estimate;
         }
     };

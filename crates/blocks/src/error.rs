@@ -23,7 +23,8 @@ pub enum Error {
     /// The system refused memory.
     #[error(
         "{operation} of {bytes} bytes failed with errno {errno}: free memory, or raise the limit that stands against it \
-         (ulimit -v, the cgroup's memory.max, vm.overcommit_memory, vm.max_map_count)"
+         (ulimit -v, the cgroup's memory.max, vm.overcommit_memory, vm.max_map_count; \
+         for pages of 1 GiB, their pool: see `fieldstone doctor`)"
     )]
     System {
         /// The call.
@@ -50,7 +51,7 @@ pub enum Error {
     },
     /// One element is larger than a block.
     #[error(
-        "an element of {element_bytes} bytes does not fit in a block of {block_bytes}: take a pool of larger blocks, or box it"
+        "an element of {element_bytes} bytes does not fit in a block of {block_bytes}: box it, or take a pool of larger blocks (2 MiB at most)"
     )]
     ElementTooLarge {
         /// The element's size.

@@ -53,7 +53,7 @@ use slab::{Free, Slab};
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::sync::{Arc, AtomicPtr, AtomicUsize, Lock, Ordering, hold};
+use crate::sync::{Arc, AtomicPtr, AtomicUsize, Lock, Ordering, hold, is_held};
 
 #[cfg(feature = "std")]
 pub use global::GlobalHeap;
@@ -285,15 +285,17 @@ impl Heap {
         let slab = Slab::of(address, block_bytes);
         // SAFETY: the object is a slab's, and out; its owner lives as long as the heap.
         let owner = unsafe { (*slab).local };
-        let done = self.with_local(|local| {
-            if !ptr::eq(local, owner) {
-                return Ok(false);
-            }
-            // SAFETY: the slab is this thread's, or number 0's while we have the lock.
-            unsafe { local.free(&*slab, object) };
-            Ok(true)
-        });
-        if done != Ok(true) {
+        // Under a lock of ours, that of the shared local may be the one: the remote list asks for none.
+        let done = !is_held()
+            && self.with_local(|local| {
+                if !ptr::eq(local, owner) {
+                    return Ok(false);
+                }
+                // SAFETY: the slab is this thread's, or number 0's while we have the lock.
+                unsafe { local.free(&*slab, object) };
+                Ok(true)
+            }) == Ok(true);
+        if !done {
             // SAFETY: as above.
             unsafe { self.free_remote(slab, address) };
         }

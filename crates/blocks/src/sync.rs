@@ -63,6 +63,11 @@ pub(crate) fn hold<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+#[cfg(all(not(loom), not(feature = "std")))]
+pub(crate) const fn is_held() -> bool {
+    false
+}
+
 /// Whether this thread is at work on the crate's own records: a global allocator that is made of them must not ask them then.
 #[cfg(all(not(loom), feature = "std"))]
 mod held {

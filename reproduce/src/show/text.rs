@@ -1,8 +1,9 @@
 //! Results for a terminal: a table each, a number with its interval and the paper's below it.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle, presets};
 use fieldstone_report::quantity::bytes;
 
 use super::{NOT_IN_TEXT, has_paper, interval, notes, ours, session};
@@ -19,16 +20,18 @@ pub fn text(summaries: &[Summary], width: u16) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(all, "{}: {}\n{}\n{}\n", summary.name, summary.title, summary.source, summary.about);
         for table in &summary.tables {
-            let heading = [table.heading.to_owned()].into_iter().chain(table.columns.iter().cloned());
-            let mut rows = new_table(heading, width);
-            for line in &table.lines {
-                rows.add_row(row(line));
+            let heading: Vec<String> =
+                [table.heading.to_owned()].into_iter().chain(table.columns.iter().cloned()).collect();
+            let lines: Vec<Vec<String>> = table.lines.iter().map(row).collect();
+            for columns in fitting(&heading, &lines, width.into()) {
+                let pick = |cells: &[String]| [&cells[..1], &cells[columns.clone()]].concat();
+                let mut rows = new_table(pick(&heading), u16::MAX);
+                for line in &lines {
+                    rows.add_row(pick(line));
+                }
+                align(&mut rows, 1);
+                let _ = writeln!(all, "{}\n", rows.trim_fmt());
             }
-            align(&mut rows, 1);
-            if let Some(names) = rows.column_mut(0) {
-                names.set_constraint(ColumnConstraint::ContentWidth);
-            }
-            let _ = writeln!(all, "{}\n", rows.trim_fmt());
             for note in notes(&table.columns, &table.lines) {
                 let _ = writeln!(all, "{note}");
             }
@@ -40,6 +43,24 @@ pub fn text(summaries: &[Summary], width: u16) -> String {
         all.push('\n');
     }
     all
+}
+
+/// Ranges of columns after the first that fit beside it in so many places, at least one each: a number is never broken.
+fn fitting(heading: &[String], lines: &[Vec<String>], width: usize) -> Vec<Range<usize>> {
+    let widest = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column)).chain(heading.get(column));
+        cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count()).max().unwrap_or(0) + 2
+    };
+    let (mut ranges, mut start, mut used) = (Vec::new(), 1, widest(0));
+    for column in 1..heading.len() {
+        if used + widest(column) > width && column > start {
+            ranges.push(start..column);
+            (start, used) = (column, widest(0));
+        }
+        used += widest(column);
+    }
+    ranges.push(start..heading.len());
+    ranges
 }
 
 /// A line: the name, and in each column the number, its interval and the paper's.

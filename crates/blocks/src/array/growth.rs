@@ -17,6 +17,7 @@ impl<T> TreeArray<T> {
     /// # Panics
     /// Without memory for a block.
     #[inline]
+    #[track_caller]
     pub fn push(&mut self, value: T) {
         if self.tree.len == self.tail_end {
             self.next_tail_or_panic();
@@ -43,6 +44,7 @@ impl<T> TreeArray<T> {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn next_tail_or_panic(&mut self) {
         if let Err(error) = self.next_tail() {
             panic!("an array of {} elements cannot grow: {error}", self.tree.len);
@@ -112,11 +114,14 @@ impl<T> TreeArray<T> {
     ///
     /// # Panics
     /// Without memory.
+    #[track_caller]
     pub fn extend_from_slice(&mut self, slice: &[T])
     where
         T: Clone,
     {
-        self.try_extend_from_slice(slice).unwrap_or_else(|error| panic!("{error}"));
+        if let Err(error) = self.try_extend_from_slice(slice) {
+            panic!("no room for {} elements more: {error}", slice.len());
+        }
     }
 
     /// Makes the array `len` elements long: appends `make()`s, or drops what is beyond.
@@ -136,14 +141,18 @@ impl<T> TreeArray<T> {
     ///
     /// # Panics
     /// Without memory.
+    #[track_caller]
     pub fn resize_with(&mut self, len: usize, make: impl FnMut() -> T) {
-        self.try_resize_with(len, make).unwrap_or_else(|error| panic!("{error}"));
+        if let Err(error) = self.try_resize_with(len, make) {
+            panic!("no room for {len} elements: {error}");
+        }
     }
 
     /// Makes the array `len` elements long: appends clones of `value`, or drops what is beyond.
     ///
     /// # Panics
     /// Without memory.
+    #[track_caller]
     pub fn resize(&mut self, len: usize, value: T)
     where
         T: Clone,
@@ -155,6 +164,7 @@ impl<T> TreeArray<T> {
     ///
     /// # Panics
     /// Without memory.
+    #[track_caller]
     pub fn append(&mut self, other: &mut Self) {
         self.reserve(other.len());
         let empty = Self::new_in(&other.tree.pool);
@@ -222,8 +232,11 @@ impl<T> TreeArray<T> {
     ///
     /// # Panics
     /// Without memory.
+    #[track_caller]
     pub fn reserve(&mut self, additional: usize) {
-        self.try_reserve(additional).unwrap_or_else(|error| panic!("no room for {additional} elements more: {error}"));
+        if let Err(error) = self.try_reserve(additional) {
+            panic!("no room for {additional} elements more: {error}");
+        }
     }
 
     /// Makes room for `additional` elements more.

@@ -31,6 +31,26 @@ impl<T> Deref for Snapshot<T> {
     }
 }
 
+impl<T: PartialEq> PartialEq for Snapshot<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: PartialEq> PartialEq<TreeArray<T>> for Snapshot<T> {
+    fn eq(&self, other: &TreeArray<T>) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: PartialEq> PartialEq<Snapshot<T>> for TreeArray<T> {
+    fn eq(&self, other: &Snapshot<T>) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Eq> Eq for Snapshot<T> {}
+
 impl<T> Clone for Snapshot<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
@@ -39,6 +59,6 @@ impl<T> Clone for Snapshot<T> {
 
 impl<T: fmt::Debug> fmt::Debug for Snapshot<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.iter().fmt(f)
+        (**self).fmt(f)
     }
 }

@@ -14,6 +14,7 @@ use crate::error::Result;
 
 #[cold]
 #[inline(never)]
+#[track_caller]
 pub(super) fn out_of_bounds(index: usize, len: usize) -> ! {
     panic!("element {index} of an array of {len}")
 }
@@ -22,6 +23,7 @@ impl<T> Index<usize> for Tree<T> {
     type Output = T;
 
     #[inline]
+    #[track_caller]
     fn index(&self, index: usize) -> &T {
         match self.get(index) {
             Some(element) => element,
@@ -34,6 +36,7 @@ impl<T> Index<usize> for TreeArray<T> {
     type Output = T;
 
     #[inline]
+    #[track_caller]
     fn index(&self, index: usize) -> &T {
         &self.tree[index]
     }
@@ -41,6 +44,7 @@ impl<T> Index<usize> for TreeArray<T> {
 
 impl<T> IndexMut<usize> for TreeArray<T> {
     #[inline]
+    #[track_caller]
     fn index_mut(&mut self, index: usize) -> &mut T {
         let len = self.tree.len;
         match self.get_mut(index) {
@@ -54,6 +58,7 @@ impl<T> Index<usize> for Snapshot<T> {
     type Output = T;
 
     #[inline]
+    #[track_caller]
     fn index(&self, index: usize) -> &T {
         &(**self)[index]
     }

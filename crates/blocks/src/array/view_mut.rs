@@ -28,6 +28,7 @@ impl<T> TreeArray<T> {
     /// # Panics
     /// Without memory for those copies.
     #[inline]
+    #[track_caller]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         self.try_view_mut().unwrap_or_else(|error| panic!("what a snapshot shares cannot be copied: {error}"))
     }
@@ -81,6 +82,7 @@ impl<T> Index<usize> for ViewMut<'_, T> {
     type Output = T;
 
     #[inline]
+    #[track_caller]
     fn index(&self, index: usize) -> &T {
         match self.get(index) {
             Some(element) => element,
@@ -91,6 +93,7 @@ impl<T> Index<usize> for ViewMut<'_, T> {
 
 impl<T> IndexMut<usize> for ViewMut<'_, T> {
     #[inline]
+    #[track_caller]
     fn index_mut(&mut self, index: usize) -> &mut T {
         let len = self.len;
         match self.get_mut(index) {

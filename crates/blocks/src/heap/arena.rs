@@ -19,8 +19,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use super::global::BLOCK_BYTES;
 use super::slab::HEADER_BYTES;
-use crate::pool::DEFAULT_BLOCK_BYTES as BLOCK_BYTES;
 
 const SPAN_BYTES: usize = 1 << 30;
 const LEAST_SPAN_BYTES: usize = 4 << 20;
@@ -46,7 +46,8 @@ impl Arena {
     }
 
     pub(super) fn contains(&self, address: usize) -> bool {
-        (self.start.load(Ordering::Acquire)..self.end.load(Ordering::Acquire)).contains(&address)
+        let end = self.end.load(Ordering::Acquire);
+        (self.start.load(Ordering::Acquire)..end).contains(&address)
     }
 
     /// Takes a piece; null when there is no memory.
@@ -94,8 +95,9 @@ impl Arena {
             if let Ok(span) = span {
                 let start = span.expose_provenance();
                 state.next = start.next_multiple_of(BLOCK_BYTES);
-                self.end.store(start + bytes, Ordering::Release);
+                // The end last, and read first: in between nothing is in the span.
                 self.start.store(state.next, Ordering::Release);
+                self.end.store(start + bytes, Ordering::Release);
                 return true;
             }
             bytes /= 2;

@@ -27,8 +27,11 @@ use super::arena::Arena;
 use super::slab::Slab;
 use super::{Heap, HeapStats, Large, class, thread};
 use crate::frames::{MmapFrames, PageKind};
-use crate::pool::{DEFAULT_BLOCK_BYTES as BLOCK_BYTES, Pool};
+use crate::pool::Pool;
 use crate::sync::{hold, is_held};
+
+/// The global heap's blocks, which are its slabs: a class that is hardly used takes no more.
+pub(super) const BLOCK_BYTES: usize = 64 << 10;
 
 /// A heap with a pool of 64 KiB blocks of its own, that can be a `static`.
 #[derive(Debug)]

@@ -165,7 +165,12 @@ impl Chunk {
             None => self.make_shares(blocks)?,
         };
         // SAFETY: the table has a count for each of the chunk's blocks, and lives as long as a block is in use.
-        unsafe { counts.add(block as usize).as_ref() }.fetch_add(1, Ordering::Relaxed);
+        let count = unsafe { counts.add(block as usize).as_ref() };
+        // Far below where it would wrap: holders that are forgotten are never taken away.
+        if count.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+            count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::CapacityOverflow { elements: (u32::MAX / 2) as usize });
+        }
         Ok(())
     }
 
