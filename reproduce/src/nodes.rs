@@ -14,10 +14,12 @@ use std::ptr::null_mut;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use fieldstone_blocks::heap::GlobalHeap;
+use fieldstone_blocks::PageKind;
+use fieldstone_blocks::heap::{GlobalHeap, Large};
 use mimalloc::MiMalloc;
 
-static BLOCKS: GlobalHeap = GlobalHeap::new();
+// On small pages, as the others are: what huge pages give is not the allocator's.
+static BLOCKS: GlobalHeap = GlobalHeap::with(PageKind::Small4k, Large::Runs);
 static MIMALLOC: MiMalloc = MiMalloc;
 static SYSTEM: System = System;
 
@@ -297,21 +299,5 @@ mod tests {
             assert_eq!(measure(workload, 1, 1).len(), 1);
         }
         assert_eq!(mail(&SYSTEM, 1), 2 * 20 * 999 * 500);
-    }
-
-    #[test]
-    #[ignore = "measures: run it alone, with --release -- --ignored --nocapture"]
-    fn ratios() {
-        for workload in ALL {
-            let rounds = measure(workload, 5, 31);
-            let median = |of: fn(&Round) -> f64| {
-                let mut values: Vec<f64> = rounds.iter().map(of).collect();
-                values.sort_by(f64::total_cmp);
-                values[values.len() / 2]
-            };
-            let (ms, mimalloc, system) =
-                (median(|r| r.blocks_ns) / 1e6, median(|r| r.to_mimalloc), median(|r| r.to_system));
-            println!("{workload:?}: {ms:.1} ms, {mimalloc:.3} of mimalloc, {system:.3} of the system's");
-        }
     }
 }

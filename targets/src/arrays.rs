@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
 use fieldstone_peers::{self as arrays, crates, deque, vector};
+use fieldstone_report::stats::Estimate;
+use fieldstone_reproduce::nodes::{self, Workload};
 use fieldstone_sys::machine::machine;
 use fieldstone_sys::warm::warm;
 
 use crate::cell::Cell;
 use crate::duel::{cpu_seconds, duel};
-use crate::goals::{Goal, Goals};
+use crate::goals::{Goal, Goals, Limit};
 use crate::reach;
 
 const SECTION: &str = "arrays";
@@ -26,6 +28,12 @@ const STEP: usize = 512;
 const MANY: usize = 100_000_000;
 /// Elements or updates that make a kernel's run long enough to be timed.
 const WORK: usize = 1 << 24;
+
+/// Not in goals.toml: the general allocator on blocks, against mimalloc on the same pages.
+const HEAP: &str = "heap_vs_mimalloc";
+const HEAP_LIMIT: f64 = 1.3;
+const HEAP_WORKLOADS: [Workload; 3] = [Workload::Trees, Workload::Map, Workload::Mail];
+const HEAP_ROUNDS: usize = 31;
 
 /// Where the vector of a comparison lies.
 #[derive(Clone, Copy, PartialEq)]
@@ -71,7 +79,11 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
     take("push_worst_cold_vs_vec", &|goal| vec![stage.push_worst(&goal)])?;
     take("get_vs_std_deque", &|goal| stage.deque(&goal, true))?;
     take("linear_vs_std_deque", &|goal| stage.deque(&goal, false))?;
-    take("get_vs_best_crate", &|goal| stage.crates(&goal))
+    take("get_vs_best_crate", &|goal| stage.crates(&goal))?;
+    if HEAP.contains(only) {
+        HEAP_WORKLOADS.into_iter().map(heap).for_each(show);
+    }
+    Ok(())
 }
 
 struct Stage {
@@ -284,6 +296,16 @@ impl Stage {
         });
         against.collect()
     }
+}
+
+/// Throughput of malloc and free on nodes.
+fn heap(workload: Workload) -> Cell {
+    let goal = Goal { name: HEAP.to_owned(), what: "node-heavy programs".to_owned(), limit: Limit::AtMost(HEAP_LIMIT) };
+    let rounds = nodes::measure(workload, 5, HEAP_ROUNDS);
+    let ratios: Vec<f64> = rounds.iter().map(|round| round.to_mimalloc).collect();
+    let mut cell = Cell::measured(goal, &format!("{workload:?}").to_lowercase(), Estimate::of_median(&ratios), "");
+    cell.samples = vec![("ratio".to_owned(), ratios)];
+    cell
 }
 
 /// The time on the processor of so many runs of a kernel.
