@@ -1,7 +1,7 @@
 //! Every nth element, asked for ahead of time.
 //!
 //! Processors prefetch along a page and stop at its end, so a stride of a page or more pays the full latency, and a walk of the page
-//! table, for each element. Here the element 32 steps ahead is asked for through the directory while this one is used, into
+//! table, for each element. Here the element 40 steps ahead is asked for through the directory while this one is used, into
 //! the second cache: elements a page apart share one set of the first, which holds eight of them.
 //! Within a line's length of the next, a stride is left to the hardware.
 
@@ -13,7 +13,7 @@ use super::Tree;
 use crate::prefetch::prefetch_far;
 
 /// How many steps ahead: more than memory's latency divided by the time of a step.
-const AHEAD: usize = 32;
+const AHEAD: usize = 40;
 const LINE_BYTES: usize = 64;
 
 /// Every nth element.
