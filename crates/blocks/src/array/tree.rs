@@ -10,7 +10,7 @@
 //! ```
 //! Source: Zagieboylo, Suh and Myers, sections 3 and 4.2; Zagieboylo's "Custom Array Implementation". Where we differ: theirs is a
 //! radix tree of up to three levels that is walked, and its depth tested, at each access. Here one directory of biased pointers is
-//! all there is above the leaves (512 KiB of it for 4 GiB), so that a get is two dependent loads at any size, and one for a single leaf.
+//! all there is above the leaves (16 KiB of it for 4 GiB), so that a get is two dependent loads at any size, and one for a single leaf.
 //!
 //! Invariants: elements `0..len` are initialised; leaves `0..leaves` exist; `first` is leaf 0 where there is one; where leaves are
 //! blocks and there is a directory, its entries `0..leaves` are set. An element of size 0 has no leaf; its address is dangling.
