@@ -9,7 +9,8 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::ptr::NonNull;
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use fieldstone_blocks::heap::{Heap, Large};
 use fieldstone_blocks::{CHUNK_BYTES, Error, HeapFrames, MmapFrames, PageKind, Pool};
@@ -18,6 +19,30 @@ use proptest::prelude::*;
 fn heap(block_bytes: usize) -> Heap {
     let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Small4k), block_bytes).unwrap();
     Heap::new(&pool, Large::Runs).unwrap()
+}
+
+/// The turn of the tests whose threads end. One that waits for another's thread must not have that one wait for its own.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Collects until nothing is left. A thread of another test may have the number of one that ended here, and with it its mail,
+/// until it ends too.
+fn collect_all(heap: &Heap, _turn: &MutexGuard<'_, ()>) {
+    let start = Instant::now();
+    while collected(heap) != (0, 0, 0) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?} is left", collected(heap));
+        std::thread::yield_now();
+    }
+}
+
+/// What is left after a collection: bytes of the program, bytes held, and those of the pool.
+fn collected(heap: &Heap) -> (usize, usize, usize) {
+    heap.collect();
+    let stats = heap.stats();
+    (stats.used_bytes, stats.held_bytes, heap.pool().stats().used_bytes)
 }
 
 fn layout(bytes: usize, align: usize) -> Layout {
@@ -116,8 +141,7 @@ fn run(steps: Vec<Step>, block_bytes: usize) {
     }
     assert!(ends.values().zip(ends.keys().skip(1)).all(|(&end, next)| end <= next.addr().get()));
     live.into_iter().for_each(|object| object.free(&heap));
-    heap.collect();
-    assert_eq!((heap.stats().used_bytes, heap.stats().held_bytes, heap.pool().stats().used_bytes), (0, 0, 0));
+    assert_eq!(collected(&heap), (0, 0, 0));
 }
 
 proptest! {
@@ -132,6 +156,7 @@ proptest! {
 
 #[test]
 fn a_small_heap_under_miri() {
+    let turn = turn();
     let pool = Pool::with_block_bytes(HeapFrames, 4096).unwrap();
     let heap = Heap::new(&pool, Large::Runs).unwrap();
     let mut live: Vec<_> = (0..40).map(|at| Object::new(&heap, layout(1 + at * 37 % 300, 8), at as u8)).collect();
@@ -145,13 +170,13 @@ fn a_small_heap_under_miri() {
     let mut live: Vec<_> = live.into_iter().map(|object| object.realloc(&heap, 500)).collect();
     live.extend((0..20).map(|at| Object::new(&heap, layout(48, 8), at)));
     live.into_iter().for_each(|object| object.free(&heap));
-    heap.collect();
-    assert_eq!((heap.stats().used_bytes, pool.stats().used_bytes), (0, 0));
+    collect_all(&heap, &turn);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
 fn threads_free_each_others_objects_and_end() {
+    let turn = turn();
     let heap = heap(65_536);
     for _ in 0..3 {
         std::thread::scope(|scope| {
@@ -176,13 +201,13 @@ fn threads_free_each_others_objects_and_end() {
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
-    heap.collect();
-    assert_eq!((heap.stats().used_bytes, heap.pool().stats().used_bytes), (0, 0));
+    collect_all(&heap, &turn);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
 fn what_a_thread_left_lives_and_its_slabs_serve_the_next() {
+    let turn = turn();
     let heap = heap(65_536);
     let mut held = Vec::new();
     for round in 0..20_u8 {
@@ -203,13 +228,13 @@ fn what_a_thread_left_lives_and_its_slabs_serve_the_next() {
     assert!(heap.stats().held_bytes <= 16 * 65_536, "{:?}", heap.stats());
     assert_eq!(heap.stats().used_bytes, held.len() * 64);
     held.into_iter().for_each(|object| object.free(&heap));
-    heap.collect();
-    assert_eq!(heap.stats().held_bytes, 0);
+    collect_all(&heap, &turn);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
 fn a_thread_that_ends_allocates_and_frees_to_the_last() {
+    let turn = turn();
     struct Late(Heap, Option<Object>);
     impl Drop for Late {
         fn drop(&mut self) {
@@ -235,13 +260,13 @@ fn a_thread_that_ends_allocates_and_frees_to_the_last() {
         // A scope would not wait for the thread's destructors.
         thread.join().unwrap();
     }
-    heap.collect();
-    assert_eq!(heap.stats().used_bytes, 0);
+    collect_all(&heap, &turn);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
 fn used_up_is_an_error_and_over_when_memory_is_back() {
+    let turn = turn();
     let heap = heap(65_536);
     heap.pool().set_limit(2 * CHUNK_BYTES);
     let mut live = Vec::new();
@@ -261,8 +286,7 @@ fn used_up_is_an_error_and_over_when_memory_is_back() {
     live.push(Object::new(&heap, layout(200, 8), 1));
     live.push(Object::new(&heap, layout(200_000, 8), 2));
     live.into_iter().for_each(|object| object.free(&heap));
-    heap.collect();
-    assert_eq!(heap.pool().stats().used_bytes, 0);
+    collect_all(&heap, &turn);
 }
 
 #[test]
