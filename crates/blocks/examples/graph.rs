@@ -1,17 +1,25 @@
-//! A graph that grows while it is saved and searched, once in vectors and once in blocks: memory, time, and the longest pause.
+//! A graph that grows while it is saved and searched: in vectors, in arrays of blocks, and as nodes of their own that come from
+//! malloc or from blocks. Memory, time, and the longest pause.
 //!
 //! `cargo run --release -p fieldstone-blocks --example graph [-- MILLIONS_OF_NODES]`
 //!
 //! Eight edges a node arrive one by one. Sixteen times on the way a state that is not to change is kept, as for a checkpoint or
-//! for a reader: vectors are cloned for that, arrays of blocks give a snapshot. In the end a breadth-first search goes over what
-//! has come, and over the last state that was kept; both kinds must find the same. Each kind runs in a process of its own, so that
-//! the memory is its alone.
+//! for a reader: vectors and nodes are cloned for that, arrays of blocks give a snapshot. In the end a breadth-first search goes
+//! over what has come, and over the last state that was kept; all kinds must find the same. Each kind runs in a process of its
+//! own, so that the memory is its alone.
 
+#![allow(unsafe_code, reason = "is an allocator")]
+
+use std::alloc::Layout;
 use std::error::Error;
 use std::process::Command;
+use std::ptr::NonNull;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use allocator_api2::alloc::{AllocError, Allocator, Global};
+use allocator_api2::boxed::Box as BoxIn;
+use fieldstone_blocks::heap::{Heap, Large};
 use fieldstone_blocks::{MmapFrames, PageKind, Pool, Snapshot, TreeArray};
 
 const EDGES_PER_NODE: u32 = 8;
@@ -90,6 +98,18 @@ impl<T: Copy + Send + Sync> Array<T> for TreeArray<T> {
     }
 }
 
+/// A graph whose edges come one by one.
+trait Graph {
+    type Saved;
+    fn of(nodes: u32) -> Self;
+    fn connect(&mut self, from: u32, to: u32);
+    fn save(&mut self) -> Self::Saved;
+    /// Takes a node's edges away.
+    fn clear(&mut self, node: u32);
+    fn neighbours(&self, node: u32, each: impl FnMut(u32));
+    fn saved_neighbours(saved: &Self::Saved, node: u32, each: impl FnMut(u32));
+}
+
 /// An edge in the list of its node's.
 #[derive(Clone, Copy)]
 struct Edge {
@@ -97,37 +117,129 @@ struct Edge {
     next: u32,
 }
 
-/// Lists of edges, each beginning at its node's head.
-struct Graph<Heads, Edges> {
+/// Lists of edges by index, each beginning at its node's head.
+struct Lists<Heads, Edges> {
     heads: Heads,
     edges: Edges,
     count: u32,
 }
 
-impl<Heads: Array<u32>, Edges: Array<Edge>> Graph<Heads, Edges> {
+impl<Heads: Array<u32>, Edges: Array<Edge>> Graph for Lists<Heads, Edges> {
+    type Saved = (Heads::Saved, Edges::Saved);
+
+    fn of(nodes: u32) -> Self {
+        let mut heads = Heads::empty();
+        (0..nodes).for_each(|_| heads.push(NONE));
+        Self { heads, edges: Edges::empty(), count: 0 }
+    }
+
     fn connect(&mut self, from: u32, to: u32) {
         self.edges.push(Edge { to, next: self.heads.get(from) });
         self.heads.set(from, self.count);
         self.count += 1;
     }
+
+    fn save(&mut self) -> Self::Saved {
+        (self.heads.save(), self.edges.save())
+    }
+
+    fn clear(&mut self, node: u32) {
+        self.heads.set(node, NONE);
+    }
+
+    fn neighbours(&self, node: u32, each: impl FnMut(u32)) {
+        follow(self.heads.get(node), |at| self.edges.get(at), each);
+    }
+
+    fn saved_neighbours((heads, edges): &Self::Saved, node: u32, each: impl FnMut(u32)) {
+        follow(Heads::saved(heads, node), |at| Edges::saved(edges, at), each);
+    }
 }
 
-/// Breadth first from node 0: nodes reached, and the sum of their distances.
-fn search(nodes: u32, head: impl Fn(u32) -> u32, edge: impl Fn(u32) -> Edge) -> (u64, u64) {
+fn follow(mut at: u32, edge: impl Fn(u32) -> Edge, mut each: impl FnMut(u32)) {
+    while at != NONE {
+        let Edge { to, next } = edge(at);
+        each(to);
+        at = next;
+    }
+}
+
+/// Lists of edges in boxes of their own.
+struct Boxes<A: Allocator + Clone>(Vec<Link<A>>);
+
+type Link<A> = Option<BoxIn<Boxed<A>, A>>;
+
+#[derive(Clone)]
+struct Boxed<A: Allocator + Clone> {
+    to: u32,
+    next: Link<A>,
+}
+
+impl<A: Allocator + Clone + Default> Graph for Boxes<A> {
+    type Saved = Vec<Link<A>>;
+
+    fn of(nodes: u32) -> Self {
+        Self((0..nodes).map(|_| None).collect())
+    }
+
+    fn connect(&mut self, from: u32, to: u32) {
+        let head = &mut self.0[from as usize];
+        *head = Some(BoxIn::new_in(Boxed { to, next: head.take() }, A::default()));
+    }
+
+    fn save(&mut self) -> Self::Saved {
+        self.0.clone()
+    }
+
+    fn clear(&mut self, node: u32) {
+        self.0[node as usize] = None;
+    }
+
+    fn neighbours(&self, node: u32, each: impl FnMut(u32)) {
+        Self::saved_neighbours(&self.0, node, each);
+    }
+
+    fn saved_neighbours(saved: &Self::Saved, node: u32, mut each: impl FnMut(u32)) {
+        let mut link = &saved[node as usize];
+        while let Some(edge) = link {
+            each(edge.to);
+            link = &edge.next;
+        }
+    }
+}
+
+/// The heap on blocks as an allocator that takes no room in a box.
+#[derive(Clone, Copy, Default)]
+struct InBlocks;
+
+static HEAP: LazyLock<Heap> = LazyLock::new(|| {
+    let pool = Pool::with_block_bytes(MmapFrames::new(PageKind::Thp), 64 << 10).expect("memory for the pool's tables");
+    Heap::new(&pool, Large::Runs).expect("memory for the heap's tables")
+});
+
+// SAFETY: the heap lives as long as the process, and its objects stay where they are until they are freed.
+unsafe impl Allocator for InBlocks {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        let object = HEAP.alloc(layout).map_err(|_| AllocError)?;
+        Ok(NonNull::slice_from_raw_parts(object, layout.size()))
+    }
+
+    unsafe fn deallocate(&self, object: NonNull<u8>, layout: Layout) {
+        // SAFETY: as the trait's caller promises.
+        unsafe { HEAP.free(object, layout) };
+    }
+}
+
+/// Breadth first from node 0: nodes reached, and the sum of their distances. `neighbours` gives a node's to a list.
+fn search(nodes: u32, neighbours: impl Fn(u32, &mut Vec<u32>)) -> (u64, u64) {
     let mut seen = vec![false; nodes as usize];
-    let (mut front, mut reached, mut distances) = (vec![0], 1, 0);
+    let (mut front, mut found, mut reached, mut distances) = (vec![0], Vec::new(), 1, 0);
     seen[0] = true;
     for distance in 1.. {
         let mut next = Vec::new();
         for &node in &front {
-            let mut at = head(node);
-            while at != NONE {
-                let Edge { to, next: after } = edge(at);
-                if !std::mem::replace(&mut seen[to as usize], true) {
-                    next.push(to);
-                }
-                at = after;
-            }
+            neighbours(node, &mut found);
+            next.extend(found.drain(..).filter(|&to| !std::mem::replace(&mut seen[to as usize], true)));
         }
         reached += next.len() as u64;
         distances += distance * next.len() as u64;
@@ -148,12 +260,11 @@ struct Outcome {
     longest_pause: Duration,
 }
 
-fn run<Heads: Array<u32>, Edges: Array<Edge>>(nodes: u32) -> Outcome {
+fn run<G: Graph>(nodes: u32) -> Outcome {
     let start = Instant::now();
-    let mut graph = Graph::<Heads, Edges> { heads: Heads::empty(), edges: Edges::empty(), count: 0 };
+    let mut graph = G::of(nodes);
     let (mut saved, mut state) = (None, 1_u64);
     let (mut longest_pause, mut last) = (Duration::ZERO, start);
-    (0..nodes).for_each(|_| graph.heads.push(NONE));
     let edges = nodes * EDGES_PER_NODE;
     for number in 0..edges {
         let mut node = || {
@@ -162,28 +273,31 @@ fn run<Heads: Array<u32>, Edges: Array<Edge>>(nodes: u32) -> Outcome {
         };
         graph.connect(node(), node());
         if (number + 1) % (edges / SAVES) == 0 {
-            saved = Some((graph.heads.save(), graph.edges.save()));
+            saved = Some(graph.save());
         }
         let now = Instant::now();
         longest_pause = longest_pause.max(now - last);
         last = now;
     }
     let grown = Instant::now();
-    let now = search(nodes, |node| graph.heads.get(node), |at| graph.edges.get(at));
-    let then = saved.map_or((0, 0), |(heads, list)| {
+    let now = search(nodes, |node, found| graph.neighbours(node, |to| found.push(to)));
+    let then = saved.map_or((0, 0), |saved| {
         // Written over, so that the kept state shows that it is one.
-        (0..nodes).for_each(|node| graph.heads.set(node, NONE));
-        search(nodes, |node| Heads::saved(&heads, node), |at| Edges::saved(&list, at))
+        (0..nodes).for_each(|node| graph.clear(node));
+        search(nodes, |node, found| G::saved_neighbours(&saved, node, |to| found.push(to)))
     });
     Outcome { found: [now, then], grow: grown - start, search: grown.elapsed(), longest_pause }
 }
 
-fn run_named(kind: &str, nodes: u32) -> Outcome {
-    match kind {
-        "vectors" => run::<Vec<u32>, Vec<Edge>>(nodes),
-        _ => run::<TreeArray<u32>, TreeArray<Edge>>(nodes),
-    }
-}
+/// A way to hold a graph: its name, and how it runs on so many nodes.
+type Kind = (&'static str, fn(u32) -> Outcome);
+
+const KINDS: [Kind; 4] = [
+    ("vectors", run::<Lists<Vec<u32>, Vec<Edge>>>),
+    ("arrays of blocks", run::<Lists<TreeArray<u32>, TreeArray<Edge>>>),
+    ("boxes", run::<Boxes<Global>>),
+    ("boxes in blocks", run::<Boxes<InBlocks>>),
+];
 
 /// The largest resident size that this process has had.
 fn peak_mib() -> Result<u64, Box<dyn Error>> {
@@ -194,13 +308,14 @@ fn peak_mib() -> Result<u64, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let millions: f64 = arguments.first().map_or(Ok(4.0), |given| given.parse())?;
+    let millions: f64 = arguments.first().map_or(Ok(2.0), |given| given.parse())?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float to an integer saturates")]
     let nodes = ((millions * 1e6) as u32).clamp(100, NONE / EDGES_PER_NODE / 2);
     if let Some(kind) = arguments.get(1) {
-        let Outcome { found, grow, search, longest_pause } = run_named(kind, nodes);
+        let (_, run) = KINDS.iter().find(|(name, _)| name == kind).ok_or_else(|| format!("no kind {kind}"))?;
+        let Outcome { found, grow, search, longest_pause } = run(nodes);
         println!(
-            "{:.2} s, {:.2} s, {:.2} ms, {} MiB",
+            "{:6.2} s {:6.2} s {:8.2} ms {:6} MiB",
             grow.as_secs_f64(),
             search.as_secs_f64(),
             longest_pause.as_secs_f64() * 1e3,
@@ -209,17 +324,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{found:?}");
         return Ok(());
     }
-    println!("{nodes} nodes, {} edges; grow, search, longest pause, peak memory", nodes * EDGES_PER_NODE);
+    println!("{nodes} nodes, {} edges", nodes * EDGES_PER_NODE);
+    println!("{:16} {:>8} {:>8} {:>11} {:>10}", "", "grow", "search", "worst pause", "peak");
     let mut found = Vec::new();
-    for kind in ["vectors", "blocks"] {
+    for (kind, _) in KINDS {
         let output = Command::new(std::env::current_exe()?).args([&millions.to_string(), kind]).output()?;
         let text = String::from_utf8(output.stdout)?;
-        let (costs, result) = text.trim().split_once('\n').ok_or(format!("{kind}: {}", output.status))?;
-        println!("{kind:8} {costs}");
+        let (costs, result) = text.trim_end().split_once('\n').ok_or(format!("{kind}: {}", output.status))?;
+        println!("{kind:16} {costs}");
         found.push(result.to_owned());
     }
-    assert_eq!(found[0], found[1], "both find the same");
-    println!("found by both: {}", found[0]);
+    assert!(found.iter().all(|result| *result == found[0]), "all find the same: {found:?}");
+    println!("found by all: {}", found[0]);
     Ok(())
 }
 
@@ -228,11 +344,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_and_blocks_find_the_same() {
-        let (vectors, blocks) = (run_named("vectors", 20_000), run_named("blocks", 20_000));
-        assert_eq!(vectors.found, blocks.found);
-        assert_eq!(vectors.found[0], vectors.found[1], "the last state is kept after the last edge");
-        assert!(vectors.found[0].0 > 19_000, "{vectors:?}");
+    fn all_kinds_find_the_same() {
+        let outcomes = KINDS.map(|(_, run)| run(20_000));
+        assert!(outcomes.iter().all(|outcome| outcome.found == outcomes[0].found), "{outcomes:?}");
+        let [now, then] = outcomes[0].found;
+        assert_eq!(now, then, "the last state is kept after the last edge");
+        assert!(now.0 > 19_000, "{outcomes:?}");
+        assert!(HEAP.stats().held_bytes > 0, "the boxes were in the heap");
         assert!(peak_mib().is_ok_and(|mib| mib > 0));
     }
 }

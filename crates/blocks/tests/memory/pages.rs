@@ -31,6 +31,7 @@ fn small_pages_are_small() {
 #[test]
 fn huge_pages_are_huge_where_there_are_any() {
     alone("pages::huge_pages_are_huge_where_there_are_any", || {
+        let _mode = lock("fieldstone-transparent.lock");
         let (pool, _array) = filled(PageKind::Thp, 4);
         let placement = pool.placement().unwrap();
         assert_eq!(placement.resident_bytes, 4 * CHUNK_BYTES as u64);
@@ -40,6 +41,57 @@ fn huge_pages_are_huge_where_there_are_any() {
         }
         assert!(placement.huge_bytes.is_multiple_of(CHUNK_BYTES as u64) && placement.hugetlb_bytes == 0);
         assert!(placement.huge_bytes <= placement.resident_bytes);
+    });
+}
+
+/// Folios of 64 KiB and no larger ones, for one test of this machine at a time; as it was when it is dropped.
+struct Folios {
+    before: [(String, String); 2],
+    _alone: File,
+}
+
+impl Folios {
+    /// `None`, told as a skip, where they cannot be had.
+    fn alone() -> Option<Self> {
+        let file = lock("fieldstone-transparent.lock");
+        let read = |kib: u32| {
+            let path = format!("/sys/kernel/mm/transparent_hugepage/hugepages-{kib}kB/enabled");
+            let modes = fs::read_to_string(&path).ok()?;
+            Some((path, modes.split(['[', ']']).nth(1)?.to_owned()))
+        };
+        let (Some(folio), Some(huge)) = (read(64), read(2048)) else {
+            println!("SKIP this kernel has no folios of several sizes");
+            return None;
+        };
+        let this = Self { before: [folio, huge], _alone: file };
+        if this.before.iter().zip(["madvise", "never"]).any(|((path, _), mode)| fs::write(path, mode).is_err()) {
+            println!("SKIP folios of 64 KiB cannot be switched on here");
+            return None;
+        }
+        Some(this)
+    }
+}
+
+impl Drop for Folios {
+    fn drop(&mut self) {
+        for (path, mode) in &self.before {
+            let _ = fs::write(path, mode);
+        }
+    }
+}
+
+#[test]
+fn folios_are_got_and_the_memory_is_right() {
+    alone("pages::folios_are_got_and_the_memory_is_right", || {
+        let Some(_mode) = Folios::alone() else { return };
+        let (pool, array) = filled(PageKind::Folio64k, 4);
+        assert!((0..).zip(array.iter()).all(|(at, &element)| at == element));
+        let placement = pool.placement().unwrap();
+        assert_eq!((placement.resident_bytes, placement.hugetlb_bytes), (4 * CHUNK_BYTES as u64, 0));
+        let folios = placement.folios.expect("root, which may switch them on, may see them");
+        // Fragmented memory may refuse some of them.
+        let got: u64 = folios.iter().filter(|(size, _)| *size == 64 << 10).map(|(_, bytes)| bytes).sum();
+        assert!(got >= 2 * CHUNK_BYTES as u64, "{folios:?}");
     });
 }
 
@@ -63,6 +115,14 @@ fn prefaulted_memory_is_resident_and_memory_given_back_is_not() {
     }
 }
 
+/// A lock that all tests of this machine share, held until it is dropped.
+fn lock(name: &str) -> File {
+    let path = std::env::temp_dir().join(name);
+    let file = File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap();
+    file.lock().unwrap();
+    file
+}
+
 /// The hugetlb pool with so many pages, for one test of this machine at a time; as it was when it is dropped.
 struct Hugetlb {
     before: u64,
@@ -72,9 +132,7 @@ struct Hugetlb {
 impl Hugetlb {
     /// `None`, told as a skip, where it cannot be had.
     fn with_free(pages: u64) -> Option<Self> {
-        let path = std::env::temp_dir().join("fieldstone-hugetlb.lock");
-        let file = File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap();
-        file.lock().unwrap();
+        let file = lock("fieldstone-hugetlb.lock");
         let (Some(total), Some(free)) = (number("nr_hugepages"), number("free_hugepages")) else {
             println!("SKIP no hugetlb pool");
             return None;
