@@ -28,7 +28,7 @@ fn a_thread_without_a_number_grows_the_pools_tables() {
     for bytes in (4..15).map(|bits| 1 << bits) {
         drop([Vec::<u8>::with_capacity(bytes), Vec::with_capacity(bytes), Vec::with_capacity(bytes)]);
     }
-    let held = chunks(2000);
+    let held = chunks(1100);
     let parked = Arc::new(Barrier::new(NUMBERED + 1));
     let threads: Vec<_> = (0..NUMBERED)
         .map(|_| {
@@ -43,6 +43,10 @@ fn a_thread_without_a_number_grows_the_pools_tables() {
         })
         .collect();
     parked.wait();
+    // Nearly full: the thread without a number, and not this one, is to move the list.
+    let had = HEAP.heap().unwrap().pool().stats().held_bytes / CHUNK_BYTES;
+    assert!((1100..2040).contains(&had), "{had}");
+    let more = chunks(2040 - had);
     let (tell, told) = channel();
     let unnumbered = std::thread::spawn(move || {
         // Two to a slab, so that the pool grows while this thread has the shared number's lock.
@@ -53,7 +57,8 @@ fn a_thread_without_a_number_grows_the_pools_tables() {
         // Nothing that allocates: the heap may be locked for good.
         std::process::abort();
     };
-    assert_eq!((count, held.len()), (6400, 2000));
+    assert_eq!((count, had + more.len()), (6400, 2040));
+    assert_eq!(held.len(), 1100);
     unnumbered.join().unwrap();
     parked.wait();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
