@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const LAYERS: [&[&str]; 7] = [
     &["crates/wire", "workloads"],
     &["crates/sys", "crates/report"],
-    &["crates/blocks"],
+    &["crates/blocks", "crates/pages"],
     &["crates/agents/*", "crates/supervise"],
     &["crates/cli", "reproduce/peers"],
     &["reproduce"],

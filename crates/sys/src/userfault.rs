@@ -4,7 +4,13 @@
 //! faults of the kernel too (needs CAP_SYS_PTRACE or `vm.unprivileged_userfaultfd`), and `/dev/userfaultfd` (whoever may open it,
 //! since 6.1). Features are asked with `UFFDIO_API`: a request for none is answered with all that the kernel has. They do not
 //! depend on the door.
+//!
+//! [`Userfaultfd`] is one that stays open, and [`PageScan`] what goes with its asynchronous mode.
 #![allow(unsafe_code, reason = "userfaultfd and its ioctl have no safe form")]
+
+mod fd;
+
+pub use fd::{Event, Modes, PageScan, Reach, Userfaultfd, WrittenRange};
 
 use std::fs::File;
 use std::io;

@@ -10,7 +10,7 @@ use fieldstone_blocks::{CHUNK_BYTES, Pool, TreeArray};
 use crate::frames::Watched;
 use crate::{Marked, random};
 
-const ROUNDS: usize = if cfg!(miri) { 40 } else { 10_000 };
+const ROUNDS: usize = if cfg!(miri) { 8 } else { 10_000 };
 
 /// Takes and gives at random, with up to `most` blocks at a time.
 fn churn(pool: &Pool, seed: u64, most: usize) {
@@ -39,7 +39,7 @@ fn drain(pool: &Pool) -> usize {
 
 #[test]
 fn no_block_is_given_twice_and_none_is_lost() {
-    for block_bytes in [4 << 10, 32 << 10, 64 << 10, 2 << 20] {
+    for &block_bytes in if cfg!(miri) { &[256 << 10][..] } else { &[4 << 10, 32 << 10, 64 << 10, 2 << 20] } {
         let frames = Watched::with_most(64);
         let pool = Pool::with_block_bytes(frames.clone(), block_bytes).unwrap();
         let threads = if cfg!(miri) { 3 } else { 8 };
@@ -59,7 +59,7 @@ fn no_block_is_given_twice_and_none_is_lost() {
 
 #[test]
 fn memory_is_given_back_while_others_take_and_give() {
-    for block_bytes in [4 << 10, 64 << 10] {
+    for &block_bytes in if cfg!(miri) { &[256 << 10][..] } else { &[4 << 10, 64 << 10] } {
         let frames = Watched::with_most(if cfg!(miri) { 8 } else { 24 });
         let pool = Pool::with_block_bytes(frames.clone(), block_bytes).unwrap();
         let (done, released) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -96,8 +96,8 @@ fn memory_is_given_back_while_others_take_and_give() {
 /// Threads share lanes when there are more of them than lanes. A chunk that its lane forgets would not be found again.
 #[test]
 fn more_threads_than_lanes_forget_no_chunk() {
-    const THREADS: usize = 40;
-    const BLOCKS: usize = 6;
+    const THREADS: usize = if cfg!(miri) { 17 } else { 40 };
+    const BLOCKS: usize = if cfg!(miri) { 2 } else { 6 };
     let (waves, frames) = (if cfg!(miri) { 1 } else { 150 }, Watched::with_most(10_000));
     let pool = Pool::with_block_bytes(frames.clone(), CHUNK_BYTES / 2).unwrap();
     let start = Barrier::new(THREADS);
@@ -120,17 +120,18 @@ fn more_threads_than_lanes_forget_no_chunk() {
 
 #[test]
 fn runs_and_releases_hide_no_blocks_from_others() {
+    const BLOCK_BYTES: usize = if cfg!(miri) { 128 << 10 } else { 4096 };
     let frames = Watched::with_most(6);
-    let pool = Pool::with_block_bytes(frames, 4096).unwrap();
+    let pool = Pool::with_block_bytes(frames, BLOCK_BYTES).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let hiding = scope.spawn(|| {
             let mut state = 5;
             while !done.load(Ordering::Relaxed) {
                 pool.release_free();
-                let count = 65 + random(&mut state) % 300;
+                let count = if cfg!(miri) { 2 + random(&mut state) % 10 } else { 65 + random(&mut state) % 300 };
                 if let Ok(start) = pool.alloc_run(count) {
-                    drop(Marked::of(&pool, start, count * 4096, 9));
+                    drop(Marked::of(&pool, start, count * BLOCK_BYTES, 9));
                 }
             }
         });
@@ -145,7 +146,7 @@ fn runs_and_releases_hide_no_blocks_from_others() {
         done.store(true, Ordering::Relaxed);
         hiding.join().unwrap();
     });
-    assert_eq!(drain(&pool) * 4096, pool.stats().held_bytes, "every block can be had");
+    assert_eq!(drain(&pool) * BLOCK_BYTES, pool.stats().held_bytes, "every block can be had");
 }
 
 #[test]

@@ -1,0 +1,31 @@
+//! The best mechanism that this machine, this user and this memory allow: the first of a list that can be set up.
+
+use crate::error::{Error, Result};
+use crate::region::Mechanism;
+
+/// Sets up the first that works.
+pub(crate) fn first_that_works<T>(wanted: &[Mechanism], set_up: impl Fn(Mechanism) -> Result<T>) -> Result<T> {
+    let mut last = Error::Unsupported { what: "control of memory", why: "no mechanism was named" };
+    for &mechanism in wanted {
+        match set_up(mechanism) {
+            Err(error) if is_refusal(&error) => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+/// Whether another mechanism may do better: it is not memory that is short.
+fn is_refusal(error: &Error) -> bool {
+    const REFUSED: [i32; 8] = [
+        libc::EPERM,
+        libc::EACCES,
+        libc::ENOSYS,
+        libc::EINVAL,
+        libc::EOPNOTSUPP,
+        libc::ENOTTY,
+        libc::ENOENT,
+        libc::EMFILE,
+    ];
+    matches!(error, Error::Unsupported { .. }) || error.errno().is_some_and(|errno| REFUSED.contains(&errno))
+}

@@ -1,0 +1,74 @@
+//! The six virtual-memory primitives of Appel and Li, each by the best mechanism that this machine has.
+//!
+//! | primitive | here |
+//! |---|---|
+//! | TRAP, PROT1, PROTN, UNPROT | [`Trapping`]: protected pages call a handler |
+//! | DIRTY | [`Tracking`]: which pages were written since the last look |
+//! | TRAP on what is not there | [`Filling`]: pages come when they are touched; may track writes too |
+//! | MAP2 | [`Memory::shared`] and [`Memory::alias`]: the same pages at two addresses |
+//! | guards | [`Memory::guard`] |
+//!
+//! What a region's faults are for is fixed by its type, since the kernel fixes it: userfaultfd's waiting and its noting
+//! exclude each other.
+//!
+//! ```
+//! use fieldstone_pages::{Memory, Tracking};
+//!
+//! let tracking = Tracking::new(Memory::anonymous(1 << 20)?)?;
+//! // SAFETY: the memory is ours, and so long.
+//! unsafe { tracking.memory().as_ptr().add(5000).write(1) };
+//! let dirty: Vec<_> = tracking.dirty()?.collect::<Result<_, _>>()?;
+//! assert_eq!(dirty, [4096..8192]);
+//! assert_eq!(tracking.dirty()?.count(), 0, "clean again");
+//! # Ok::<(), fieldstone_pages::Error>(())
+//! ```
+//! A handler runs in a thread of this crate (`new`), where it may do as it likes and system calls that touch the memory wait for it
+//! too, or in a signal handler (`in_signal`), which is faster. Mechanisms are tried best first; `mechanism` and `losses` tell what
+//! was got, `with` asks for one. In a forked child all this memory is plain, and can be put under control anew.
+//!
+//! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991.
+
+#[cfg(not(loom))]
+mod choice;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
+mod filling;
+#[cfg(not(loom))]
+mod fills;
+#[cfg(not(loom))]
+mod fork;
+#[cfg(not(loom))]
+mod guard;
+#[doc(hidden)]
+pub mod log;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod registry;
+#[cfg(not(loom))]
+mod serve;
+#[cfg(not(loom))]
+mod service;
+#[cfg(not(loom))]
+mod signal;
+#[cfg(not(loom))]
+mod tracking;
+#[cfg(not(loom))]
+mod trapping;
+
+#[cfg(not(loom))]
+pub use crate::{
+    error::{Error, Result},
+    fault::{Access, Fault, Outcome},
+    filling::Filling,
+    guard::GuardMechanism,
+    memory::{Alias, Memory},
+    region::{Loss, Mechanism, Watch},
+    tracking::{Dirty, Tracking},
+    trapping::Trapping,
+};

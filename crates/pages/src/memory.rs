@@ -1,0 +1,246 @@
+//! Memory that can be put under control, and second views of it (MAP2).
+//!
+//! A [`Memory`] is one mapping that it owns: anonymous, shared (so that it can be mapped twice), on huge pages, or a file's. Its
+//! page size is that of its faults and protections: 4 KiB, or the huge page's. Source: Appel and Li, MAP2: "map the same
+//! physical page at two different virtual addresses, at different levels of protection, in the same address space".
+
+#![allow(unsafe_code, reason = "maps memory")]
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::error::{Error, Result};
+
+const HUGE_BYTES: usize = 2 << 20;
+
+/// What a mapping lies on.
+#[derive(Debug)]
+enum Backing {
+    Anonymous,
+    /// A descriptor of the memory, and where in it the mapping begins.
+    Shared(OwnedFd, u64),
+    PrivateFile,
+}
+
+/// A mapping, readable and writable. It is unmapped when it is dropped.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+    page_bytes: usize,
+    backing: Backing,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; it is used through raw pointers only.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Private memory of zeros, of at least so many bytes. The system may put huge pages there (`advise_huge`).
+    ///
+    /// # Errors
+    /// [`Error::System`] without memory or address space.
+    pub fn anonymous(bytes: usize) -> Result<Self> {
+        let page_bytes = rustix::param::page_size();
+        let bytes = rounded(bytes, page_bytes)?;
+        Self::map_anonymous(bytes, page_bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    /// Private memory on 2 MiB pages of the hugetlb pool.
+    ///
+    /// # Errors
+    /// [`Error::System`] with `ENOMEM` where the pool has not so many free pages.
+    pub fn hugetlb(bytes: usize) -> Result<Self> {
+        let bytes = rounded(bytes, HUGE_BYTES)?;
+        Self::map_anonymous(bytes, HUGE_BYTES, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB)
+    }
+
+    /// Memory of zeros that can be mapped a second time: see [`Memory::alias`].
+    ///
+    /// # Errors
+    /// As [`Memory::anonymous`].
+    pub fn shared(bytes: usize) -> Result<Self> {
+        let page_bytes = rustix::param::page_size();
+        let bytes = rounded(bytes, page_bytes)?;
+        let system = |call| move |errno| Error::system(call, 0, bytes, errno);
+        let fd = memfd_create("fieldstone", MemfdFlags::CLOEXEC).map_err(system("memfd_create"))?;
+        ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
+        Self::map_fd(fd, 0, bytes)
+    }
+
+    /// A part of a file, shared: what is written reaches the file. `offset` and `bytes` are of whole pages, but for the file's end.
+    ///
+    /// # Errors
+    /// [`Error::Range`] beyond the file's end, and as mmap(2).
+    pub fn file(file: &File, offset: u64, bytes: usize) -> Result<Self> {
+        let bytes = Self::within(file, offset, bytes)?;
+        let fd = file.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup", 0, bytes, error))?;
+        Self::map_fd(fd, offset, bytes)
+    }
+
+    /// A part of a file, private: what is written stays in memory.
+    ///
+    /// # Errors
+    /// As [`Memory::file`].
+    pub fn file_private(file: &File, offset: u64, bytes: usize) -> Result<Self> {
+        let bytes = Self::within(file, offset, bytes)?;
+        let start = map_at(file, offset, bytes, MapFlags::PRIVATE)?;
+        Ok(Self { start, bytes, page_bytes: rustix::param::page_size(), backing: Backing::PrivateFile })
+    }
+
+    /// The mapped size: whole pages, none of which lies wholly behind the file's end, where an access would be a `SIGBUS`.
+    fn within(file: &File, offset: u64, bytes: usize) -> Result<usize> {
+        let page_bytes = rustix::param::page_size();
+        let size = file.metadata().map_err(|error| Error::system("fstat", 0, bytes, error))?.len();
+        let end = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        if !offset.is_multiple_of(page_bytes as u64) || bytes > end {
+            return Err(Error::Range { range: 0..bytes, bytes: end, page_bytes });
+        }
+        rounded(bytes, page_bytes)
+    }
+
+    fn map_anonymous(bytes: usize, page_bytes: usize, flags: MapFlags) -> Result<Self> {
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, read_write(), flags) };
+        let start = start.map_err(|errno| Error::system("mmap", 0, bytes, errno))?;
+        Ok(Self { start: not_null(start.cast()), bytes, page_bytes, backing: Backing::Anonymous })
+    }
+
+    fn map_fd(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self> {
+        let start = map_at(&fd, offset, bytes, MapFlags::SHARED)?;
+        Ok(Self { start, bytes, page_bytes: rustix::param::page_size(), backing: Backing::Shared(fd, offset) })
+    }
+
+    /// A second view of the memory, at another address, always readable and writable.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for private memory.
+    pub fn alias(&self) -> Result<Alias> {
+        let Backing::Shared(fd, offset) = &self.backing else {
+            return Err(Error::Unsupported {
+                what: "a second view",
+                why: "the memory is private: use `Memory::shared`",
+            });
+        };
+        Ok(Alias { start: map_at(fd, *offset, self.bytes, MapFlags::SHARED)?, bytes: self.bytes })
+    }
+
+    /// Asks for transparent huge pages. Protecting one page of a huge page splits it.
+    pub fn advise_huge(&self) {
+        // SAFETY: the advice changes no contents. A kernel without huge pages refuses it: small ones then.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Touches every page for writing.
+    ///
+    /// # Errors
+    /// `ENOMEM` without memory.
+    pub fn populate(&self) -> Result<()> {
+        // SAFETY: populating changes no contents.
+        let done = unsafe { madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxPopulateWrite) };
+        done.map_err(|errno| Error::system("madvise(POPULATE_WRITE)", self.start(), self.bytes, errno))
+    }
+
+    /// The first byte.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn start(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
+    }
+
+    /// The size.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The size of what is protected and filled at a time.
+    #[must_use]
+    pub const fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    pub(crate) fn is_private_anonymous(&self) -> bool {
+        matches!(self.backing, Backing::Anonymous)
+    }
+
+    /// The addresses of a range of whole pages, given in bytes from the start.
+    pub(crate) fn addresses(&self, range: &Range<usize>) -> Result<Range<usize>> {
+        let whole = range.start.is_multiple_of(self.page_bytes) && range.end.is_multiple_of(self.page_bytes);
+        if !whole || range.start > range.end || range.end > self.bytes {
+            return Err(Error::Range { range: range.clone(), bytes: self.bytes, page_bytes: self.page_bytes });
+        }
+        Ok(self.start() + range.start..self.start() + range.end)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and unmapped once.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A second view of a [`Memory`], without traps. It is unmapped when it is dropped.
+#[derive(Debug)]
+pub struct Alias {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: as for `Memory`.
+unsafe impl Send for Alias {}
+// SAFETY: as for `Memory`.
+unsafe impl Sync for Alias {}
+
+impl Alias {
+    /// The first byte.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The size.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Alias {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and unmapped once.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+fn map_at(fd: impl AsFd, offset: u64, bytes: usize, flags: MapFlags) -> Result<NonNull<u8>> {
+    // SAFETY: a new mapping, at a place that the kernel chooses.
+    let start = unsafe { mmap(ptr::null_mut(), bytes, read_write(), flags, fd, offset) };
+    start.map(|start| not_null(start.cast())).map_err(|errno| Error::system("mmap", 0, bytes, errno))
+}
+
+fn read_write() -> ProtFlags {
+    ProtFlags::READ | ProtFlags::WRITE
+}
+
+/// A mapping's start; no mapping begins at 0.
+fn not_null(start: *mut u8) -> NonNull<u8> {
+    NonNull::new(start).unwrap_or(NonNull::dangling())
+}
+
+fn rounded(bytes: usize, page_bytes: usize) -> Result<usize> {
+    let rounded = bytes.max(1).checked_next_multiple_of(page_bytes).filter(|&bytes| isize::try_from(bytes).is_ok());
+    rounded.ok_or_else(|| Error::system("mmap", 0, bytes, rustix::io::Errno::NOMEM))
+}

@@ -1,0 +1,355 @@
+//! A piece of memory under control, as the handlers of faults see it: its mechanism, its handler, and the four operations in terms
+//! of system calls.
+//!
+//! Addresses here are absolute and of whole pages; the public types check that. Nothing here allocates or locks but for
+//! the spin lock of `fills`, so that handlers in signals may call it.
+
+#![allow(unsafe_code, reason = "protects memory that others use, which is its purpose")]
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use fieldstone_sys::userfault::{Modes, Reach};
+
+use crate::error::{Error, Result};
+use crate::fault::{Fault, Outcome};
+use crate::fills::Fills;
+use crate::memory::Memory;
+use crate::service::{self, Service, Told};
+use crate::{fork, registry, serve, signal};
+
+/// How faults are made and told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mechanism {
+    /// userfaultfd, to a thread of this crate; who faults waits in the kernel.
+    UserfaultThread,
+    /// userfaultfd, as a `SIGBUS` to who faults.
+    UserfaultSignal,
+    /// mprotect(2), whose `SIGSEGV` is passed on to a thread of this crate.
+    ProtectThread,
+    /// mprotect(2), as a `SIGSEGV` to who faults.
+    ProtectSignal,
+    /// userfaultfd's asynchronous mode: the kernel notes writes, `PAGEMAP_SCAN` reads the notes. Nobody waits for anybody.
+    Scan,
+}
+
+impl Mechanism {
+    /// Whether handlers run in signal handlers.
+    #[must_use]
+    pub const fn is_in_signal(self) -> bool {
+        matches!(self, Self::UserfaultSignal | Self::ProtectSignal)
+    }
+
+    pub(crate) const fn is_protect(self) -> bool {
+        matches!(self, Self::ProtectThread | Self::ProtectSignal)
+    }
+
+    /// The mechanism's name, for people and for options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UserfaultThread => "userfaultfd-thread",
+            Self::UserfaultSignal => "userfaultfd-signal",
+            Self::ProtectThread => "mprotect-thread",
+            Self::ProtectSignal => "mprotect-signal",
+            Self::Scan => "pagemap-scan",
+        }
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What a protected page refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Writes.
+    Writes,
+    /// Reads and writes. userfaultfd cannot refuse reads of a page that is there, so this takes mprotect(2).
+    Accesses,
+}
+
+/// What a mechanism does not give, that another one would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// System calls that touch a protected page fail.
+    KernelAccesses,
+    /// Each piece that is protected apart from its neighbours is a mapping of its own.
+    Mappings,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KernelAccesses => {
+                "a system call that reads or writes a trapped page (read(2) into it) fails with EFAULT: touch the page first; \
+                 with a handler in a thread and /dev/userfaultfd or vm.unprivileged_userfaultfd=1 it waits for the handler instead"
+            }
+            Self::Mappings => {
+                "each piece that is protected apart from its neighbours takes one of vm.max_map_count mappings: protect long \
+                 pieces; userfaultfd needs none"
+            }
+        })
+    }
+}
+
+pub(crate) type Handler = Arc<dyn Fn(&Fault<'_>) -> Outcome + Send + Sync>;
+
+pub(crate) struct Region {
+    pub(crate) range: Range<usize>,
+    pub(crate) page_bytes: usize,
+    pub(crate) mechanism: Mechanism,
+    pub(crate) handler: Handler,
+    /// Handlers at work, counted by the registry.
+    pub(crate) pins: AtomicUsize,
+    watch: Watch,
+    service: Option<&'static Service>,
+    generation: u32,
+    /// How missing pages are filled where there is no userfaultfd.
+    fills: Option<Fills>,
+    private: bool,
+}
+
+/// What a region is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) mechanism: Mechanism,
+    pub(crate) watch: Watch,
+    pub(crate) modes: Modes,
+}
+
+impl Region {
+    /// Puts memory under control; every page is open, or missing.
+    pub(crate) fn new(memory: &Memory, plan: Plan, fills: Option<Fills>, handler: Handler) -> Result<Box<Self>> {
+        let Plan { mechanism, watch, modes } = plan;
+        let range = memory.start()..memory.start() + memory.bytes();
+        let told = match mechanism {
+            Mechanism::UserfaultThread => Some(Told::Thread),
+            Mechanism::UserfaultSignal => Some(Told::Signal),
+            Mechanism::Scan => Some(Told::Scan),
+            Mechanism::ProtectThread | Mechanism::ProtectSignal => None,
+        };
+        let failed = |call| move |error: io::Error| Error::system(call, memory.start(), memory.bytes(), error);
+        let service = told.map(service::service).transpose().map_err(failed("userfaultfd"))?;
+        fork::watch();
+        if mechanism.is_protect() || mechanism.is_in_signal() {
+            signal::install().map_err(failed("sigaction"))?;
+        }
+        if mechanism == Mechanism::ProtectThread {
+            serve::start_post().map_err(failed("pthread_create"))?;
+        }
+        let region = Box::new(Self {
+            range: range.clone(),
+            page_bytes: memory.page_bytes(),
+            mechanism,
+            handler,
+            pins: AtomicUsize::new(0),
+            watch,
+            service,
+            generation: fork::generation(),
+            fills,
+            private: memory.is_private_anonymous(),
+        });
+        registry::insert(&region);
+        if let Some(service) = service {
+            let registered = service.fd.register(range, modes).map_err(failed("UFFDIO_REGISTER"));
+            if let Err(error) = registered.and_then(|()| if service.unpopulated { Ok(()) } else { populate(memory) }) {
+                registry::remove(&region);
+                return Err(error);
+            }
+        }
+        Ok(region)
+    }
+
+    /// The start of the page of an address.
+    pub(crate) fn page_of(&self, address: usize) -> usize {
+        address & !(self.page_bytes - 1)
+    }
+
+    /// The addresses of a range of whole pages, given in bytes from the start.
+    pub(crate) fn addresses(&self, range: &Range<usize>) -> Result<Range<usize>> {
+        let (bytes, page_bytes) = (self.range.len(), self.page_bytes);
+        let whole = range.start.is_multiple_of(page_bytes) && range.end.is_multiple_of(page_bytes);
+        if !whole || range.start > range.end || range.end > bytes {
+            return Err(Error::Range { range: range.clone(), bytes, page_bytes });
+        }
+        Ok(self.range.start + range.start..self.range.start + range.end)
+    }
+
+    pub(crate) fn check_generation(&self) -> Result<()> {
+        if self.generation == fork::generation() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// The userfaultfd, in the process that made the region.
+    pub(crate) fn service(&self) -> Result<&'static Service> {
+        self.check_generation()?;
+        self.service.ok_or(Error::Unsupported { what: "this answer", why: "the memory is watched by mprotect(2)" })
+    }
+
+    #[inline]
+    pub(crate) fn protect(&self, range: Range<usize>) -> Result<()> {
+        let refused = if self.watch == Watch::Accesses { libc::PROT_NONE } else { libc::PROT_READ };
+        self.set(range, true, refused)
+    }
+
+    #[inline]
+    pub(crate) fn unprotect(&self, range: Range<usize>) -> Result<()> {
+        self.set(range, false, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    #[inline]
+    fn set(&self, range: Range<usize>, on: bool, protection: i32) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.check_generation()?;
+        let Some(service) = self.service else { return mprotect(range, protection) };
+        let (start, bytes) = (range.start, range.len());
+        service.fd.write_protect(range, on).map_err(|error| Error::system("UFFDIO_WRITEPROTECT", start, bytes, error))
+    }
+
+    pub(crate) fn fill(&self, page: usize, contents: &[u8]) -> Result<()> {
+        if contents.len() != self.page_bytes {
+            return Err(Error::Fill { bytes: contents.len(), page_bytes: self.page_bytes });
+        }
+        if let Some(fills) = &self.fills {
+            self.check_generation()?;
+            return fills.fill(page, Some(contents), self);
+        }
+        let write_protected = self.mechanism == Mechanism::Scan;
+        self.filled(self.service()?.fd.copy(page, contents, write_protected), "UFFDIO_COPY", page)
+    }
+
+    pub(crate) fn zero(&self, page: usize) -> Result<()> {
+        if let Some(fills) = &self.fills {
+            self.check_generation()?;
+            return fills.fill(page, None, self);
+        }
+        let range = page..page + self.page_bytes;
+        let service = self.service()?;
+        if self.mechanism != Mechanism::Scan && self.page_bytes == rustix::param::page_size() {
+            return self.filled(service.fd.zero(range), "UFFDIO_ZEROPAGE", page);
+        }
+        // No zero page can be write-protected, and hugetlb has none.
+        static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
+        let write_protected = self.mechanism == Mechanism::Scan;
+        self.filled(service.fd.copy(page, &ZEROS[..self.page_bytes], write_protected), "UFFDIO_COPY", page)
+    }
+
+    /// # Safety
+    /// As [`Fault::move_from`].
+    pub(crate) unsafe fn move_from(&self, page: usize, from: usize) -> Result<()> {
+        if !self.private || self.fills.is_some() || self.mechanism == Mechanism::Scan {
+            return Err(Error::Unsupported {
+                what: "moving a page",
+                why: "it takes userfaultfd on private anonymous memory whose writes are not tracked",
+            });
+        }
+        // SAFETY: as promised.
+        let moved = unsafe { self.service()?.fd.move_pages(page, from..from + self.page_bytes) };
+        self.filled(moved, "UFFDIO_MOVE", page)
+    }
+
+    pub(crate) fn poison(&self, page: usize) -> Result<()> {
+        let poisoned = self.service()?.fd.poison(page..page + self.page_bytes);
+        // Poison wakes nobody.
+        let woken = self.service()?.fd.wake(page..page + self.page_bytes);
+        self.filled(poisoned.and(woken), "UFFDIO_POISON", page)
+    }
+
+    /// A page that is there by now is as good as filled; who waits for it is woken.
+    fn filled(&self, done: io::Result<()>, call: &'static str, page: usize) -> Result<()> {
+        match done {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                let woken = self.service()?.fd.wake(page..page + self.page_bytes);
+                woken.map_err(|error| Error::system("UFFDIO_WAKE", page, self.page_bytes, error))
+            }
+            done => done.map_err(|error| Error::system(call, page, self.page_bytes, error)),
+        }
+    }
+
+    pub(crate) fn fills(&self) -> Option<&Fills> {
+        self.fills.as_ref()
+    }
+
+    /// What another mechanism would give.
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        let reaches_kernel = match self.mechanism {
+            Mechanism::Scan => true,
+            Mechanism::UserfaultThread => {
+                self.service.is_some_and(|service| service.fd.reach() == Reach::UserAndKernel)
+            }
+            _ => false,
+        };
+        let kernel = (!reaches_kernel).then_some(Loss::KernelAccesses);
+        kernel.into_iter().chain(self.mechanism.is_protect().then_some(Loss::Mappings)).collect()
+    }
+
+    /// Has a thread that waits in the kernel meet the process's own handler of `SIGSEGV`.
+    pub(crate) fn chain(&self, thread: u32) {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        // SAFETY: a signal to a thread of this process.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGSEGV) };
+    }
+
+    /// Opens what mprotect(2) closed. Userfaultfd's traps are gone in a child already.
+    pub(crate) fn make_plain_in_child(&self) {
+        if self.mechanism.is_protect() {
+            let _ = mprotect(self.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("range", &self.range).field("mechanism", &self.mechanism).finish_non_exhaustive()
+    }
+}
+
+/// A region with the memory that it controls.
+#[derive(Debug)]
+pub(crate) struct Controlled {
+    pub(crate) region: Box<Region>,
+    pub(crate) memory: Memory,
+}
+
+impl Drop for Controlled {
+    fn drop(&mut self) {
+        // In a child the descriptor would name the parent's memory.
+        if self.region.check_generation().is_ok() {
+            if let Ok(service) = self.region.service() {
+                // Who waits is woken, and finds the memory gone.
+                let _ = service.fd.unregister(self.region.range.clone());
+            } else {
+                let _ = mprotect(self.region.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
+            }
+        }
+        registry::remove(&self.region);
+    }
+}
+
+#[inline]
+pub(crate) fn mprotect(range: Range<usize>, protection: i32) -> Result<()> {
+    let start = std::ptr::with_exposed_provenance_mut(range.start);
+    // SAFETY: the range is of a region's memory; that accesses then fault is what its owner asked for.
+    if unsafe { libc::mprotect(start, range.len(), protection) } == 0 {
+        return Ok(());
+    }
+    Err(Error::system("mprotect", range.start, range.len(), io::Error::last_os_error()))
+}
+
+/// Before Linux 6.4 protection does not hold on a page that was never touched.
+fn populate(memory: &Memory) -> Result<()> {
+    // SAFETY: populating for reading changes no contents.
+    let done =
+        unsafe { rustix::mm::madvise(memory.as_ptr().cast(), memory.bytes(), rustix::mm::Advice::LinuxPopulateRead) };
+    done.map_err(|errno| Error::system("madvise(POPULATE_READ)", memory.start(), memory.bytes(), errno))
+}

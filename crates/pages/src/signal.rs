@@ -1,0 +1,150 @@
+//! The handlers of `SIGSEGV` and `SIGBUS`: a fault in a region goes to its handler, any other to what the program had before.
+//!
+//! They are installed when the first region needs them, and stay. A program that installs its own afterwards takes them out; it
+//! has to do so before, or to call what it replaced. Handlers run on the alternate stack where the thread has one. A handler's own
+//! faults arrive; other signals wait until it is done.
+
+#![allow(unsafe_code, reason = "handles signals")]
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::fault::{Access, Fault, Outcome};
+use crate::region::{Mechanism, Region};
+use crate::{registry, serve};
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// `BUS_MCEERR_AR`: a poisoned page was touched.
+const POISONED: c_int = 4;
+
+/// What the program had. Published before the handler can run.
+static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+
+pub(crate) fn install() -> io::Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+        if !before.load(Ordering::Acquire).is_null() {
+            continue;
+        }
+        // SAFETY: structures of integers, for which zeros are good; both calls get live locals.
+        unsafe {
+            let mut had = std::mem::zeroed::<libc::sigaction>();
+            if libc::sigaction(signal, null(), &raw mut had) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            before.store(Box::into_raw(Box::new(had)), Ordering::Release);
+            let mut ours = std::mem::zeroed::<libc::sigaction>();
+            ours.sa_sigaction = on_fault as *const () as usize;
+            libc::sigfillset(&raw mut ours.sa_mask);
+            for fault in SIGNALS {
+                libc::sigdelset(&raw mut ours.sa_mask, fault);
+            }
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+            if libc::sigaction(signal, &raw const ours, null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a live `siginfo_t`; `errno` is this thread's.
+    let (code, address, errno) = unsafe { ((*info).si_code, (*info).si_addr().addr(), *libc::__errno_location()) };
+    // Codes above 0 are the kernel's own; a signal that somebody sent has no address.
+    let is_ours = code > 0 && !(signal == libc::SIGBUS && code == POISONED) && !is_fetch(context);
+    let region = if is_ours { registry::find(address) } else { None };
+    let outcome = region.as_deref().map_or(Outcome::Chain, |region| handle(region, address, context));
+    drop(region);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if outcome == Outcome::Chain {
+        chain(signal, info, context);
+    }
+}
+
+fn handle(region: &Region, address: usize, context: *mut c_void) -> Outcome {
+    let access = access(context);
+    match region.mechanism {
+        Mechanism::ProtectThread => {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            serve::pass_on(region, address, access, thread)
+        }
+        Mechanism::ProtectSignal | Mechanism::UserfaultSignal => {
+            (region.handler)(&Fault::new(region, address, access, 0, context))
+        }
+        Mechanism::UserfaultThread | Mechanism::Scan => Outcome::Chain,
+    }
+}
+
+/// Does with a signal what would have been done without us.
+fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let at = usize::from(signal == SIGNALS[1]);
+    // SAFETY: published before the handler was installed, and never freed.
+    let Some(before) = (unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() }) else { return };
+    match before.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The access is tried again, and ends the process as it should; a signal that was sent is sent again.
+            // SAFETY: plain calls; the information is the kernel's.
+            unsafe {
+                if (*info).si_code <= 0 && before.sa_sigaction == libc::SIG_IGN {
+                    return;
+                }
+                libc::signal(signal, libc::SIG_DFL);
+                if (*info).si_code <= 0 {
+                    libc::raise(signal);
+                }
+            }
+        }
+        // SAFETY: the program registered a function of this shape, which runs with the mask that it would have had; returning
+        // from the signal brings back the one of before.
+        handler => unsafe {
+            let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+            (1..=libc::SIGRTMAX()).filter(|&other| libc::sigismember(&raw const before.sa_mask, other) == 1).for_each(
+                |other| {
+                    libc::sigaddset(&raw mut mask, other);
+                },
+            );
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut());
+            if before.sa_flags & libc::SA_SIGINFO != 0 {
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(handler);
+                handler(signal, info, context);
+            } else {
+                let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        },
+    }
+}
+
+/// The page-fault error code of x86: bit 1 is a write, bit 4 an instruction fetch.
+#[cfg(target_arch = "x86_64")]
+fn error_code(context: *mut c_void) -> i64 {
+    // SAFETY: the kernel passes a live `ucontext_t`.
+    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn access(context: *mut c_void) -> Access {
+    if error_code(context) & 2 != 0 { Access::Write } else { Access::Read }
+}
+
+/// Whether memory was run, not accessed, which no handler can mend.
+#[cfg(target_arch = "x86_64")]
+fn is_fetch(context: *mut c_void) -> bool {
+    error_code(context) & 16 != 0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn access(_context: *mut c_void) -> Access {
+    Access::Read
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_fetch(_context: *mut c_void) -> bool {
+    false
+}

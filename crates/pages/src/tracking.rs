@@ -1,0 +1,235 @@
+//! DIRTY: which pages were written since the last look.
+//!
+//! Source: Appel and Li: DIRTY "return a list of dirtied pages since the previous call". The kernel notes writes itself where it can
+//! (`Mechanism::Scan`); else the first write to a page faults, is noted (`log`), and the page opened.
+
+#![allow(unsafe_code, reason = "blocks signals, asks for zeros")]
+
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use fieldstone_sys::userfault::{Modes, WrittenRange};
+
+use crate::choice::first_that_works;
+use crate::error::{Error, Result};
+use crate::fault::Outcome;
+use crate::fills::Pages;
+use crate::log::Log;
+use crate::memory::Memory;
+use crate::region::{Controlled, Loss, Mechanism, Plan, Region, Watch};
+
+/// Memory that knows which of its pages were written. None is dirty at first.
+///
+/// In a forked child the memory is plain, and what the child writes is not noted.
+#[derive(Debug)]
+pub struct Tracking {
+    controlled: Controlled,
+    log: Option<Arc<Log>>,
+}
+
+impl Tracking {
+    /// Tracks writes by the best mechanism: `pagemap-scan`, else a trap on the first write to each page.
+    ///
+    /// # Errors
+    /// [`Error::System`] where none can be had.
+    pub fn new(memory: Memory) -> Result<Self> {
+        // A trap in a thread serves what the kernel writes, one in a signal is faster.
+        let wanted =
+            [Mechanism::Scan, Mechanism::UserfaultThread, Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
+        Self::first(memory, &wanted)
+    }
+
+    /// By a mechanism of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Tracking::new`]; nothing else is tried.
+    pub fn with(memory: Memory, mechanism: Mechanism) -> Result<Self> {
+        Self::first(memory, &[mechanism])
+    }
+
+    fn first(memory: Memory, wanted: &[Mechanism]) -> Result<Self> {
+        let pages = memory.bytes() / memory.page_bytes();
+        let (region, log) = first_that_works(wanted, |mechanism| {
+            let log = (mechanism != Mechanism::Scan).then(|| Arc::new(Log::new(pages)));
+            let noted = log.clone();
+            let handler = Arc::new(move |fault: &crate::Fault<'_>| match &noted {
+                Some(log) => fault.note(log),
+                None => Outcome::Chain,
+            });
+            let modes = Modes { missing: false, write_protect: true };
+            let region = Region::new(&memory, Plan { mechanism, watch: Watch::Writes, modes }, None, handler)?;
+            region.protect(region.range.clone())?;
+            Ok((region, log))
+        })?;
+        Ok(Self { controlled: Controlled { region, memory }, log })
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.controlled.memory
+    }
+
+    /// The written ranges of the whole memory, each of which counts as clean from the moment that the iterator finds it: read
+    /// its contents after that, and a write that came in between makes it dirty again.
+    ///
+    /// A write that was done before the call is found. Ranges that are found but not taken from the iterator stay dirty.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a child.
+    pub fn dirty(&self) -> Result<Dirty<'_>> {
+        self.dirty_in(0..self.controlled.memory.bytes())
+    }
+
+    /// The written ranges of a part of the memory, given in bytes from its start. See [`Tracking::dirty`].
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Forked`] in a child.
+    pub fn dirty_in(&self, range: Range<usize>) -> Result<Dirty<'_>> {
+        Dirty::new(&self.controlled.region, self.log.as_deref(), range, true)
+    }
+
+    /// The written ranges of the whole memory, which stay dirty.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a child.
+    pub fn peek(&self) -> Result<Dirty<'_>> {
+        Dirty::new(&self.controlled.region, self.log.as_deref(), 0..self.controlled.memory.bytes(), false)
+    }
+
+    /// Makes pages dirty, given in bytes from the start: for writes that nobody could note, such as another process's to shared
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Range`]; [`Error::Forked`] in a child.
+    pub fn mark(&self, range: Range<usize>) -> Result<()> {
+        give_back(&self.controlled.region, self.log.as_deref(), self.controlled.memory.addresses(&range)?)
+    }
+
+    /// How it is done.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.controlled.region.mechanism
+    }
+
+    /// What another mechanism would give.
+    #[must_use]
+    pub fn losses(&self) -> Vec<Loss> {
+        self.controlled.region.losses()
+    }
+}
+
+impl crate::Fault<'_> {
+    /// Notes a write in the log, and opens the page.
+    pub(crate) fn note(&self, log: &Log) -> Outcome {
+        let page = self.page().start / self.page().len();
+        match log.note(page, &Pages(self.region())) {
+            Ok(()) => Outcome::Resolved,
+            Err(_) => Outcome::Chain,
+        }
+    }
+}
+
+/// Makes pages dirty again, given by their addresses.
+fn give_back(region: &Region, log: Option<&Log>, range: Range<usize>) -> Result<()> {
+    let Some(log) = log else { return region.unprotect(range) };
+    let first = (range.start - region.range.start) / region.page_bytes;
+    without_signals(|| {
+        (first..first + range.len() / region.page_bytes).try_for_each(|page| log.note(page, &Pages(region)))
+    })
+}
+
+/// A signal handler that writes to the memory while this thread has the log's lock would wait for it for ever.
+fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: the sets are live locals, filled before they are read; the mask is put back.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
+        result
+    }
+}
+
+/// Ranges that are found at a time.
+const FOUND: usize = 128;
+
+/// The written ranges of a memory, in bytes from its start, lowest first. Neighbours may come as two ranges.
+#[derive(Debug)]
+pub struct Dirty<'a> {
+    region: &'a Region,
+    log: Option<&'a Log>,
+    found: Box<[WrittenRange; FOUND]>,
+    next: usize,
+    count: usize,
+    /// What was not looked at yet, by addresses.
+    rest: Range<usize>,
+    protect: bool,
+}
+
+impl<'a> Dirty<'a> {
+    pub(crate) fn new(region: &'a Region, log: Option<&'a Log>, range: Range<usize>, protect: bool) -> Result<Self> {
+        let rest = region.addresses(&range)?;
+        region.check_generation()?;
+        Ok(Self { region, log, found: Box::new([WrittenRange::default(); FOUND]), next: 0, count: 0, rest, protect })
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let Some(log) = self.log else {
+            let service = self.region.service()?;
+            let scan =
+                service.scan.as_ref().ok_or(Error::Unsupported { what: "a scan", why: "no page map is open" })?;
+            let (start, bytes) = (self.rest.start, self.rest.len());
+            let (count, end) = scan
+                .written(self.rest.clone(), self.protect, &mut self.found[..])
+                .map_err(|error| Error::system("PAGEMAP_SCAN", start, bytes, error))?;
+            (self.next, self.count, self.rest.start) = (0, count, end);
+            return Ok(());
+        };
+        let (start, page_bytes) = (self.region.range.start, self.region.page_bytes);
+        let pages = (self.rest.start - start) / page_bytes..(self.rest.end - start) / page_bytes;
+        let run = match self.protect {
+            true => without_signals(|| log.take(pages, &Pages(self.region)))?,
+            false => log.peek(pages),
+        };
+        self.rest.start = run.as_ref().map_or(self.rest.end, |run| start + run.end * page_bytes);
+        (self.next, self.count) = (0, usize::from(run.is_some()));
+        if let Some(run) = run {
+            self.found[0] = WrittenRange::of(start + run.start * page_bytes..start + run.end * page_bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Dirty<'_> {
+    type Item = Result<Range<usize>>;
+
+    fn next(&mut self) -> Option<Result<Range<usize>>> {
+        while self.next == self.count {
+            if self.rest.is_empty() {
+                return None;
+            }
+            if let Err(error) = self.look() {
+                self.rest.start = self.rest.end;
+                return Some(Err(error));
+            }
+        }
+        let range = self.found[self.next].range();
+        self.next += 1;
+        let start = self.region.range.start;
+        Some(Ok(range.start - start..range.end - start))
+    }
+}
+
+impl Drop for Dirty<'_> {
+    fn drop(&mut self) {
+        if self.protect {
+            for found in &self.found[self.next..self.count] {
+                // It cannot fail where the look did not; and a page too many is no harm, one too few is none of ours then.
+                let _ = give_back(self.region, self.log, found.range());
+            }
+        }
+    }
+}
