@@ -150,7 +150,7 @@ fn run(steps: Vec<Step>, block_bytes: usize) {
     assert_eq!(collected(&heap), (0, 0, 0));
 }
 
-const MOST_STEPS: usize = if cfg!(miri) { 30 } else { 400 };
+const MOST_STEPS: usize = if cfg!(miri) { 24 } else { 400 };
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 48 }))]

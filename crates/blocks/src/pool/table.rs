@@ -21,8 +21,9 @@ use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(not(loom))]
 const SEGMENTS: usize = 512;
+/// Miri, which looks at every word that a reference covers, takes small tables.
 #[cfg(not(loom))]
-const SUMMARY_WORDS: usize = 32;
+const SUMMARY_WORDS: usize = if cfg!(miri) { 1 } else { 32 };
 #[cfg(loom)]
 const SEGMENTS: usize = 1;
 #[cfg(loom)]
@@ -32,8 +33,8 @@ const SEGMENT_CHUNKS: usize = 64 * SUMMARY_WORDS;
 #[cfg(loom)]
 const SEGMENT_CHUNKS: usize = 2;
 
-const LEAF_BITS: u32 = 13;
-const ROOT_BITS: u32 = 14;
+const LEAF_BITS: u32 = if cfg!(miri) { 8 } else { 13 };
+const ROOT_BITS: u32 = if cfg!(miri) { 10 } else { 14 };
 const CHUNK_BITS: u32 = CHUNK_BYTES.trailing_zeros();
 
 struct Segment {

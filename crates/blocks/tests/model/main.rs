@@ -17,7 +17,7 @@ use look::look;
 use op::{Op, Pair, ops};
 
 const CASES: u32 = if cfg!(miri) { 1 } else { 32 };
-const MOST_OPS: usize = if cfg!(miri) { 10 } else { 40 };
+const MOST_OPS: usize = if cfg!(miri) { 8 } else { 40 };
 
 fn same_as_a_vector<T: Element>(block_bytes: usize) {
     let pool = Pool::with_block_bytes(HeapFrames, block_bytes).unwrap();

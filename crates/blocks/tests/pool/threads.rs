@@ -64,7 +64,7 @@ fn memory_is_given_back_while_others_take_and_give() {
         let pool = Pool::with_block_bytes(frames.clone(), block_bytes).unwrap();
         let (done, released) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
-            let releasing: Vec<_> = (0..2)
+            let releasing: Vec<_> = (0..if cfg!(miri) { 1 } else { 2 })
                 .map(|_| {
                     scope.spawn(|| {
                         while !done.load(Ordering::Relaxed) {
@@ -155,7 +155,7 @@ fn snapshots_go_in_other_threads_while_the_array_is_written() {
     let mut array = TreeArray::new_in(&pool);
     array.extend((0..300_u32).map(|number| vec![number; 3]));
     thread::scope(|scope| {
-        for round in 0..if cfg!(miri) { 6 } else { 400_u32 } {
+        for round in 0..if cfg!(miri) { 4 } else { 400_u32 } {
             let (snapshot, sum) = (array.snapshot(), array.iter().map(|element| u64::from(element[0])).sum::<u64>());
             let twin = (round % 3 == 0).then(|| snapshot.clone());
             scope.spawn(move || {
