@@ -18,6 +18,11 @@ man = $(DESTDIR)$(PREFIX)/share/man/man1
 bash = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fieldstone
 zsh = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fieldstone
 fish = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fieldstone.fish
+# The C library. Its soname (crates/capi/build.rs) has the first two numbers of the version.
+libs = $(DESTDIR)$(PREFIX)/lib
+headers = $(DESTDIR)$(PREFIX)/include/fieldstone
+version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+shared = libfieldstone.so.$(version)
 
 # The measured programs; rbtree beside them where there is a C++ compiler.
 workloads = gups scan chase bfs blackscholes game spin
@@ -47,10 +52,10 @@ test: packages $(DEBUG)/rbtree ## runs all tests, the layer check among them; SK
 	$(CARGO) build -p fieldstone -p fieldstone-workloads -p fieldstone-reproduce
 	$(CARGO) test $(TESTS) -- --show-output
 
-$(RELEASE)/fieldstone:
+$(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so:
 	$(MAKE) build
 
-install: $(RELEASE)/fieldstone ## installs to PREFIX (/usr/local), under DESTDIR
+install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX (/usr/local), under DESTDIR
 	install -d $(bin) $(lib)/workloads $(man) $(dir $(bash)) $(dir $(zsh)) $(dir $(fish))
 	install -m 755 $(RELEASE)/fieldstone $(RELEASE)/fieldstone-reproduce $(bin)
 	for program in $(workloads) $(notdir $(wildcard $(RELEASE)/rbtree)); do \
@@ -60,9 +65,17 @@ install: $(RELEASE)/fieldstone ## installs to PREFIX (/usr/local), under DESTDIR
 	$(RELEASE)/fieldstone completions bash > $(bash)
 	$(RELEASE)/fieldstone completions zsh > $(zsh)
 	$(RELEASE)/fieldstone completions fish > $(fish)
+	install -d $(headers) $(libs)/pkgconfig
+	install -m 644 crates/capi/include/fieldstone/pages.h $(headers)
+	install -m 644 $(RELEASE)/libfieldstone.a $(libs)
+	install -m 755 $(RELEASE)/libfieldstone.so $(libs)/$(shared)
+	ln -sf $(shared) $(libs)/$(basename $(shared))
+	ln -sf $(shared) $(libs)/libfieldstone.so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(version)|' crates/capi/fieldstone.pc.in > $(libs)/pkgconfig/fieldstone.pc
 
 uninstall: ## removes what install put there
-	rm -rf $(lib)
+	rm -rf $(lib) $(headers)
+	rm -f $(libs)/libfieldstone.a $(libs)/libfieldstone.so* $(libs)/pkgconfig/fieldstone.pc
 	rm -f $(bin)/fieldstone $(bin)/fieldstone-reproduce $(man)/fieldstone.1 $(man)/fieldstone-*.1 $(bash) $(zsh) $(fish)
 
 targets: packages build ## measures every cell of goals.toml against the peers

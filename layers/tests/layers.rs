@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 7] = [
     &["crates/wire", "workloads"],
     &["crates/sys", "crates/report"],
     &["crates/blocks", "crates/pages"],
-    &["crates/agents/*", "crates/supervise"],
+    &["crates/agents/*", "crates/supervise", "crates/capi"],
     &["crates/cli", "reproduce/peers"],
     &["reproduce"],
     &["targets"],

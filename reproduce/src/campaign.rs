@@ -99,7 +99,11 @@ impl Campaign {
         };
         let most = cells.iter().map(runs_of).max().unwrap_or(0);
         let each_run = |run| cells.iter().filter(move |cell| run < runs_of(cell)).map(move |cell| (run, cell));
-        (0..most).flat_map(each_run).filter(|(run, cell)| !saved.measured(&cell.id).contains_key(run)).collect()
+        (0..most)
+            .flat_map(each_run)
+            .filter(|(_, cell)| !cell.is_published())
+            .filter(|(run, cell)| !saved.measured(&cell.id).contains_key(run))
+            .collect()
     }
 
     fn sample(&self, program: &Path, cell: &Cell, run: u32) -> Result<Sample> {

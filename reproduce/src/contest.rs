@@ -217,7 +217,7 @@ fn figures(runners: &[Runner]) -> Result<Vec<Figure>> {
         };
         let is_baseline = runner.kernel.row == runner.kernel.against;
         let ratio = (!is_baseline && of > 0.0).then(|| value / of);
-        Ok(Figure { row: runner.kernel.row.clone(), value, ratio, pages: runner.pages.clone() })
+        Ok(Figure { ratio, pages: runner.pages.clone(), ..Figure::of(runner.kernel.row.clone(), value) })
     };
     runners.iter().map(figure).collect()
 }

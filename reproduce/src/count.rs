@@ -46,10 +46,10 @@ pub fn instructions(
     }
     let value_of = |row: &str| values.iter().find(|(name, _)| name == row).map(|(_, value)| *value);
     let of = value_of(baseline).with_context(|| format!("no kernel is called {baseline:?}"))?;
-    let mut figures = vec![Figure { row: baseline.to_owned(), value: of, ratio: None, pages: None }];
+    let mut figures = vec![Figure::of(baseline, of)];
     for row in others {
         let value = value_of(row).with_context(|| format!("no kernel is called {row:?}"))?;
-        figures.push(Figure { row: (*row).to_owned(), value, ratio: Some(value / of), pages: None });
+        figures.push(Figure { ratio: Some(value / of), ..Figure::of(*row, value) });
     }
     Ok(Outcome::Measured { figures, alternately: true })
 }

@@ -67,6 +67,14 @@ pub struct Cell {
     pub measure: Measure,
 }
 
+impl Cell {
+    /// Whether all of it is the paper's, and nothing to measure.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        self.rows.iter().all(Row::is_published)
+    }
+}
+
 impl std::fmt::Debug for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cell").field("id", &self.id).field("rows", &self.rows).finish_non_exhaustive()
@@ -78,12 +86,16 @@ impl std::fmt::Debug for Cell {
 pub struct Row {
     /// The table within the experiment that it stands in: its heading.
     pub table: &'static str,
-    /// Its name, which is also that of the [`Figure`] that fills it: unique in the cell.
+    /// Its name: unique in the cell, with its column.
     pub name: String,
     /// What its numbers are.
     pub shows: Shows,
     /// The id of the quotation with the paper's value (`quotations.toml`), where the paper's text has one.
     pub paper: Option<String>,
+    /// Its column, where that is not its cell's: a cell may fill a line of several columns.
+    pub column: Option<&'static str>,
+    /// A number that follows from several of the paper's, where it shows the numbers themselves in a lost image only.
+    pub computed: Option<f64>,
 }
 
 /// What a number is.
@@ -98,6 +110,12 @@ pub enum Shows {
     Instructions,
     /// A part of a whole, 0 to 1.
     Share,
+    /// Nanoseconds an operation, shown in microseconds as a plain number: the unit of 1991.
+    Microseconds,
+    /// As many ADD instructions as take the time of an operation.
+    Adds,
+    /// What the paper says; nothing is measured.
+    Published,
 }
 
 impl Row {
@@ -108,7 +126,7 @@ impl Row {
 
     /// A row of `table` that shows something else.
     pub fn showing(shows: Shows, table: &'static str, name: impl Into<String>) -> Self {
-        Self { table, name: name.into(), shows, paper: None }
+        Self { table, name: name.into(), shows, paper: None, column: None, computed: None }
     }
 
     /// The same, with the paper's value.
@@ -116,12 +134,36 @@ impl Row {
     pub fn with_paper(self, quotation: impl Into<String>) -> Self {
         Self { paper: Some(quotation.into()), ..self }
     }
+
+    /// The same, in a column of its own.
+    #[must_use]
+    pub fn in_column(self, column: &'static str) -> Self {
+        Self { column: Some(column), ..self }
+    }
+
+    /// The same, with a number that follows from several of the paper's.
+    #[must_use]
+    pub fn with_computed(self, computed: Option<f64>) -> Self {
+        Self { computed, ..self }
+    }
+
+    /// The name of the [`Figure`] that fills it: its own, and its column's where it has one.
+    #[must_use]
+    pub fn figure(&self) -> String {
+        self.column.map_or_else(|| self.name.clone(), |column| format!("{}: {column}", self.name))
+    }
+
+    /// Whether there is nothing to measure.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        self.shows == Shows::Published || self.computed.is_some()
+    }
 }
 
 /// A measured number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The row that it fills.
+    /// The row that it fills: [`Row::figure`].
     pub row: String,
     /// Nanoseconds (or instructions, or what the row shows) an operation.
     pub value: f64,
@@ -131,13 +173,30 @@ pub struct Figure {
     /// The pages that its memory really got, such as `thp 100 %`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pages: Option<String>,
+    /// What stands in the place of a number, such as `yes` or an errno.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<String>,
 }
 
 impl Figure {
+    /// A number without a baseline.
+    pub fn of(row: impl Into<String>, value: f64) -> Self {
+        Self { row: row.into(), value, ratio: None, pages: None, instead: None }
+    }
+
+    /// A word in the place of a number.
+    pub fn word(row: impl Into<String>, word: impl Into<String>) -> Self {
+        Self { instead: Some(word.into()), ..Self::of(row, 0.0) }
+    }
+
     /// The number that its row shows.
     #[must_use]
     pub fn shown(&self, shows: Shows) -> Option<f64> {
-        if shows == Shows::Ratio { self.ratio } else { Some(self.value) }
+        match shows {
+            _ if self.instead.is_some() => None,
+            Shows::Ratio => self.ratio,
+            _ => Some(self.value),
+        }
     }
 }
 
@@ -168,5 +227,6 @@ pub fn all() -> Vec<Experiment> {
         crate::figure5::experiment(),
         crate::blog::experiment(),
         crate::fragmentation::experiment(),
+        crate::appel_li::experiment(),
     ]
 }

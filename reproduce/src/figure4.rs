@@ -225,7 +225,7 @@ fn add_insertions(figures: &mut Vec<Figure>, malloc_ns: f64, blocks_ns: f64) -> 
     let whole = (malloc.value + malloc_ns, blocks.value + blocks_ns);
     let (malloc_pages, blocks_pages) = (malloc.pages.clone(), blocks.pages.clone());
     let mut add = |row: &str, value, ratio, pages: &Option<String>| {
-        figures.push(Figure { row: row.to_owned(), value, ratio, pages: pages.clone() });
+        figures.push(Figure { ratio, pages: pages.clone(), ..Figure::of(row, value) });
     };
     add(INSERTED, malloc_ns, None, &malloc_pages);
     add(INSERTED_BLOCKS, blocks_ns, Some(blocks_ns / malloc_ns), &blocks_pages);

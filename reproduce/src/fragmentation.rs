@@ -139,7 +139,7 @@ fn serves_in_pieces(memory: &mut Buddy, order: u8, bytes: u64) -> bool {
 }
 
 fn figure(row: impl Into<String>, value: f64) -> Figure {
-    Figure { row: row.into(), value, ratio: None, pages: None }
+    Figure::of(row, value)
 }
 
 /// The bytes that are asked of the kernel for transparent huge pages.

@@ -16,6 +16,7 @@
 //! ```
 //! Above them a file for each table or figure, listed in [`experiment::all`].
 
+pub mod appel_li;
 pub mod blog;
 pub mod campaign;
 pub mod child;

@@ -23,10 +23,10 @@ pub struct Quotation {
 }
 
 impl Quotation {
-    /// The number, where the value is nothing else; for plots.
+    /// The number, where the value is nothing else but a mark of a footnote; for plots.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
-        self.value.parse().ok()
+        self.value.trim_start_matches(['*', '†']).parse().ok()
     }
 }
 
@@ -36,10 +36,17 @@ struct Table {
     id: String,
     seed: String,
     heading: String,
+    /// So many columns, the first ones, name the line.
+    #[serde(default = "one")]
+    names: usize,
     lines: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
+const fn one() -> usize {
+    1
+}
+
+#[derive(Debug, Default, Deserialize)]
 struct File {
     #[serde(default)]
     table: Vec<Table>,
@@ -48,6 +55,14 @@ struct File {
 }
 
 const TEXT: &str = include_str!("../quotations.toml");
+
+/// The lines of a table, by name, in its order.
+#[must_use]
+pub fn lines(table: &str) -> Vec<String> {
+    let file: File = toml::from_str(TEXT).unwrap_or_default();
+    let of_table = file.table.iter().filter(|known| known.id == table);
+    of_table.flat_map(|table| table.lines.iter().map(|line| name(table, line))).collect()
+}
 
 /// The quotation called `id`.
 #[must_use]
@@ -69,12 +84,12 @@ fn read(text: &str) -> Result<BTreeMap<String, Quotation>, toml::de::Error> {
 
 /// The cells of a table: the number in a column of a line.
 fn cells(table: &Table) -> Vec<Quotation> {
-    let columns: Vec<&str> = table.heading.split('\t').skip(1).collect();
+    let columns: Vec<&str> = table.heading.split('\t').skip(table.names).collect();
     let mut all = Vec::new();
     for line in &table.lines {
-        let mut values = line.split('\t');
-        let name = values.next().unwrap_or_default();
-        all.extend(columns.iter().zip(values).map(|(column, value)| Quotation {
+        let (name, values) = (name(table, line), line.split('\t').skip(table.names));
+        let filled = columns.iter().zip(values).filter(|(_, value)| !value.is_empty());
+        all.extend(filled.map(|(column, value)| Quotation {
             id: format!("{}/{name}/{column}", table.id),
             seed: table.seed.clone(),
             sentence: line.clone(),
@@ -82,6 +97,11 @@ fn cells(table: &Table) -> Vec<Quotation> {
         }));
     }
     all
+}
+
+/// The columns that name a line.
+fn name(table: &Table, line: &str) -> String {
+    line.split('\t').take(table.names).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -99,7 +119,8 @@ mod tests {
         let all = read(TEXT).unwrap();
         assert!(all.len() >= 28);
         for quotation in all.values() {
-            assert!(quotation.value.contains(|letter: char| letter.is_ascii_digit()), "{quotation:?}");
+            let is_number = quotation.value.contains(|letter: char| letter.is_ascii_digit());
+            assert!(is_number || ["yes", "no"].contains(&quotation.value.as_str()), "{quotation:?}");
             let found = quotation.sentence.match_indices(&quotation.value).any(|(at, value)| {
                 // A whole number, not a part of one.
                 let before = quotation.sentence[..at].chars().next_back();
@@ -111,6 +132,7 @@ mod tests {
         }
         assert_eq!(all["table2/Strided Scan: Iter/4MB"].value, "0.57");
         assert_eq!(all["table2/Linear Scan: Naive/64GB"].number(), Some(3.37));
+        assert_eq!(all["appel-li/SparcStn 1 SunOS 4.0.3c/TRAP"].value, "†230");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where results are shown: the terminal, JSON, CSV, Markdown, one page of HTML. All print what [`crate::summary::Summary`] says.
 
+mod bars;
 mod csv;
 mod html;
 mod markdown;
@@ -28,6 +29,8 @@ fn number(shows: Shows, value: f64) -> String {
         Shows::Nanoseconds => quantity::seconds(value * 1e-9),
         Shows::Instructions => format!("{value:.1}"),
         Shows::Share => quantity::percent(value),
+        Shows::Microseconds => three_digits(value * 1e-3),
+        Shows::Adds | Shows::Published => format!("{value:.0}"),
     }
 }
 
@@ -39,11 +42,29 @@ fn interval(shows: Shows, estimate: &Estimate) -> String {
 
 /// Ours, or why there is none.
 fn ours(shows: Shows, entry: &Entry) -> String {
-    match (&entry.ours, &entry.skipped) {
-        (Some(estimate), _) => number(shows, estimate.median),
-        (None, Some(_)) => "SKIP".to_owned(),
-        (None, None) => "–".to_owned(),
+    match (&entry.ours, &entry.skipped, entry.value) {
+        (Some(estimate), ..) => number(shows, estimate.median),
+        (None, Some(_), _) => "SKIP".to_owned(),
+        _ if !entry.instead.is_empty() => entry.instead.join(", "),
+        _ if shows == Shows::Published => entry.paper.as_ref().map_or("–", |paper| &paper.value).to_owned(),
+        (None, None, Some(computed)) => number(shows, computed),
+        (None, None, None) => "–".to_owned(),
     }
+}
+
+/// Whether nothing of the line is measured: its numbers have no intervals.
+fn is_published(line: &Line) -> bool {
+    line.shows == Shows::Published
+        || line.entries.iter().flatten().all(|entry| entry.ours.is_none() && entry.value.is_some())
+}
+
+/// At least three digits that count, and no more behind the point than that takes.
+fn three_digits(value: f64) -> String {
+    let mut behind = 0;
+    while behind < 9 && value.abs() * 10_f64.powi(behind) < 99.95 {
+        behind += 1;
+    }
+    format!("{value:.*}", usize::try_from(behind).unwrap_or(0))
 }
 
 /// Whether the line has a number of the paper.

@@ -1,5 +1,7 @@
 //! What the samples say: a median and its interval for each cell of each table, the paper's number beside it.
 
+use std::collections::BTreeSet;
+
 use fieldstone_report::stats::{Estimate, median};
 use serde::Serialize;
 
@@ -54,12 +56,15 @@ pub struct Entry {
     pub cell: String,
     /// Ours.
     pub ours: Option<Estimate>,
-    /// Median time (or count) an operation, of what `ours` is the ratio of to a baseline.
+    /// Median time (or count) an operation, of what `ours` is the ratio of to a baseline. Without `ours`, a number that follows from
+    /// several of the paper's.
     pub value: Option<f64>,
     /// The paper's.
     pub paper: Option<Quotation>,
     /// Why there is none of ours.
     pub skipped: Option<String>,
+    /// What was found instead of a number, each word once.
+    pub instead: Vec<String>,
     /// The pages that the samples really got, each kind once.
     pub pages: Vec<String>,
     /// Samples whose sides did not fit into memory at once.
@@ -73,8 +78,15 @@ impl Summary {
         let quick = saved.sessions.last().is_some_and(|session| session.quick);
         let cells = (experiment.cells)(if quick { Scale::Quick } else { Scale::Full });
         let mut tables = Vec::<Table>::new();
-        let known = |cell: &&Cell| saved.samples.iter().any(|sample| sample.cell == cell.id);
-        for cell in cells.iter().filter(known) {
+        let is_sampled = |cell: &Cell| saved.samples.iter().any(|sample| sample.cell == cell.id);
+        let headings: BTreeSet<&str> = cells
+            .iter()
+            .filter(|cell| is_sampled(cell))
+            .flat_map(|cell| cell.rows.iter().map(|row| row.table))
+            .collect();
+        // What is only published stands beside what was measured.
+        let is_beside = |cell: &Cell| cell.is_published() && cell.rows.iter().any(|row| headings.contains(row.table));
+        for cell in cells.iter().filter(|cell| is_sampled(cell) || is_beside(cell)) {
             for row in &cell.rows {
                 put(&mut tables, cell, row, entry(cell, row, saved));
             }
@@ -96,8 +108,9 @@ fn put(tables: &mut Vec<Table>, cell: &Cell, row: &Row, entry: Entry) {
         tables.len() - 1
     });
     let table = &mut tables[at];
-    let column = table.columns.iter().position(|column| *column == cell.column).unwrap_or_else(|| {
-        table.columns.push(cell.column.clone());
+    let heading = row.column.unwrap_or(&cell.column);
+    let column = table.columns.iter().position(|column| column == heading).unwrap_or_else(|| {
+        table.columns.push(heading.to_owned());
         table.lines.iter_mut().for_each(|line| line.entries.push(None));
         table.columns.len() - 1
     });
@@ -115,12 +128,16 @@ fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
     let mut one_after_the_other = 0;
     for sample in measured.values() {
         if let Outcome::Measured { figures: all, alternately } = &sample.outcome {
-            figures.extend(all.iter().filter(|figure| figure.row == row.name));
+            figures.extend(all.iter().filter(|figure| figure.row == row.figure()));
             one_after_the_other += usize::from(!alternately);
         }
     }
     let shown: Vec<f64> = figures.iter().filter_map(|figure| figure.shown(row.shows)).collect();
-    let values: Vec<f64> = figures.iter().map(|figure| figure.value).collect();
+    let numbers = figures.iter().filter(|figure| figure.instead.is_none());
+    let values: Vec<f64> = numbers.map(|figure| figure.value).chain(row.computed).collect();
+    let mut instead: Vec<String> = figures.iter().filter_map(|figure| figure.instead.clone()).collect();
+    instead.sort_unstable();
+    instead.dedup();
     let mut pages: Vec<String> = figures.iter().filter_map(|figure| figure.pages.clone()).collect();
     pages.sort_unstable();
     pages.dedup();
@@ -130,6 +147,7 @@ fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
         value: median(&values),
         paper: row.paper.as_deref().and_then(quotation::find).cloned(),
         skipped: if measured.is_empty() { saved.skipped(&cell.id).map(str::to_owned) } else { None },
+        instead,
         pages,
         one_after_the_other,
     }
@@ -141,7 +159,7 @@ mod tests {
     use crate::store::Sample;
 
     fn sample(cell: &str, run: u32, ratio: f64) -> Sample {
-        let figure = Figure { row: "Linear Scan: Naive".into(), value: 2.0 * ratio, ratio: Some(ratio), pages: None };
+        let figure = Figure { ratio: Some(ratio), ..Figure::of("Linear Scan: Naive", 2.0 * ratio) };
         let outcome = Outcome::Measured { figures: vec![figure], alternately: run > 0 };
         Sample { cell: cell.into(), run, seed: 1, took_s: 1.0, outcome }
     }

@@ -57,6 +57,35 @@ fn table2_is_measured_and_every_format_says_the_same() {
 }
 
 #[test]
+fn the_machines_of_1991_stand_above_this_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("all.html");
+    let cell = "appel-li/trap/mprotect-signal-1/4K";
+    let measure = [cell, "--quick", "--runs", "1", "--format", "json", "--html", page.to_str().unwrap()];
+    let json: Value = serde_json::from_str(&text(folder.path(), &measure)).unwrap();
+    let table = &json[0]["tables"][0];
+    let lines = table["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 14, "thirteen machines and this one");
+    let columns: Vec<&str> = table["columns"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let at =
+        |line: &Value, name: &str| line["entries"][columns.iter().position(|column| *column == name).unwrap()].clone();
+    assert_eq!(at(&lines[4], "TRAP")["paper"]["value"], "†230");
+    let ours = |name| at(&lines[13], name)["ours"]["median"].as_f64().unwrap();
+    assert!(0.0 < ours("ADD") && ours("ADD") < ours("TRAP") && ours("TRAP") < ours("TRAP +PROT1 +UNPROT"));
+    assert_eq!(at(&lines[13], "MAP2")["instead"][0], "yes");
+    // 1016 by 0.12.
+    let computed = json[0]["tables"][1]["lines"][0]["entries"][0]["value"].as_f64().unwrap();
+    assert!((computed - 8466.67).abs() < 0.01);
+    let page = std::fs::read_to_string(page).unwrap();
+    for shown in [text(folder.path(), &["appel-li", "--saved"]), page] {
+        assert!(
+            ["*919", "1238", "8467", "mprotect-signal, 1 thread"].iter().all(|word| shown.contains(word)),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
 fn resume_goes_on_and_layouts_differ() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("table2.jsonl");

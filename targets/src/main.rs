@@ -8,16 +8,16 @@
 //! reach     what a huge page is worth here
 //! region    the section [region]
 //! arrays    the section [arrays]
+//! pages     the section [pages]
 //! ```
 //! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
-
-#![forbid(unsafe_code)]
 
 mod arrays;
 mod cell;
 mod contest;
 mod duel;
 mod goals;
+mod pages;
 mod reach;
 mod region;
 
@@ -72,6 +72,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
         match section.as_str() {
             "region" => region::measure(&goals, limit, &arguments.only, &mut show)?,
             "arrays" => arrays::measure(&goals, limit, &arguments.only, &mut show)?,
+            "pages" => pages::measure(&goals, limit, &arguments.only, &mut show)?,
             _ => goals.of(&section).for_each(|goal| show(Cell::skipped(goal, "nothing measures it yet"))),
         }
     }

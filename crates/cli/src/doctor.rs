@@ -1,17 +1,19 @@
 //! `fieldstone doctor`: what this machine, kernel, container and user allow, and a verdict for each command.
 //!
-//! The facts and the verdicts come from `fieldstone_sys::doctor`; this file only writes them down. Text is for people and may
-//! change; JSON is the facts and verdicts as they are.
+//! The facts and the verdicts come from `fieldstone_sys::doctor`, the page primitives with their costs from `fieldstone_pages`; this
+//! file only writes them down. Text is for people and may change; JSON is what was found as it is.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use fieldstone_pages::{Lost, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_sys::doctor::{Doctor, Facts, Level};
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
+use serde::Serialize;
 
 /// How the findings are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -19,33 +21,43 @@ pub(crate) enum Format {
     /// Short aligned lines
     #[default]
     Text,
-    /// Facts and verdicts as one JSON object
+    /// Facts, verdicts and primitives as one JSON object
     Json,
 }
 
-/// Examines the machine and prints what was found to stdout. Changes nothing.
+/// All that was found.
+#[derive(Serialize)]
+struct Findings {
+    #[serde(flatten)]
+    doctor: Doctor,
+    primitives: Vec<Primitive>,
+}
+
+/// Examines the machine and prints what was found to stdout. Changes nothing; the primitives are tried on memory of its own.
 ///
 /// Returns the exit code: 0 when every command works, if only within limits, 1 when one is unavailable.
 ///
 /// # Errors
 /// stdout cannot be written.
 pub(crate) fn run(format: Format) -> anyhow::Result<u8> {
-    let doctor = Doctor::examine();
+    let findings = Findings { doctor: Doctor::examine(), primitives: fieldstone_pages::survey() };
     let text = match format {
-        Format::Text => text(&doctor),
-        Format::Json => serde_json::to_string_pretty(&doctor).context("the findings as JSON")? + "\n",
+        Format::Text => text(&findings),
+        Format::Json => serde_json::to_string_pretty(&findings).context("the findings as JSON")? + "\n",
     };
     io::stdout().write_all(text.as_bytes()).context("cannot write to stdout")?;
-    Ok(u8::from(doctor.worst() == Level::Unavailable))
+    Ok(u8::from(findings.doctor.worst() == Level::Unavailable))
 }
 
-fn text(doctor: &Doctor) -> String {
+fn text(findings: &Findings) -> String {
+    let doctor = &findings.doctor;
     let facts = &doctor.facts;
     let mut page = Page::default();
     machine(&mut page, facts);
     page_kinds(&mut page, facts);
     kernel(&mut page, facts);
     limits(&mut page, &facts.limits);
+    primitives(&mut page, &findings.primitives);
     page.section("Commands");
     let width = doctor.verdicts.iter().map(|verdict| verdict.command.len()).max().unwrap_or(0);
     for verdict in &doctor.verdicts {
@@ -162,6 +174,31 @@ fn limits(page: &mut Page, limits: &Limits) {
     page.fact("swap", swap);
 }
 
+/// A table, and what its last column's words mean.
+fn primitives(page: &mut Page, primitives: &[Primitive]) {
+    page.section("Page primitives");
+    page.line(format_args!("{:20}{:20}{:20}{:>8}  lost", "primitive", "mechanism", "fallback", "cost"));
+    let mut meanings: Vec<&Lost> = Vec::new();
+    for primitive in primitives {
+        let (mechanism, fallback) = (primitive.mechanism.unwrap_or("none"), primitive.fallback.unwrap_or("none"));
+        let cost = primitive.cost_ns.map_or_else(|| "-".to_owned(), nanoseconds);
+        let lost: Vec<&str> = primitive.lost.iter().map(|lost| lost.name).collect();
+        let lost = if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") };
+        page.line(format_args!("{:20}{mechanism:20}{fallback:20}{cost:>8}  {lost}", primitive.name));
+        meanings.extend(&primitive.lost);
+    }
+    meanings.sort_by_key(|lost| (lost.name, &lost.meaning));
+    meanings.dedup();
+    for lost in meanings {
+        page.line(format_args!("{}: {}", lost.name, lost.meaning));
+    }
+}
+
+/// A cost a page.
+fn nanoseconds(cost: f64) -> String {
+    if cost < 1000.0 { format!("{cost:.1} ns") } else { format!("{:.1} us", cost / 1000.0) }
+}
+
 /// The text as it grows.
 #[derive(Default)]
 struct Page(String);
@@ -190,16 +227,21 @@ impl Page {
 mod tests {
     use super::*;
 
+    fn findings() -> Findings {
+        Findings { doctor: Doctor::examine(), primitives: fieldstone_pages::survey() }
+    }
+
     #[test]
     fn sections_stand_in_order_and_each_verdict_has_its_line() {
-        let mut doctor = Doctor::examine();
+        let mut findings = findings();
+        let doctor = &mut findings.doctor;
         doctor.verdicts.truncate(2);
         doctor.verdicts[0].remedy = Some("echo 7 | sudo tee /knob".to_owned());
         doctor.verdicts[0].level = Level::Unavailable;
         doctor.verdicts[1].remedy = None;
-        let text = text(&doctor);
+        let text = text(&findings);
         let headings: Vec<&str> = text.lines().filter(|line| !line.starts_with(' ') && !line.is_empty()).collect();
-        assert_eq!(headings, ["Machine", "Page kinds", "Kernel", "Limits", "Commands"]);
+        assert_eq!(headings, ["Machine", "Page kinds", "Kernel", "Limits", "Page primitives", "Commands"]);
         let commands: Vec<&str> = text.split_once("Commands\n").unwrap().1.lines().collect();
         let [first, remedy, second] = commands[..] else { panic!("{commands:?}") };
         assert!(first.starts_with("  profile         unavailable  "), "{first}");
@@ -210,7 +252,8 @@ mod tests {
 
     #[test]
     fn facts_read_as_they_are() {
-        let mut doctor = Doctor::examine();
+        let mut findings = findings();
+        let doctor = &mut findings.doctor;
         doctor.facts.machine.cpu = "Zen 4".to_owned();
         doctor.facts.machine.cpus = 3;
         doctor.facts.machine.glibc = None;
@@ -218,7 +261,7 @@ mod tests {
         doctor.facts.pools.clear();
         doctor.facts.limits = Limits::default();
         doctor.facts.counters.cycles = Counter::Denied("Permission denied".to_owned());
-        let text = text(&doctor);
+        let text = text(&findings);
         for line in [
             format!("  cpu                 Zen 4, 3 to run on, {}\n", std::env::consts::ARCH),
             "  libc                not glibc\n".to_owned(),
@@ -234,13 +277,41 @@ mod tests {
     }
 
     #[test]
+    fn primitives_are_a_table_and_what_is_lost_is_explained_once() {
+        let mut findings = findings();
+        let [first, second, ..] = &mut findings.primitives[..] else { panic!("{:?}", findings.primitives) };
+        (first.mechanism, first.fallback, first.cost_ns) = (Some("one-way"), None, Some(2345.0));
+        (second.mechanism, second.cost_ns) = (None, None);
+        let text = text(&findings);
+        let table: Vec<&str> = text.split_once("Page primitives\n").unwrap().1.lines().collect();
+        let columns = ["primitive", "mechanism", "fallback", "lost"].map(|name| table[0].find(name).unwrap());
+        let [_, mechanism, fallback, _] = columns;
+        assert!(
+            table[1][mechanism..].starts_with("one-way") && table[1][fallback..].starts_with("none"),
+            "{}",
+            table[1]
+        );
+        assert!(table[1].contains("  2.3 us  ") && table[2].contains("none") && table[2].contains("  -  "), "{text}");
+        for lost in findings.primitives.iter().flat_map(|primitive| &primitive.lost) {
+            assert_eq!(text.matches(&lost.meaning).count(), 1, "{text}");
+        }
+    }
+
+    #[test]
     fn json_holds_the_same_findings() {
-        let doctor = Doctor::examine();
-        let json = serde_json::to_value(&doctor).unwrap();
+        let findings = findings();
+        let json = serde_json::to_value(&findings).unwrap();
+        let doctor = &findings.doctor;
         assert_eq!(json["facts"]["machine"]["page_bytes"], doctor.facts.machine.page_bytes);
         let verdicts = json["verdicts"].as_array().unwrap();
         assert_eq!(verdicts.len(), doctor.verdicts.len());
         assert_eq!(verdicts[0]["level"], doctor.verdicts[0].level.name());
         assert_eq!(verdicts[0]["why"], doctor.verdicts[0].why.as_str());
+        let (told, primitives) = (json["primitives"].as_array().unwrap(), &findings.primitives);
+        assert_eq!(told.len(), primitives.len());
+        assert_eq!(
+            (&told[0]["name"], &told[0]["mechanism"]),
+            (&primitives[0].name.into(), &primitives[0].mechanism.into())
+        );
     }
 }

@@ -3,6 +3,14 @@
 use crate::error::{Error, Result};
 use crate::region::Mechanism;
 
+/// For handlers in a thread.
+pub(crate) const IN_THREAD: [Mechanism; 2] = [Mechanism::UserfaultThread, Mechanism::ProtectThread];
+/// For handlers in a signal.
+pub(crate) const IN_SIGNAL: [Mechanism; 2] = [Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
+/// For noting writes: a trap in a thread serves what the kernel writes, one in a signal is faster.
+pub(crate) const TRACKING: [Mechanism; 4] =
+    [Mechanism::Scan, Mechanism::UserfaultThread, Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
+
 /// Sets up the first that works.
 pub(crate) fn first_that_works<T>(wanted: &[Mechanism], set_up: impl Fn(Mechanism) -> Result<T>) -> Result<T> {
     let mut last = Error::Unsupported { what: "control of memory", why: "no mechanism was named" };

@@ -25,7 +25,7 @@ pub enum Outcome {
     /// The access is tried again. If the page is as it was, it faults again.
     Resolved,
     /// The fault was a mistake of the program: the handler that the process had for `SIGSEGV` or `SIGBUS` gets it, or the process
-    /// ends as it would have.
+    /// ends as it would have. A system call cannot be refused from a thread: it ends the process, with a message.
     Chain,
 }
 
@@ -99,12 +99,15 @@ impl<'a> Fault<'a> {
         self.region.protect(self.region.addresses(&range)?)
     }
 
-    /// Opens other pages of the memory, given in bytes from its start.
+    /// Opens more pages of the memory than the one that was accessed, given in bytes from its start.
     ///
     /// # Errors
     /// As [`crate::Trapping::unprotect`].
     pub fn unprotect_others(&self, range: Range<usize>) -> Result<()> {
-        self.region.unprotect(self.region.addresses(&range)?)
+        let addresses = self.region.addresses(&range)?;
+        let wakes = addresses.contains(&self.address);
+        let done = self.region.unprotect(addresses);
+        if wakes { self.answered(done) } else { done }
     }
 
     /// Fills the page that is missing with a copy. A page that another thread filled meanwhile stays as it is.
@@ -138,7 +141,8 @@ impl<'a> Fault<'a> {
     /// Has this and every later access to the page end in a `SIGBUS`, as after an error of the hardware: for contents that are lost.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] without userfaultfd or before Linux 6.6.
+    /// [`crate::Error::Unsupported`] without userfaultfd or before Linux 6.6. In a signal, `EEXIST` for a page that is there or was
+    /// poisoned before: return [`Outcome::Chain`] then.
     pub fn poison(&self) -> Result<()> {
         self.answered(self.region.poison(self.region.page_of(self.address)))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fieldstone_sys::userfault::Modes;
 use rustix::mm::{Advice, madvise};
 
-use crate::choice::first_that_works;
+use crate::choice::{IN_SIGNAL, IN_THREAD, first_that_works};
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
 use crate::fills::Fills;
@@ -32,12 +32,14 @@ pub struct Filling {
 impl Filling {
     /// Handlers run in a thread of this crate, as those of [`crate::Trapping::new`].
     ///
+    /// The memory is to be untouched: what was written before is there already for userfaultfd, and filled over by mprotect(2).
+    ///
     /// Without userfaultfd it takes [`Memory::shared`], which is filled through a second view.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for files and for private memory without userfaultfd.
     pub fn new(memory: Memory, handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static) -> Result<Self> {
-        Self::first(memory, false, &[Mechanism::UserfaultThread, Mechanism::ProtectThread], Arc::new(handler))
+        Self::first(memory, false, &IN_THREAD, Arc::new(handler))
     }
 
     /// As [`Filling::new`], with writes to filled pages noted: see [`Filling::dirty`]. A page that was filled is clean.
@@ -59,7 +61,7 @@ impl Filling {
         memory: Memory,
         handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::first(memory, false, &[Mechanism::UserfaultSignal, Mechanism::ProtectSignal], Arc::new(handler))
+        Self::first(memory, false, &IN_SIGNAL, Arc::new(handler))
     }
 
     /// By a mechanism of the caller's choice; `tracked` takes one of [`Mechanism::Scan`] and those of mprotect(2).
@@ -79,6 +81,13 @@ impl Filling {
     }
 
     fn first(memory: Memory, tracked: bool, wanted: &[Mechanism], handler: Handler) -> Result<Self> {
+        if memory.is_file() {
+            // Filling would write over the file, and giving a page up would make a hole in it.
+            return Err(Error::Unsupported {
+                what: "filling a file's pages",
+                why: "the file fills them: fill other memory",
+            });
+        }
         let region = first_that_works(wanted, |mechanism| {
             if mechanism.is_protect() {
                 closed(&memory, tracked, mechanism, handler.clone())
@@ -147,6 +156,14 @@ impl Filling {
     /// # Errors
     /// [`Error::Unsupported`] unless made by [`Filling::tracked`]; [`Error::Forked`] in a child.
     pub fn dirty(&self) -> Result<Dirty<'_>> {
+        self.dirty_in(0..self.controlled.memory.bytes())
+    }
+
+    /// The written ranges of a part of the memory, given in bytes from its start. See [`Filling::dirty`].
+    ///
+    /// # Errors
+    /// As [`Filling::dirty`]; [`Error::Range`].
+    pub fn dirty_in(&self, range: Range<usize>) -> Result<Dirty<'_>> {
         if !self.tracked {
             return Err(Error::Unsupported {
                 what: "a list of dirty pages",
@@ -155,7 +172,7 @@ impl Filling {
         }
         let region = &self.controlled.region;
         let log = region.fills().and_then(|fills| fills.log.as_ref());
-        Dirty::new(region, log, 0..self.controlled.memory.bytes(), true)
+        Dirty::new(region, log, range, true)
     }
 
     /// How it is done.

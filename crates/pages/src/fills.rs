@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::log::{Gate, Log};
 use crate::memory::Alias;
 use crate::region::{Region, mprotect};
+use crate::tracking::without_signals;
 
 pub(crate) struct Fills {
     alias: Alias,
@@ -55,10 +56,18 @@ impl Fills {
 
     /// Closes pages again, given by their addresses, and forgets what they held. The log's notes of them are taken.
     pub(crate) fn evict(&self, range: Range<usize>, region: &Region) -> Result<()> {
+        let first = (range.start - region.range.start) / region.page_bytes;
+        let pages = first..first + range.len() / region.page_bytes;
         self.locked(|| {
+            // First: a look that came on a note later would open the page for reading.
+            if let Some(log) = &self.log {
+                without_signals(|| {
+                    while log.take(pages.clone(), &Pages(region))?.is_some() {}
+                    Ok::<_, Error>(())
+                })?;
+            }
             mprotect(range.clone(), libc::PROT_NONE)?;
-            let first = (range.start - region.range.start) / region.page_bytes;
-            for page in first..first + range.len() / region.page_bytes {
+            for page in pages {
                 self.present[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Release);
             }
             Ok(())

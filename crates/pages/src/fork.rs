@@ -7,9 +7,31 @@
 #![allow(unsafe_code, reason = "registers handlers of fork")]
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::{registry, serve, service};
+
+/// Held by who sets something up that the process has once, and over a fork. Not a `Mutex`, as it is released by a child.
+static SETTING_UP: AtomicBool = AtomicBool::new(false);
+
+/// Runs `f` alone, and with no fork in between, so that a child finds what it sets up whole.
+pub(crate) fn setting_up<R>(f: impl FnOnce() -> R) -> R {
+    watch();
+    lock(&SETTING_UP);
+    let result = f();
+    unlock(&SETTING_UP);
+    result
+}
+
+pub(crate) fn lock(word: &AtomicBool) {
+    while word.swap(true, Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) fn unlock(word: &AtomicBool) {
+    word.store(false, Ordering::Release);
+}
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -28,11 +50,13 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn prepare() {
+    lock(&SETTING_UP);
     registry::lock();
 }
 
 extern "C" fn in_parent() {
     registry::unlock();
+    unlock(&SETTING_UP);
 }
 
 extern "C" fn in_child() {
@@ -42,4 +66,5 @@ extern "C" fn in_child() {
     service::forget_in_child();
     serve::forget_in_child();
     registry::unlock();
+    unlock(&SETTING_UP);
 }

@@ -57,6 +57,8 @@ mod service;
 #[cfg(not(loom))]
 mod signal;
 #[cfg(not(loom))]
+mod survey;
+#[cfg(not(loom))]
 mod tracking;
 #[cfg(not(loom))]
 mod trapping;
@@ -69,6 +71,7 @@ pub use crate::{
     guard::GuardMechanism,
     memory::{Alias, Memory},
     region::{Loss, Mechanism, Watch},
+    survey::{Lost, Primitive, survey},
     tracking::{Dirty, Tracking},
     trapping::Trapping,
 };

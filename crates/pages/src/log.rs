@@ -116,7 +116,7 @@ impl Log {
     }
 
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
-        while self.locked.swap(true, Ordering::Acquire) {
+        while self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             #[cfg(loom)]
             loom::thread::yield_now();
             #[cfg(not(loom))]

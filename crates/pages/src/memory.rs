@@ -10,6 +10,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -22,14 +23,19 @@ const HUGE_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 enum Backing {
     Anonymous,
-    /// A descriptor of the memory, and where in it the mapping begins.
-    Shared(OwnedFd, u64),
+    /// A descriptor of the memory.
+    Shared(OwnedFd),
+    /// A descriptor of the file, and where in it the mapping begins.
+    File(OwnedFd, u64),
     PrivateFile,
 }
 
 /// A mapping, readable and writable. It is unmapped when it is dropped.
 #[derive(Debug)]
-pub struct Memory {
+pub struct Memory(Arc<Mapping>);
+
+#[derive(Debug)]
+struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     page_bytes: usize,
@@ -37,9 +43,9 @@ pub struct Memory {
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; it is used through raw pointers only.
-unsafe impl Send for Memory {}
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for Mapping {}
 
 impl Memory {
     /// Private memory of zeros, of at least so many bytes. The system may put huge pages there (`advise_huge`).
@@ -71,7 +77,8 @@ impl Memory {
         let system = |call| move |errno| Error::system(call, 0, bytes, errno);
         let fd = memfd_create("fieldstone", MemfdFlags::CLOEXEC).map_err(system("memfd_create"))?;
         ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
-        Self::map_fd(fd, 0, bytes)
+        let start = map_at(&fd, 0, bytes, MapFlags::SHARED)?;
+        Ok(Self::of(start, bytes, page_bytes, Backing::Shared(fd)))
     }
 
     /// A part of a file, shared: what is written reaches the file. `offset` and `bytes` are of whole pages, but for the file's end.
@@ -81,7 +88,8 @@ impl Memory {
     pub fn file(file: &File, offset: u64, bytes: usize) -> Result<Self> {
         let bytes = Self::within(file, offset, bytes)?;
         let fd = file.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup", 0, bytes, error))?;
-        Self::map_fd(fd, offset, bytes)
+        let start = map_at(&fd, offset, bytes, MapFlags::SHARED)?;
+        Ok(Self::of(start, bytes, rustix::param::page_size(), Backing::File(fd, offset)))
     }
 
     /// A part of a file, private: what is written stays in memory.
@@ -91,7 +99,7 @@ impl Memory {
     pub fn file_private(file: &File, offset: u64, bytes: usize) -> Result<Self> {
         let bytes = Self::within(file, offset, bytes)?;
         let start = map_at(file, offset, bytes, MapFlags::PRIVATE)?;
-        Ok(Self { start, bytes, page_bytes: rustix::param::page_size(), backing: Backing::PrivateFile })
+        Ok(Self::of(start, bytes, rustix::param::page_size(), Backing::PrivateFile))
     }
 
     /// The mapped size: whole pages, none of which lies wholly behind the file's end, where an access would be a `SIGBUS`.
@@ -109,12 +117,19 @@ impl Memory {
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, read_write(), flags) };
         let start = start.map_err(|errno| Error::system("mmap", 0, bytes, errno))?;
-        Ok(Self { start: not_null(start.cast()), bytes, page_bytes, backing: Backing::Anonymous })
+        Ok(Self::of(not_null(start.cast()), bytes, page_bytes, Backing::Anonymous))
     }
 
-    fn map_fd(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self> {
-        let start = map_at(&fd, offset, bytes, MapFlags::SHARED)?;
-        Ok(Self { start, bytes, page_bytes: rustix::param::page_size(), backing: Backing::Shared(fd, offset) })
+    fn of(start: NonNull<u8>, bytes: usize, page_bytes: usize, backing: Backing) -> Self {
+        Self(Arc::new(Mapping { start, bytes, page_bytes, backing }))
+    }
+
+    /// Another owner of the same mapping, for who wants the memory back where it could not be put under control. Only one of
+    /// them may be under control at a time. It is unmapped with the last.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 
     /// A second view of the memory, at another address, always readable and writable.
@@ -122,19 +137,23 @@ impl Memory {
     /// # Errors
     /// [`Error::Unsupported`] for private memory.
     pub fn alias(&self) -> Result<Alias> {
-        let Backing::Shared(fd, offset) = &self.backing else {
-            return Err(Error::Unsupported {
-                what: "a second view",
-                why: "the memory is private: use `Memory::shared`",
-            });
+        let (fd, offset) = match &self.0.backing {
+            Backing::Shared(fd) => (fd, 0),
+            Backing::File(fd, offset) => (fd, *offset),
+            Backing::Anonymous | Backing::PrivateFile => {
+                return Err(Error::Unsupported {
+                    what: "a second view",
+                    why: "the memory is private: use `Memory::shared`",
+                });
+            }
         };
-        Ok(Alias { start: map_at(fd, *offset, self.bytes, MapFlags::SHARED)?, bytes: self.bytes })
+        Ok(Alias { start: map_at(fd, offset, self.bytes(), MapFlags::SHARED)?, bytes: self.bytes() })
     }
 
     /// Asks for transparent huge pages. Protecting one page of a huge page splits it.
     pub fn advise_huge(&self) {
         // SAFETY: the advice changes no contents. A kernel without huge pages refuses it: small ones then.
-        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(self.0.start.as_ptr().cast(), self.0.bytes, Advice::LinuxHugepage) };
     }
 
     /// Touches every page for writing.
@@ -143,49 +162,53 @@ impl Memory {
     /// `ENOMEM` without memory.
     pub fn populate(&self) -> Result<()> {
         // SAFETY: populating changes no contents.
-        let done = unsafe { madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxPopulateWrite) };
-        done.map_err(|errno| Error::system("madvise(POPULATE_WRITE)", self.start(), self.bytes, errno))
+        let done = unsafe { madvise(self.0.start.as_ptr().cast(), self.0.bytes, Advice::LinuxPopulateWrite) };
+        done.map_err(|errno| Error::system("madvise(POPULATE_WRITE)", self.start(), self.0.bytes, errno))
     }
 
     /// The first byte.
     #[must_use]
-    pub const fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.start.as_ptr()
     }
 
     /// The address of the first byte.
     #[must_use]
     pub fn start(&self) -> usize {
-        self.start.as_ptr().expose_provenance()
+        self.0.start.as_ptr().expose_provenance()
     }
 
     /// The size.
     #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.bytes
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
     }
 
     /// The size of what is protected and filled at a time.
     #[must_use]
-    pub const fn page_bytes(&self) -> usize {
-        self.page_bytes
+    pub fn page_bytes(&self) -> usize {
+        self.0.page_bytes
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.0.backing, Backing::File(..) | Backing::PrivateFile)
     }
 
     pub(crate) fn is_private_anonymous(&self) -> bool {
-        matches!(self.backing, Backing::Anonymous)
+        matches!(self.0.backing, Backing::Anonymous)
     }
 
     /// The addresses of a range of whole pages, given in bytes from the start.
     pub(crate) fn addresses(&self, range: &Range<usize>) -> Result<Range<usize>> {
-        let whole = range.start.is_multiple_of(self.page_bytes) && range.end.is_multiple_of(self.page_bytes);
-        if !whole || range.start > range.end || range.end > self.bytes {
-            return Err(Error::Range { range: range.clone(), bytes: self.bytes, page_bytes: self.page_bytes });
+        let whole = range.start.is_multiple_of(self.page_bytes()) && range.end.is_multiple_of(self.page_bytes());
+        if !whole || range.start > range.end || range.end > self.bytes() {
+            return Err(Error::Range { range: range.clone(), bytes: self.bytes(), page_bytes: self.page_bytes() });
         }
         Ok(self.start() + range.start..self.start() + range.end)
     }
 }
 
-impl Drop for Memory {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and unmapped once.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };

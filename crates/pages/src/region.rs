@@ -86,6 +86,17 @@ pub enum Loss {
     Mappings,
 }
 
+impl Loss {
+    /// What is lost, in two words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::KernelAccesses => "kernel accesses",
+            Self::Mappings => "mappings",
+        }
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -139,14 +150,13 @@ impl Region {
         };
         let failed = |call| move |error: io::Error| Error::system(call, memory.start(), memory.bytes(), error);
         let service = told.map(service::service).transpose().map_err(failed("userfaultfd"))?;
-        fork::watch();
         if mechanism.is_protect() || mechanism.is_in_signal() {
             signal::install().map_err(failed("sigaction"))?;
         }
         if mechanism == Mechanism::ProtectThread {
             serve::start_post().map_err(failed("pthread_create"))?;
         }
-        let region = Box::new(Self {
+        let mut region = Box::new(Self {
             range: range.clone(),
             page_bytes: memory.page_bytes(),
             mechanism,
@@ -160,10 +170,13 @@ impl Region {
         });
         registry::insert(&region);
         if let Some(service) = service {
-            let registered = service.fd.register(range, modes).map_err(failed("UFFDIO_REGISTER"));
-            if let Err(error) = registered.and_then(|()| if service.unpopulated { Ok(()) } else { populate(memory) }) {
-                registry::remove(&region);
-                return Err(error);
+            if let Err(error) = service.fd.register(range, modes) {
+                // Another userfaultfd may have the memory: it is not ours to unregister.
+                region.service = None;
+                return Err(failed("UFFDIO_REGISTER")(error));
+            }
+            if !service.unpopulated {
+                populate(memory)?;
             }
         }
         Ok(region)
@@ -260,6 +273,10 @@ impl Region {
 
     pub(crate) fn poison(&self, page: usize) -> Result<()> {
         let poisoned = self.service()?.fd.poison(page..page + self.page_bytes);
+        if self.mechanism == Mechanism::UserfaultSignal {
+            // Without CONFIG_MEMORY_FAILURE the signal of a poisoned page is that of a missing one: its handler has to know.
+            return poisoned.map_err(|error| Error::system("UFFDIO_POISON", page, self.page_bytes, error));
+        }
         // Poison wakes nobody.
         let woken = self.service()?.fd.wake(page..page + self.page_bytes);
         self.filled(poisoned.and(woken), "UFFDIO_POISON", page)
@@ -293,13 +310,6 @@ impl Region {
         kernel.into_iter().chain(self.mechanism.is_protect().then_some(Loss::Mappings)).collect()
     }
 
-    /// Has a thread that waits in the kernel meet the process's own handler of `SIGSEGV`.
-    pub(crate) fn chain(&self, thread: u32) {
-        let process = rustix::process::getpid().as_raw_nonzero().get();
-        // SAFETY: a signal to a thread of this process.
-        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGSEGV) };
-    }
-
     /// Opens what mprotect(2) closed. Userfaultfd's traps are gone in a child already.
     pub(crate) fn make_plain_in_child(&self) {
         if self.mechanism.is_protect() {
@@ -314,26 +324,26 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A region with the memory that it controls.
+impl Drop for Region {
+    fn drop(&mut self) {
+        // In a child the descriptor would name the parent's memory.
+        if self.check_generation().is_ok() {
+            if let Some(service) = self.service {
+                // Who waits is woken, and finds the memory gone.
+                let _ = service.fd.unregister(self.range.clone());
+            } else {
+                let _ = mprotect(self.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
+            }
+        }
+        registry::remove(self);
+    }
+}
+
+/// A region with the memory that it controls, which goes after it.
 #[derive(Debug)]
 pub(crate) struct Controlled {
     pub(crate) region: Box<Region>,
     pub(crate) memory: Memory,
-}
-
-impl Drop for Controlled {
-    fn drop(&mut self) {
-        // In a child the descriptor would name the parent's memory.
-        if self.region.check_generation().is_ok() {
-            if let Ok(service) = self.region.service() {
-                // Who waits is woken, and finds the memory gone.
-                let _ = service.fd.unregister(self.region.range.clone());
-            } else {
-                let _ = mprotect(self.region.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
-            }
-        }
-        registry::remove(&self.region);
-    }
 }
 
 #[inline]

@@ -14,6 +14,7 @@ use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
+use crate::fork;
 use crate::region::Region;
 
 #[derive(Clone, Copy)]
@@ -89,7 +90,8 @@ pub(crate) fn insert(region: &Region) {
 /// Takes a region out, and waits until no handler uses it.
 pub(crate) fn remove(region: &Region) {
     change(|table| table.retain(|entry| !ptr::eq(entry.region.as_ptr(), region)));
-    while region.pins.load(Ordering::Acquire) != 0 {
+    // A child has the pins of its parent's threads, but not the threads.
+    while region.check_generation().is_ok() && region.pins.load(Ordering::Acquire) != 0 {
         std::thread::yield_now();
     }
 }
@@ -127,13 +129,11 @@ pub(crate) fn forget_readers_in_child() {
     READERS.iter().for_each(|readers| readers.store(0, Ordering::SeqCst));
 }
 
-/// Held while the table changes, and over a fork, so that a child finds it whole. Not a `Mutex`, as it is released by a child.
+/// Held while the table changes, and over a fork, so that a child finds it whole.
 pub(crate) fn lock() {
-    while CHANGING.swap(true, Ordering::Acquire) {
-        std::thread::yield_now();
-    }
+    fork::lock(&CHANGING);
 }
 
 pub(crate) fn unlock() {
-    CHANGING.store(false, Ordering::Release);
+    fork::unlock(&CHANGING);
 }

@@ -6,8 +6,8 @@
 //! faults by SIGSEGV        ->  MAIL, eventfd  /
 //! ```
 //! A source has one worker as long as that is enough, since each one that waits is woken by each fault. A handler may itself fault,
-//! or wait: a keeper looks every two milliseconds while faults come, and adds a worker where all are busy. It sleeps when nothing
-//! comes.
+//! or wait: a keeper looks every two milliseconds while faults come, and adds a worker where all are busy with few of them. It
+//! sleeps when nothing comes.
 //!
 //! Where there is no userfaultfd, who faults is in a signal handler: it puts a letter that lies on its own stack into the mail,
 //! and sleeps on it until a worker has answered.
@@ -27,11 +27,15 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fault::{Access, Fault, Outcome};
 use crate::region::Region;
-use crate::registry;
 use crate::service::Service;
+use crate::{registry, signal};
 
 const MOST_WORKERS: usize = 64;
 const LOOK: Duration = Duration::from_millis(2);
+/// Faults that a worker serves between two looks of the keeper, at least, if its handlers are quick.
+const QUICK: usize = 4;
+/// Looks, one after the other, that find all workers busy and slow before there is one more.
+const SLOW_LOOKS: u32 = 2;
 /// Looks without a fault before the keeper sleeps.
 const IDLE_LOOKS: u32 = 50;
 
@@ -84,17 +88,16 @@ pub(crate) fn start(service: &'static Service) -> io::Result<()> {
 
 /// Serves the faults that signal handlers pass on.
 pub(crate) fn start_post() -> io::Result<()> {
-    static STARTING: Mutex<()> = Mutex::new(());
-    let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if POST.load(Ordering::Acquire).is_null() {
-        crate::fork::watch();
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
-        let post: &'static Post =
-            Box::leak(Box::new(Post { mail: AtomicPtr::new(null_mut()), sorted: Mutex::default(), bell }));
-        start_pool(Source::Mail(post))?;
-        POST.store(ptr::from_ref(post).cast_mut(), Ordering::Release);
-    }
-    Ok(())
+    crate::fork::setting_up(|| {
+        if POST.load(Ordering::Acquire).is_null() {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
+            let post: &'static Post =
+                Box::leak(Box::new(Post { mail: AtomicPtr::new(null_mut()), sorted: Mutex::default(), bell }));
+            start_pool(Source::Mail(post))?;
+            POST.store(ptr::from_ref(post).cast_mut(), Ordering::Release);
+        }
+        Ok(())
+    })
 }
 
 /// A child has no workers.
@@ -154,7 +157,7 @@ impl Pool {
     }
 
     fn keep(&'static self) {
-        let (mut seen, mut idle) = (0, 0);
+        let (mut seen, mut idle, mut slow) = (0, 0, 0);
         loop {
             if idle > IDLE_LOOKS {
                 self.keeper_sleeps.store(true, Ordering::SeqCst);
@@ -166,9 +169,14 @@ impl Pool {
             let workers = self.workers.load(Ordering::Relaxed);
             let busy = self.busy.load(Ordering::Relaxed);
             idle = if served == seen && busy == 0 { idle + 1 } else { 0 };
+            // One that is busy whenever one looks may still be quick, or have lost its processor for a moment; another one would
+            // only be woken by each fault, too.
+            let is_slow = busy >= workers && served.wrapping_sub(seen) < QUICK * workers;
+            slow = if is_slow { slow + 1 } else { 0 };
             seen = served;
-            if busy >= workers && workers < MOST_WORKERS && spawn("fs-fault", || self.work()).is_ok() {
+            if slow >= SLOW_LOOKS && workers < MOST_WORKERS && spawn("fs-fault", || self.work()).is_ok() {
                 self.workers.fetch_add(1, Ordering::Relaxed);
+                slow = 0;
             }
         }
     }
@@ -217,7 +225,7 @@ impl Source {
                 let access = if event.write { Access::Write } else { Access::Read };
                 let fault = Fault::new(&region, event.address, access, event.thread, null_mut());
                 if (region.handler)(&fault) == Outcome::Chain {
-                    region.chain(event.thread);
+                    signal::send_fault(event.thread, event.address);
                 }
                 if !fault.has_woken() {
                     let page = region.page_of(event.address);

@@ -8,7 +8,6 @@
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use fieldstone_sys::userfault::{PageScan, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
@@ -43,19 +42,18 @@ static SERVICES: [AtomicPtr<Service>; 3] = [const { AtomicPtr::new(null_mut()) }
 /// Why there is none.
 pub(crate) fn service(told: Told) -> io::Result<&'static Service> {
     let place = &SERVICES[told as usize];
-    static OPENING: Mutex<()> = Mutex::new(());
-    let _alone = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: a published service is never freed.
-    if let Some(service) = unsafe { place.load(Ordering::Acquire).as_ref() } {
-        return Ok(service);
-    }
-    fork::watch();
-    let service: &'static Service = Box::leak(Box::new(open(told)?));
-    if told != Told::Signal {
-        serve::start(service)?;
-    }
-    place.store(std::ptr::from_ref(service).cast_mut(), Ordering::Release);
-    Ok(service)
+    fork::setting_up(|| {
+        // SAFETY: a published service is never freed.
+        if let Some(service) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+            return Ok(service);
+        }
+        let service: &'static Service = Box::leak(Box::new(open(told)?));
+        if told != Told::Signal {
+            serve::start(service)?;
+        }
+        place.store(std::ptr::from_ref(service).cast_mut(), Ordering::Release);
+        Ok(service)
+    })
 }
 
 fn open(told: Told) -> io::Result<Service> {

@@ -10,11 +10,10 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::fault::{Access, Fault, Outcome};
 use crate::region::{Mechanism, Region};
-use crate::{registry, serve};
+use crate::{fork, registry, serve};
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// `BUS_MCEERR_AR`: a poisoned page was touched.
@@ -24,8 +23,10 @@ const POISONED: c_int = 4;
 static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 
 pub(crate) fn install() -> io::Result<()> {
-    static INSTALLING: Mutex<()> = Mutex::new(());
-    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    fork::setting_up(install_alone)
+}
+
+fn install_alone() -> io::Result<()> {
     for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
         if !before.load(Ordering::Acquire).is_null() {
             continue;
@@ -79,6 +80,55 @@ fn handle(region: &Region, address: usize, context: *mut c_void) -> Outcome {
         }
         Mechanism::UserfaultThread | Mechanism::Scan => Outcome::Chain,
     }
+}
+
+/// A `siginfo_t` of a fault, on 64 bits.
+#[repr(C)]
+struct FaultInformation {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    gap: c_int,
+    address: usize,
+    rest: [u64; 13],
+}
+
+/// Sends a thread that waits in the kernel a `SIGSEGV` with the address of its fault. The code says that it was sent: the kernel
+/// keeps its own codes to itself.
+///
+/// A thread that faulted in a system call does not come to the signal before the access has passed, and faults again; so does one
+/// that blocks the signal, which would end the process if the kernel had sent it. Either ends the process.
+pub(crate) fn send_fault(thread: u32, address: usize) {
+    if is_pending(thread) {
+        eprintln!(
+            "fieldstone-pages: a system call of thread {thread} touched {address:#x}, which the fault handler refused"
+        );
+        std::process::abort();
+    }
+    let (signal, code) = (libc::SIGSEGV, libc::SI_QUEUE);
+    let information = FaultInformation { signal, errno: 0, code, gap: 0, address, rest: [0; 13] };
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: a structure of integers, for which zeros are good; live locals; what is published is never freed; a signal to a
+    // thread of this process.
+    unsafe {
+        let mut now = std::mem::zeroed::<libc::sigaction>();
+        libc::sigaction(signal, null(), &raw mut now);
+        let before = BEFORE[0].load(Ordering::Acquire).as_ref();
+        let is_ours = now.sa_sigaction == on_fault as *const () as usize;
+        let action = before.filter(|_| is_ours).map_or(now.sa_sigaction, |before| before.sa_sigaction);
+        // What is sent can be ignored, a fault cannot.
+        if action == libc::SIG_IGN {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, &raw const information);
+    }
+}
+
+/// Whether a `SIGSEGV` waits for a thread.
+fn is_pending(thread: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigPnd:")?.trim(), 16).ok());
+    pending.is_some_and(|set| set & (1 << (libc::SIGSEGV - 1)) != 0)
 }
 
 /// Does with a signal what would have been done without us.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fieldstone_sys::userfault::{Modes, WrittenRange};
 
-use crate::choice::first_that_works;
+use crate::choice::{TRACKING, first_that_works};
 use crate::error::{Error, Result};
 use crate::fault::Outcome;
 use crate::fills::Pages;
@@ -34,10 +34,7 @@ impl Tracking {
     /// # Errors
     /// [`Error::System`] where none can be had.
     pub fn new(memory: Memory) -> Result<Self> {
-        // A trap in a thread serves what the kernel writes, one in a signal is faster.
-        let wanted =
-            [Mechanism::Scan, Mechanism::UserfaultThread, Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
-        Self::first(memory, &wanted)
+        Self::first(memory, &TRACKING)
     }
 
     /// By a mechanism of the caller's choice.
@@ -95,7 +92,15 @@ impl Tracking {
     /// # Errors
     /// [`Error::Forked`] in a child.
     pub fn peek(&self) -> Result<Dirty<'_>> {
-        Dirty::new(&self.controlled.region, self.log.as_deref(), 0..self.controlled.memory.bytes(), false)
+        self.peek_in(0..self.controlled.memory.bytes())
+    }
+
+    /// The written ranges of a part of the memory, given in bytes from its start, which stay dirty.
+    ///
+    /// # Errors
+    /// As [`Tracking::dirty_in`].
+    pub fn peek_in(&self, range: Range<usize>) -> Result<Dirty<'_>> {
+        Dirty::new(&self.controlled.region, self.log.as_deref(), range, false)
     }
 
     /// Makes pages dirty, given in bytes from the start: for writes that nobody could note, such as another process's to shared
@@ -134,6 +139,8 @@ impl crate::Fault<'_> {
 /// Makes pages dirty again, given by their addresses.
 fn give_back(region: &Region, log: Option<&Log>, range: Range<usize>) -> Result<()> {
     let Some(log) = log else { return region.unprotect(range) };
+    // In a child the log may be locked for good.
+    region.check_generation()?;
     let first = (range.start - region.range.start) / region.page_bytes;
     without_signals(|| {
         (first..first + range.len() / region.page_bytes).try_for_each(|page| log.note(page, &Pages(region)))
@@ -141,7 +148,7 @@ fn give_back(region: &Region, log: Option<&Log>, range: Range<usize>) -> Result<
 }
 
 /// A signal handler that writes to the memory while this thread has the log's lock would wait for it for ever.
-fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: the sets are live locals, filled before they are read; the mask is put back.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
@@ -153,15 +160,15 @@ fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Ranges that are found at a time.
-const FOUND: usize = 128;
+/// Ranges that are found at a time, at most.
+const FOUND: usize = 1024;
 
 /// The written ranges of a memory, in bytes from its start, lowest first. Neighbours may come as two ranges.
 #[derive(Debug)]
 pub struct Dirty<'a> {
     region: &'a Region,
     log: Option<&'a Log>,
-    found: Box<[WrittenRange; FOUND]>,
+    found: Box<[WrittenRange]>,
     next: usize,
     count: usize,
     /// What was not looked at yet, by addresses.
@@ -173,9 +180,14 @@ impl<'a> Dirty<'a> {
     pub(crate) fn new(region: &'a Region, log: Option<&'a Log>, range: Range<usize>, protect: bool) -> Result<Self> {
         let rest = region.addresses(&range)?;
         region.check_generation()?;
-        Ok(Self { region, log, found: Box::new([WrittenRange::default(); FOUND]), next: 0, count: 0, rest, protect })
+        // More than every second page cannot be apart.
+        let room = (rest.len() / region.page_bytes).div_ceil(2).clamp(1, FOUND);
+        let found = vec![WrittenRange::default(); room].into_boxed_slice();
+        Ok(Self { region, log, found, next: 0, count: 0, rest, protect })
     }
 
+    #[cold]
+    #[inline(never)]
     fn look(&mut self) -> Result<()> {
         let Some(log) = self.log else {
             let service = self.region.service()?;
@@ -206,6 +218,7 @@ impl<'a> Dirty<'a> {
 impl Iterator for Dirty<'_> {
     type Item = Result<Range<usize>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Result<Range<usize>>> {
         while self.next == self.count {
             if self.rest.is_empty() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fieldstone_sys::userfault::Modes;
 
-use crate::choice::first_that_works;
+use crate::choice::{IN_SIGNAL, IN_THREAD, first_that_works};
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
 use crate::memory::Memory;
@@ -38,8 +38,7 @@ impl Trapping {
         watch: Watch,
         handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static,
     ) -> Result<Self> {
-        let wanted = [Mechanism::UserfaultThread, Mechanism::ProtectThread];
-        Self::first(memory, watch, &wanted, Arc::new(handler))
+        Self::first(memory, watch, &IN_THREAD, Arc::new(handler))
     }
 
     /// Handlers run in a signal handler of who faulted, which is about twice as fast, and sees its registers
@@ -56,8 +55,7 @@ impl Trapping {
         watch: Watch,
         handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static,
     ) -> Result<Self> {
-        let wanted = [Mechanism::UserfaultSignal, Mechanism::ProtectSignal];
-        Self::first(memory, watch, &wanted, Arc::new(handler))
+        Self::first(memory, watch, &IN_SIGNAL, Arc::new(handler))
     }
 
     /// By a mechanism of the caller's choice.

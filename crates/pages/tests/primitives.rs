@@ -232,6 +232,19 @@ fn missing_pages_are_filled_and_can_be_evicted() {
 }
 
 #[test]
+fn a_files_pages_are_not_filled() {
+    let file = numbered(2);
+    for mechanism in TRAPS {
+        for memory in [Memory::file(&file, 0, 2 * PAGE).unwrap(), Memory::file_private(&file, 0, 2 * PAGE).unwrap()] {
+            // SAFETY: the handler is never called.
+            let refused = unsafe { Filling::with(memory, false, mechanism, |_| Outcome::Chain) };
+            assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+        }
+    }
+    assert_eq!(read(&Memory::file(&file, 0, 2 * PAGE).unwrap(), PAGE), 2);
+}
+
+#[test]
 fn filled_pages_that_are_tracked_are_clean_until_written() {
     for (mechanism, memory) in [
         (Mechanism::Scan, Memory::anonymous(8 * PAGE).unwrap()),

@@ -28,7 +28,7 @@ pub fn csv(summaries: &[Summary]) -> String {
                     ours(|estimate| estimate.n.to_string()),
                     entry.value.map(|value| value.to_string()).unwrap_or_default(),
                     entry.paper.as_ref().map(|paper| quote(&paper.value)).unwrap_or_default(),
-                    entry.skipped.as_deref().map(quote).unwrap_or_default(),
+                    entry.skipped.as_deref().map(quote).unwrap_or_else(|| quote(&entry.instead.join(" "))),
                 ];
                 text += &(fields.join(",") + "\n");
             }

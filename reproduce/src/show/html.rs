@@ -6,7 +6,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
-use super::{NOT_IN_TEXT, has_paper, interval, notes, ours, plot, session};
+use super::{NOT_IN_TEXT, bars, has_paper, interval, notes, ours, plot, session};
 use crate::experiment::Shows;
 use crate::summary::{Entry, Line, Summary, Table};
 
@@ -69,12 +69,17 @@ fn section(summary: &Summary) -> Result<Section> {
 
 fn shown(table: &Table) -> Result<Shown> {
     let plotted = plot::lines(table);
+    let of_lines = || plotted.iter().enumerate().map(|(at, line)| (plot::colour(at), line.row.clone())).collect();
+    let (plot, key) = match bars::bars(table)? {
+        Some(bars) => (Some(bars), bars::key(table)),
+        None => (plot::plot(table)?, of_lines()),
+    };
     Ok(Shown {
         heading: table.heading,
         columns: table.columns.clone(),
         lines: table.lines.iter().map(shown_line).collect(),
-        plot: plot::plot(table)?.map(Value::from_safe_string),
-        key: plotted.iter().enumerate().map(|(at, line)| (plot::colour(at), line.row.clone())).collect(),
+        plot: plot.map(Value::from_safe_string),
+        key,
         rings: plotted.iter().any(|line| has_paper(line)),
         notes: notes(&table.columns, &table.lines),
     })
@@ -92,7 +97,9 @@ fn shown_line(line: &Line) -> ShownLine {
 fn cell(shows: Shows, entry: &Entry) -> [String; 3] {
     let interval = entry.ours.as_ref().map(|estimate| interval(shows, estimate)).unwrap_or_default();
     let paper = entry.paper.as_ref().map(|paper| paper.value.clone()).unwrap_or_default();
-    [ours(shows, entry), interval, paper]
+    // What is only published is in the paper's colour.
+    let ours = if shows == Shows::Published { String::new() } else { ours(shows, entry) };
+    [ours, interval, paper]
 }
 
 #[cfg(test)]
@@ -104,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_fetches_nothing() {
-        let figure = |row: &str, ratio| Figure { row: row.into(), value: 1.0, ratio, pages: Some("<4k>".into()) };
+        let figure = |row: &str, ratio| Figure { ratio, pages: Some("<4k>".into()), ..Figure::of(row, 1.0) };
         let figures = vec![figure("Linear Scan: Naive", Some(3.21)), figure("array, ns an element", None)];
         let outcome = Outcome::Measured { figures, alternately: true };
         let samples = (0..6)

@@ -45,6 +45,7 @@ fn row(line: &Line) -> String {
 fn cell(shows: Shows, entry: Option<&Entry>) -> String {
     let Some(entry) = entry else { return String::new() };
     let interval = entry.ours.as_ref().map(|estimate| format!(" ({})", interval(shows, estimate))).unwrap_or_default();
-    let paper = entry.paper.as_ref().map(|paper| format!("<br>paper {}", paper.value)).unwrap_or_default();
+    let paper = entry.paper.as_ref().filter(|_| shows != Shows::Published);
+    let paper = paper.map(|paper| format!("<br>paper {}", paper.value)).unwrap_or_default();
     format!("{}{interval}{paper}", ours(shows, entry))
 }

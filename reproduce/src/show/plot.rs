@@ -14,7 +14,7 @@ use crate::summary::{Line, Table};
 
 const SIZE: (u32, u32) = (1520, 640);
 /// Stands for the page's text colour until the plot is finished.
-const INK: RGBColor = RGBColor(1, 2, 3);
+pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_WRITTEN: &str = "#010203";
 const LETTER: u32 = 31;
 
@@ -61,7 +61,7 @@ pub(super) fn plot(table: &Table) -> Result<Option<String>> {
         draw(&canvas, table, &lines, first.shows, top).map_err(|error| anyhow!("{}: {error}", table.heading))?;
         canvas.present()?;
     }
-    Ok(Some(dress(&svg, table.heading)))
+    Ok(Some(dress(&svg, table.heading, SIZE)))
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -126,15 +126,14 @@ fn draw_line(area: &Area<'_>, line: &Line, colour: RGBColor, shift: f64, top: f6
     Ok(())
 }
 
-fn letters(strength: f64) -> TextStyle<'static> {
+pub(super) fn letters(strength: f64) -> TextStyle<'static> {
     ("sans-serif", LETTER).into_font().color(&INK.mix(strength))
 }
 
 /// The opening tag with a title and without a fixed size or a name space, the ink that of the page.
-fn dress(svg: &str, title: &str) -> String {
+pub(super) fn dress(svg: &str, title: &str, (width, height): (u32, u32)) -> String {
     let inside = svg.split_once('>').map_or("", |(_, inside)| inside);
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    let (width, height) = SIZE;
     format!(
         "<svg role=\"img\" viewBox=\"0 0 {width} {height}\"><title>{title}</title>{}",
         inside.replace(INK_WRITTEN, "currentColor")

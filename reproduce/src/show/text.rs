@@ -6,7 +6,7 @@ use std::ops::Range;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle, presets};
 use fieldstone_report::quantity::bytes;
 
-use super::{NOT_IN_TEXT, has_paper, interval, notes, ours, session};
+use super::{NOT_IN_TEXT, has_paper, interval, is_published, notes, ours, session};
 use crate::experiment::{Experiment, Scale, Shows};
 use crate::summary::{Line, Summary};
 
@@ -70,6 +70,11 @@ fn row(line: &Line) -> Vec<String> {
         (Shows::Ratio | Shows::Share, false) => format!("\n  paper: {NOT_IN_TEXT}"),
         _ => String::new(),
     };
+    if is_published(line) {
+        let numbers =
+            line.entries.iter().map(|entry| entry.as_ref().map_or_else(String::new, |entry| ours(line.shows, entry)));
+        return [line.row.clone()].into_iter().chain(numbers).collect();
+    }
     let mut cells = vec![format!("{}\n  95 % interval{paper}", line.row)];
     cells.extend(line.entries.iter().map(|entry| {
         let Some(entry) = entry else { return String::new() };

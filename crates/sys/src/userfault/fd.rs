@@ -66,12 +66,12 @@ impl Userfaultfd {
     pub fn open(needed: u32, wanted: u32, reach: Reach) -> io::Result<(Self, u64)> {
         let user = UserfaultfdFlags::from_bits_retain(uapi::UFFD_USER_MODE_ONLY);
         // What is asked for once is fixed, so that another one has to ask what there is.
-        let has = features(&by_call(user)?)?;
+        let has = features(&by_call(user).or_else(|_| by_device())?)?;
         if has & u64::from(needed) != u64::from(needed) {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         let (fd, reach) = match reach {
-            Reach::User => (by_call(user)?, Reach::User),
+            Reach::User => (by_call(user).or_else(|_| by_device())?, Reach::User),
             Reach::UserAndKernel => match by_device().or_else(|_| by_call(UserfaultfdFlags::empty())) {
                 Ok(fd) => (fd, reach),
                 Err(_) => (by_call(user)?, Reach::User),

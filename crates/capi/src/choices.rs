@@ -1,0 +1,94 @@
+//! The numbers of the header's enums, and their words.
+
+#![allow(unsafe_code, reason = "exports symbols")]
+
+use std::ffi::{CStr, c_char, c_uint};
+
+use fieldstone_pages::{GuardMechanism, Loss, Mechanism, Watch};
+
+use crate::answer::Refusal;
+
+/// `enum fs_mechanism`, in its order from 1.
+const MECHANISMS: [(Mechanism, &CStr); 5] = [
+    (Mechanism::UserfaultThread, c"userfaultfd-thread"),
+    (Mechanism::UserfaultSignal, c"userfaultfd-signal"),
+    (Mechanism::ProtectThread, c"mprotect-thread"),
+    (Mechanism::ProtectSignal, c"mprotect-signal"),
+    (Mechanism::Scan, c"pagemap-scan"),
+];
+
+pub(crate) fn mechanism(number: c_uint) -> Result<Mechanism, Refusal> {
+    let at = (number as usize).wrapping_sub(1);
+    MECHANISMS.get(at).map(|entry| entry.0).ok_or(Refusal::Argument("the mechanism is not one of enum fs_mechanism"))
+}
+
+/// 0 for a mechanism that the header does not know.
+pub(crate) fn number_of(mechanism: Mechanism) -> c_uint {
+    (1..).zip(&MECHANISMS).find(|(_, entry)| entry.0 == mechanism).map_or(0, |(number, _)| number)
+}
+
+pub(crate) fn watch(number: c_uint) -> Result<Watch, Refusal> {
+    match number {
+        0 => Ok(Watch::Writes),
+        1 => Ok(Watch::Accesses),
+        _ => Err(Refusal::Argument("what to watch is not one of enum fs_watch")),
+    }
+}
+
+pub(crate) fn guard(number: c_uint) -> Result<GuardMechanism, Refusal> {
+    match number {
+        0 => Ok(GuardMechanism::Marker),
+        1 => Ok(GuardMechanism::Protect),
+        _ => Err(Refusal::Argument("the way to guard is not one of enum fs_guard")),
+    }
+}
+
+pub(crate) fn number_of_guard(mechanism: GuardMechanism) -> c_uint {
+    c_uint::from(mechanism != GuardMechanism::Marker)
+}
+
+/// The bits of `enum fs_loss`.
+pub(crate) fn bits(losses: &[Loss]) -> c_uint {
+    let bit = |loss: &Loss| match loss {
+        Loss::KernelAccesses => 1,
+        Loss::Mappings => 2,
+        _ => 0,
+    };
+    losses.iter().map(bit).fold(0, |bits, bit| bits | bit)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_mechanism_name(number: c_uint) -> *const c_char {
+    let at = (number as usize).wrapping_sub(1);
+    MECHANISMS.get(at).map_or(c"unknown", |entry| entry.1).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_loss_text(loss: c_uint) -> *const c_char {
+    let text = match loss {
+        1 => {
+            c"a system call that reads or writes a trapped page fails with EFAULT: touch the page first, or use a handler in a \
+              thread with /dev/userfaultfd or vm.unprivileged_userfaultfd=1"
+        }
+        2 => {
+            c"each piece that is protected apart from its neighbours takes one of vm.max_map_count mappings: protect long \
+              pieces, or use userfaultfd, which needs none"
+        }
+        _ => c"unknown",
+    };
+    text.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_there_and_back_and_names_are_the_librarys() {
+        for (number, (known, name)) in (1..).zip(MECHANISMS) {
+            assert!(mechanism(number).is_ok_and(|found| found == known));
+            assert_eq!((number_of(known), name.to_str()), (number, Ok(known.name())));
+        }
+        assert!(mechanism(0).is_err() && mechanism(6).is_err() && watch(2).is_err() && guard(2).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! `fs_tracking`.
+
+#![allow(unsafe_code, reason = "exports symbols")]
+
+use std::ffi::{c_int, c_uint};
+use std::mem::MaybeUninit;
+
+use fieldstone_pages::{Memory, Tracking};
+
+use crate::answer::{Place, answer, control, given};
+use crate::choices;
+use crate::list::{Array, FsRange};
+use crate::memory::range;
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_new(memory: *mut Memory, tracking: Place<'_, Tracking>) -> c_int {
+    answer(|| control(memory, tracking, |memory| Ok(Tracking::new(memory)?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_with(memory: *mut Memory, mechanism: c_uint, tracking: Place<'_, Tracking>) -> c_int {
+    answer(|| {
+        let mechanism = choices::mechanism(mechanism)?;
+        control(memory, tracking, |memory| Ok(Tracking::with(memory, mechanism)?))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_free(tracking: Option<Box<Tracking>>) {
+    answer(|| {
+        drop(tracking);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_memory(tracking: Option<&Tracking>) -> Option<&Memory> {
+    tracking.map(Tracking::memory)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_dirty(
+    tracking: Option<&Tracking>,
+    rest: Option<&mut FsRange>,
+    ranges: *mut FsRange,
+    room: usize,
+    count: Option<&mut MaybeUninit<usize>>,
+) -> c_int {
+    answer(|| {
+        let tracking = given(tracking)?;
+        Array { rest, ranges, room, count }.list(|range| tracking.dirty_in(range))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_peek(
+    tracking: Option<&Tracking>,
+    rest: Option<&mut FsRange>,
+    ranges: *mut FsRange,
+    room: usize,
+    count: Option<&mut MaybeUninit<usize>>,
+) -> c_int {
+    answer(|| {
+        let tracking = given(tracking)?;
+        Array { rest, ranges, room, count }.list(|range| tracking.peek_in(range))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_mark(tracking: Option<&Tracking>, offset: usize, bytes: usize) -> c_int {
+    answer(|| Ok(given(tracking)?.mark(range(offset, bytes))?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_mechanism(tracking: Option<&Tracking>) -> c_uint {
+    tracking.map_or(0, |tracking| choices::number_of(tracking.mechanism()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fs_tracking_losses(tracking: Option<&Tracking>) -> c_uint {
+    tracking.map_or(0, |tracking| choices::bits(&tracking.losses()))
+}

@@ -1,0 +1,141 @@
+//! A program that is saved while it runs, and pays for what it changed only.
+//!
+//! `cargo run --release -p fieldstone-pages --example saver`
+//!
+//! The heap of 64 MiB is under [`Tracking`]. A saver thread takes the dirty ranges of each round and appends them to a log file,
+//! each with where it belongs and how long it is; the ranges are the index. A page that is written while it is saved is dirty
+//! again, so that the next round has it. Replaying the file in order gives the heap: as it was at the last save, when nobody wrote.
+
+#![allow(unsafe_code, reason = "reads and writes the heap by its address")]
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fieldstone_pages::{Memory, Tracking};
+
+type Done<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const HEAP_BYTES: usize = 64 << 20;
+const ROUNDS: usize = 10;
+const WRITES: usize = 2_000;
+
+/// The heap as words, which its program and its saver use at the same time.
+fn words(memory: &Memory) -> &[AtomicU64] {
+    // SAFETY: so long, aligned to a page, and used as these words by all.
+    #[allow(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
+    unsafe {
+        std::slice::from_raw_parts(memory.as_ptr().cast(), memory.bytes() / 8)
+    }
+}
+
+/// Writes numbers to places that look random, nine in ten of them in one sixteenth of the heap, which wanders.
+fn mutate(heap: &[AtomicU64], writes: usize, seed: u64) {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let hot = heap.len() / 16;
+    let start = usize::try_from(seed % 16).unwrap_or(0) * hot;
+    for write in 0..writes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let place = usize::try_from(state >> 8).unwrap_or(0);
+        let word = if write % 10 == 0 { place % heap.len() } else { start + place % hot };
+        heap[word].store(state, Ordering::Relaxed);
+    }
+}
+
+/// Appends what is dirty to the file: for each range its start, its length, its contents. How many bytes of contents.
+fn save(tracking: &Tracking, file: &mut impl Write) -> Done<usize> {
+    let (heap, mut saved) = (words(tracking.memory()), 0);
+    let mut contents = Vec::new();
+    for range in tracking.dirty()? {
+        // Clean from here on: what is written while we read makes it dirty again.
+        let range = range?;
+        contents.clear();
+        let dirty = &heap[range.start / 8..range.end / 8];
+        contents.extend(dirty.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
+        file.write_all(&(range.start as u64).to_le_bytes())?;
+        file.write_all(&(range.len() as u64).to_le_bytes())?;
+        file.write_all(&contents)?;
+        saved += range.len();
+    }
+    file.flush()?;
+    Ok(saved)
+}
+
+/// The heap that a file gives, or why it gives none.
+fn replay(file: &File, heap_bytes: usize) -> io::Result<Vec<u8>> {
+    let (mut file, mut heap) = (BufReader::new(file), vec![0; heap_bytes]);
+    let mut number = [0; 8];
+    loop {
+        match file.read_exact(&mut number) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(heap),
+            done => done?,
+        }
+        let start = usize::try_from(u64::from_le_bytes(number)).map_err(io::Error::other)?;
+        file.read_exact(&mut number)?;
+        let length = usize::try_from(u64::from_le_bytes(number)).map_err(io::Error::other)?;
+        let range = start.checked_add(length).and_then(|end| heap.get_mut(start..end));
+        file.read_exact(range.ok_or_else(|| io::Error::other("a range outside of the heap"))?)?;
+    }
+}
+
+/// Mutates and saves at the same time, then replays: the bytes saved a round, the last of which nobody disturbed.
+fn run(heap_bytes: usize, writes: usize, file: &File) -> Done<Vec<usize>> {
+    let tracking = Tracking::new(Memory::anonymous(heap_bytes)?)?;
+    let (done, mut saved) = (AtomicBool::new(false), Vec::new());
+    std::thread::scope(|scope| {
+        let saver = scope.spawn(|| -> Done<Vec<usize>> {
+            let (mut file, mut saved) = (BufWriter::new(file), Vec::new());
+            loop {
+                // Asked before the look: a write that was done before it is in the look.
+                let last = done.load(Ordering::Acquire);
+                saved.push(save(&tracking, &mut file)?);
+                if last {
+                    return Ok(saved);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        (0..ROUNDS).for_each(|round| {
+            mutate(words(tracking.memory()), writes, round as u64 + 1);
+            std::thread::sleep(Duration::from_millis(20));
+        });
+        done.store(true, Ordering::Release);
+        saved = saver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Done::Ok(())
+    })?;
+    io::Seek::rewind(&mut &*file)?;
+    let heap = words(tracking.memory()).iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+    if replay(file, heap_bytes)?.into_iter().ne(heap) {
+        return Err("the file, replayed, is not the heap".into());
+    }
+    Ok(saved)
+}
+
+fn main() -> Done<()> {
+    let path = std::env::temp_dir().join(format!("fieldstone-saver-{}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    // Nobody else needs its name, and it goes with us.
+    std::fs::remove_file(&path)?;
+    let saved = run(HEAP_BYTES, WRITES, &file)?;
+    for (round, bytes) in saved.iter().enumerate() {
+        let share = 100.0 * *bytes as f64 / HEAP_BYTES as f64;
+        println!("round {round:3}: {bytes:9} bytes saved, {share:5.1} % of the heap");
+    }
+    println!("{} bytes in all; the file, replayed, is the heap", saved.iter().sum::<usize>());
+    Ok(())
+}
+
+#[cfg(test)]
+#[test]
+fn a_small_heap_is_saved_and_replayed_and_a_broken_file_is_refused() {
+    let file = tempfile::tempfile().unwrap();
+    let saved = run(1 << 20, 500, &file).unwrap();
+    assert!(saved.len() >= 2 && saved.iter().sum::<usize>() >= 1 << 16, "{saved:?}");
+    io::Write::write_all(&mut &file, &[255; 16]).unwrap();
+    io::Seek::rewind(&mut &file).unwrap();
+    assert!(replay(&file, 1 << 20).is_err());
+}

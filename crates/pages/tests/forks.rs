@@ -1,0 +1,164 @@
+//! Forks in the middle of faults: the child has the memory, plain, and makes its own regions.
+
+#![cfg(not(loom))]
+#![allow(unsafe_code, reason = "touches memory under control; changes the process")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(clippy::single_range_in_vec_init, reason = "one range is what is expected")]
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::{PAGE, TRAPS, alone, forked, read, write};
+use fieldstone_pages::{Error, Fault, Filling, Mechanism, Memory, Outcome, Tracking, Trapping, Watch};
+
+const PAGES: usize = 64;
+/// Pages that nobody writes after the start, so that a child can tell that it has the contents.
+const STILL: usize = 8;
+const FORKS: usize = 200;
+
+fn open(fault: &Fault<'_>) -> Outcome {
+    if fault.unprotect().is_err() { Outcome::Chain } else { Outcome::Resolved }
+}
+
+fn trapping(mechanism: Mechanism) -> Trapping {
+    // SAFETY: the handler makes a system call.
+    unsafe { Trapping::with(Memory::anonymous(PAGES * PAGE).unwrap(), Watch::Writes, mechanism, open) }.unwrap()
+}
+
+/// New regions work in the child, and those of before are its to drop.
+fn child(trapping_before: Trapping, tracking_before: Tracking, mechanism: Mechanism) -> bool {
+    let still = (0..STILL).all(|page| read(trapping_before.memory(), page * PAGE) == 100);
+    assert!(still, "the contents are the parent's");
+    for page in 0..PAGES {
+        write(trapping_before.memory(), page * PAGE, 1);
+        write(tracking_before.memory(), page * PAGE, 1);
+    }
+    assert!(matches!(trapping_before.protect(0..PAGE), Err(Error::Forked)));
+    assert!(matches!(trapping_before.unprotect(0..PAGE), Err(Error::Forked)));
+    assert!(matches!(tracking_before.dirty(), Err(Error::Forked)));
+    assert!(matches!(tracking_before.mark(0..PAGE), Err(Error::Forked)));
+    drop((trapping_before, tracking_before));
+    let new = trapping(mechanism);
+    new.protect(0..PAGES * PAGE).unwrap();
+    (0..PAGES).for_each(|page| write(new.memory(), page * PAGE, 2));
+    let tracking = Tracking::with(Memory::anonymous(PAGES * PAGE).unwrap(), mechanism).unwrap();
+    write(tracking.memory(), PAGE, 3);
+    let dirty: Vec<_> = tracking.dirty().unwrap().map(Result::unwrap).collect();
+    assert!(dirty.len() == 1 && dirty[0] == (PAGE..2 * PAGE) && read(new.memory(), 5 * PAGE) == 2);
+    true
+}
+
+/// Threads fault without a pause, and make and drop regions; the process forks again and again.
+fn forks_amid_faults(mechanism: Mechanism) {
+    let stop = AtomicBool::new(false);
+    let (trapped, tracked) = (trapping(mechanism), Tracking::with(Memory::anonymous(PAGES * PAGE).unwrap(), mechanism));
+    let tracked = tracked.unwrap();
+    (0..STILL).for_each(|page| write(trapped.memory(), page * PAGE, 100));
+    trapped.protect(0..STILL * PAGE).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                trapped.protect(STILL * PAGE..PAGES * PAGE).unwrap();
+                (STILL..PAGES).for_each(|page| write(trapped.memory(), page * PAGE, 7));
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                (0..PAGES).for_each(|page| write(tracked.memory(), page * PAGE, 7));
+                assert!(tracked.dirty().unwrap().all(|range| range.is_ok()));
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let passing = trapping(mechanism);
+                passing.protect(0..PAGE).unwrap();
+                write(passing.memory(), 0, 1);
+            }
+        });
+        for fork in 0..FORKS {
+            let status = forked(|| {
+                // SAFETY: the child's own copies, which it alone uses; the parent's are another process's.
+                let (trapped, tracked) =
+                    unsafe { (std::ptr::read(&raw const trapped), std::ptr::read(&raw const tracked)) };
+                child(trapped, tracked, mechanism)
+            });
+            if status != 0 {
+                stop.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(status, 0, "{mechanism}, fork {fork}: status as of waitpid");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!((0..STILL).all(|page| read(trapped.memory(), page * PAGE) == 100), "children write their own");
+}
+
+#[test]
+fn userfaultfd_thread() {
+    alone("userfaultfd_thread", || forks_amid_faults(Mechanism::UserfaultThread));
+}
+
+#[test]
+fn userfaultfd_signal() {
+    alone("userfaultfd_signal", || forks_amid_faults(Mechanism::UserfaultSignal));
+}
+
+#[test]
+fn mprotect_thread() {
+    alone("mprotect_thread", || forks_amid_faults(Mechanism::ProtectThread));
+}
+
+#[test]
+fn mprotect_signal() {
+    alone("mprotect_signal", || forks_amid_faults(Mechanism::ProtectSignal));
+}
+
+#[test]
+fn a_child_has_what_was_filled_and_zeros_for_the_rest() {
+    alone("a_child_has_what_was_filled_and_zeros_for_the_rest", || {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        for mechanism in TRAPS {
+            static CONTENTS: [u8; PAGE] = [55; PAGE];
+            let memory = Memory::shared(4 * PAGE).unwrap();
+            // SAFETY: the handler copies a page.
+            let filling = unsafe {
+                Filling::with(memory, false, mechanism, |fault| {
+                    CALLS.fetch_add(1, Ordering::Relaxed);
+                    if fault.fill(&CONTENTS).is_err() { Outcome::Chain } else { Outcome::Resolved }
+                })
+            };
+            let filling = filling.unwrap();
+            assert_eq!(read(filling.memory(), PAGE), 55);
+            let before = CALLS.load(Ordering::Relaxed);
+            let status = forked(|| {
+                assert_eq!((read(filling.memory(), PAGE), read(filling.memory(), 2 * PAGE)), (55, 0));
+                assert!(matches!(filling.fill(0, &CONTENTS), Err(Error::Forked)));
+                assert!(matches!(filling.evict(0..PAGE), Err(Error::Forked)));
+                CALLS.load(Ordering::Relaxed) == before
+            });
+            assert_eq!(status, 0, "{mechanism}");
+        }
+    });
+}
+
+#[test]
+fn a_tracking_goes_on_after_its_process_forked() {
+    alone("a_tracking_goes_on_after_its_process_forked", || {
+        for mechanism in TRAPS.into_iter().chain([Mechanism::Scan]) {
+            let tracking = Tracking::with(Memory::anonymous(4 * PAGE).unwrap(), mechanism).unwrap();
+            write(tracking.memory(), 0, 1);
+            for round in 0..20 {
+                let status = forked(|| {
+                    write(tracking.memory(), 3 * PAGE, 1);
+                    let own = Tracking::with(Memory::anonymous(PAGE).unwrap(), mechanism).unwrap();
+                    write(own.memory(), 0, 1);
+                    own.dirty().unwrap().count() == 1
+                });
+                assert_eq!(status, 0, "{mechanism}, {round}");
+                write(tracking.memory(), PAGE, round);
+                let dirty: Vec<_> = tracking.dirty().unwrap().map(Result::unwrap).collect();
+                let expected = if round == 0 { 0..2 * PAGE } else { PAGE..2 * PAGE };
+                assert_eq!(dirty, vec![expected], "{mechanism}, {round}");
+            }
+        }
+    });
+}

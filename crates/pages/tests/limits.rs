@@ -1,0 +1,153 @@
+//! As many as there may be: guards, regions, faults.
+
+#![cfg(not(loom))]
+#![allow(unsafe_code, reason = "touches memory under control; changes the process")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+mod common;
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{PAGE, Random, alone, read, write};
+use fieldstone_pages::{Error, GuardMechanism, Mechanism, Memory, Outcome, Trapping, Watch};
+
+/// Whether the kernel may write a byte there.
+fn is_open(memory: &Memory, at: usize) -> bool {
+    let zero = fs::File::open("/dev/zero").unwrap();
+    // SAFETY: the kernel writes a byte to the memory, or refuses to.
+    let got = unsafe { libc::read(zero.as_raw_fd(), memory.as_ptr().add(at).cast(), 1) };
+    assert!(got == 1 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
+    got == 1
+}
+
+#[test]
+fn two_hundred_thousand_guards() {
+    alone("two_hundred_thousand_guards", || {
+        const GUARDS: usize = 200_000;
+        let memory = Memory::anonymous(2 * GUARDS * PAGE).unwrap();
+        for guard in 0..GUARDS {
+            let start = 2 * guard * PAGE;
+            if memory.guard(start..start + PAGE).unwrap() == GuardMechanism::Protect {
+                println!("SKIP this kernel has no guard markers");
+                return;
+            }
+        }
+        let mut random = Random(7);
+        for page in (0..1000).map(|_| random.below(2 * GUARDS)).chain([0, 1, 2 * GUARDS - 2, 2 * GUARDS - 1]) {
+            assert_eq!(is_open(&memory, page * PAGE), page % 2 == 1, "page {page}");
+        }
+        memory.unguard(0..2 * GUARDS * PAGE).unwrap();
+        assert!(is_open(&memory, 0) && is_open(&memory, 2 * (GUARDS - 1) * PAGE));
+    });
+}
+
+#[test]
+fn guards_by_mprotect_end_with_the_limit_and_say_so() {
+    alone("guards_by_mprotect_end_with_the_limit_and_say_so", || {
+        let limit: usize = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+        if limit > 1 << 20 {
+            println!("SKIP vm.max_map_count is above a million");
+            return;
+        }
+        let memory = Memory::anonymous((2 * limit + 2) * PAGE).unwrap();
+        let guard = |number: usize| {
+            let start = 2 * number * PAGE;
+            memory.guard_with(start..start + PAGE, GuardMechanism::Protect)
+        };
+        let (number, error) = (0..=limit).find_map(|number| guard(number).err().map(|error| (number, error))).unwrap();
+        assert!(error.errno() == Some(libc::ENOMEM) && error.to_string().contains("vm.max_map_count"), "{error}");
+        assert!(number > limit / 3, "each takes two mappings: {number} of {limit}");
+        assert!(!is_open(&memory, 2 * (number - 1) * PAGE) && is_open(&memory, 2 * number * PAGE), "the others hold");
+        assert!(matches!(guard(number), Err(Error::System { .. })), "still no more");
+        memory.unguard(0..memory.bytes()).unwrap();
+        guard(number).unwrap();
+    });
+}
+
+/// Each faults to its own handler, also while half of them have gone.
+fn many_regions(mechanism: Mechanism) {
+    const REGIONS: usize = 10_000;
+    let last = Arc::new(AtomicUsize::new(usize::MAX));
+    let region = |number: usize| {
+        let last = last.clone();
+        // SAFETY: the handler keeps a number, and opens.
+        let trapping = unsafe {
+            Trapping::with(Memory::anonymous(PAGE).unwrap(), Watch::Writes, mechanism, move |fault| {
+                last.store(number, Ordering::Relaxed);
+                if fault.unprotect().is_err() { Outcome::Chain } else { Outcome::Resolved }
+            })
+        };
+        trapping.unwrap()
+    };
+    let mut regions: Vec<(usize, Trapping)> = (0..REGIONS).map(|number| (number, region(number))).collect();
+    let mut random = Random(11);
+    let touch = |regions: &[(usize, Trapping)]| {
+        for (number, trapping) in regions {
+            trapping.protect(0..PAGE).unwrap();
+            write(trapping.memory(), 3, 9);
+            assert_eq!((last.load(Ordering::Relaxed), read(trapping.memory(), 3)), (*number, 9), "{mechanism}");
+        }
+    };
+    touch(&regions);
+    while regions.len() > REGIONS / 2 {
+        drop(regions.swap_remove(random.below(regions.len())));
+    }
+    touch(&regions);
+    while !regions.is_empty() {
+        drop(regions.swap_remove(random.below(regions.len())));
+    }
+}
+
+#[test]
+fn ten_thousand_regions_of_userfaultfd() {
+    many_regions(Mechanism::UserfaultThread);
+}
+
+#[test]
+fn ten_thousand_regions_of_mprotect() {
+    many_regions(Mechanism::ProtectSignal);
+}
+
+/// So many faults by so many threads, each of which has its own pages.
+fn many_faults(mechanism: Mechanism, threads: usize, faults: usize) {
+    const PAGES: usize = 500;
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    // SAFETY: the handler counts, and opens.
+    let trapping = unsafe {
+        Trapping::with(Memory::anonymous(threads * PAGES * PAGE).unwrap(), Watch::Writes, mechanism, move |fault| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            if fault.unprotect().is_err() { Outcome::Chain } else { Outcome::Resolved }
+        })
+    };
+    let trapping = trapping.unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let trapping = &trapping;
+            scope.spawn(move || {
+                let own = thread * PAGES * PAGE..(thread + 1) * PAGES * PAGE;
+                for round in 0..faults / threads / PAGES {
+                    trapping.protect(own.clone()).unwrap();
+                    let value = u8::try_from(round % 251).unwrap();
+                    own.clone().step_by(PAGE).for_each(|at| write(trapping.memory(), at, value));
+                    assert!(own.clone().step_by(PAGE).all(|at| read(trapping.memory(), at) == value));
+                }
+            });
+        }
+    });
+    assert_eq!(count.load(Ordering::Relaxed), faults, "{mechanism}");
+}
+
+#[test]
+fn a_million_faults_in_signals() {
+    many_faults(Mechanism::UserfaultSignal, 1, 1_000_000);
+}
+
+#[test]
+fn four_threads_fault_at_once() {
+    many_faults(Mechanism::UserfaultThread, 4, 100_000);
+    many_faults(Mechanism::ProtectThread, 4, 100_000);
+    many_faults(Mechanism::ProtectSignal, 4, 100_000);
+}

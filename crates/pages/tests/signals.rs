@@ -1,0 +1,330 @@
+//! Faults and signals: the program's own handlers, faults inside handlers, handlers that panic, pages that are poisoned.
+
+#![cfg(not(loom))]
+#![allow(unsafe_code, reason = "touches memory under control; changes the process")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+mod common;
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use common::{PAGE, TRAPS, alone, doomed, forked, read, told, write};
+use fieldstone_pages::{Fault, Filling, Loss, Mechanism, Memory, Outcome, Trapping, Watch};
+use fieldstone_sys::userfault::userfault;
+
+/// What the program's own handler saw.
+static SEEN: AtomicUsize = AtomicUsize::new(0);
+static ADDRESS: AtomicUsize = AtomicUsize::new(0);
+static MASKED: AtomicBool = AtomicBool::new(false);
+/// The page that the program's own handler opens.
+static OWN: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+
+/// The program's own way: a closed page of its own, opened by its handler.
+fn open_own() {
+    SEEN.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: a page of the program; the sets are live locals.
+    unsafe {
+        libc::mprotect(OWN.load(Ordering::Relaxed).cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE);
+        let mut mask = std::mem::zeroed::<libc::sigset_t>();
+        libc::pthread_sigmask(libc::SIG_SETMASK, null(), &raw mut mask);
+        MASKED.store(libc::sigismember(&raw const mask, libc::SIGUSR1) == 1, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn with_information(_signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: the kernel's.
+    ADDRESS.store(unsafe { (*information).si_addr() }.addr(), Ordering::Relaxed);
+    open_own();
+}
+
+extern "C" fn without_information(_signal: c_int) {
+    open_own();
+}
+
+/// Installs the program's own handler, whose mask has `SIGUSR1`, and closes its page.
+fn install(signal: c_int, handler: usize, flags: c_int) {
+    // SAFETY: a live local; the handlers here are async-signal-safe.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        libc::sigaddset(&raw mut action.sa_mask, libc::SIGUSR1);
+        assert_eq!(libc::sigaction(signal, &raw const action, null_mut()), 0);
+    }
+}
+
+fn close_own(memory: &Memory) {
+    OWN.store(memory.as_ptr(), Ordering::Relaxed);
+    // SAFETY: a page of the program.
+    assert_eq!(unsafe { libc::mprotect(memory.as_ptr().cast(), PAGE, libc::PROT_NONE) }, 0);
+}
+
+fn open(fault: &Fault<'_>) -> Outcome {
+    if fault.unprotect().is_err() { Outcome::Chain } else { Outcome::Resolved }
+}
+
+fn trapping(mechanism: Mechanism, handler: impl Fn(&Fault<'_>) -> Outcome + Send + Sync + 'static) -> Trapping {
+    // SAFETY: the handlers here do what one in a signal may, where they run in one.
+    unsafe { Trapping::with(Memory::anonymous(4 * PAGE).unwrap(), Watch::Writes, mechanism, handler) }.unwrap()
+}
+
+fn own_handler_goes_on(handler: usize, flags: c_int) {
+    let own = Memory::anonymous(PAGE).unwrap();
+    for (number, mechanism) in TRAPS.into_iter().enumerate() {
+        if number == 0 {
+            install(libc::SIGSEGV, handler, flags);
+        }
+        let trapping = trapping(mechanism, open);
+        trapping.protect(0..PAGE).unwrap();
+        write(trapping.memory(), 1, 1);
+        assert_eq!(SEEN.swap(0, Ordering::Relaxed), 0, "{mechanism}: the region's own");
+        close_own(&own);
+        write(&own, 77, 3);
+        assert!(SEEN.swap(0, Ordering::Relaxed) == 1 && MASKED.load(Ordering::Relaxed), "{mechanism}");
+        if flags & libc::SA_SIGINFO != 0 {
+            assert_eq!(ADDRESS.load(Ordering::Relaxed), own.start() + 77, "{mechanism}");
+        }
+        // SAFETY: the sets are live locals.
+        let masked = unsafe {
+            let mut mask = std::mem::zeroed::<libc::sigset_t>();
+            libc::pthread_sigmask(libc::SIG_SETMASK, null(), &raw mut mask);
+            libc::sigismember(&raw const mask, libc::SIGUSR1)
+        };
+        assert_eq!(masked, 0, "{mechanism}: as before");
+    }
+}
+
+#[test]
+fn faults_elsewhere_reach_the_programs_handler() {
+    alone("faults_elsewhere_reach_the_programs_handler", || {
+        own_handler_goes_on(with_information as *const () as usize, libc::SA_SIGINFO);
+    });
+}
+
+#[test]
+fn faults_elsewhere_reach_the_programs_plain_handler() {
+    alone("faults_elsewhere_reach_the_programs_plain_handler", || {
+        own_handler_goes_on(without_information as *const () as usize, 0);
+    });
+}
+
+/// The region whose fault the program's own handler mends.
+static CHAINED: OnceLock<Trapping> = OnceLock::new();
+
+extern "C" fn mends_the_region(_signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
+    SEEN.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the kernel's, or of the same shape.
+    ADDRESS.store(unsafe { (*information).si_addr() }.addr(), Ordering::Relaxed);
+    if let Some(trapping) = CHAINED.get() {
+        let _ = trapping.unprotect(0..4 * PAGE);
+    }
+}
+
+#[test]
+fn a_chained_fault_reaches_the_programs_handler_with_its_address() {
+    alone("a_chained_fault_reaches_the_programs_handler_with_its_address", || {
+        // userfaultfd in signals says SIGBUS.
+        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+            install(signal, mends_the_region as *const () as usize, libc::SA_SIGINFO);
+        }
+        for mechanism in TRAPS {
+            let status = forked(|| {
+                let trapping = CHAINED.get_or_init(|| trapping(mechanism, |_| Outcome::Chain));
+                trapping.protect(0..4 * PAGE).unwrap();
+                write(trapping.memory(), 2 * PAGE + 9, 6);
+                assert_eq!(ADDRESS.load(Ordering::Relaxed), trapping.memory().start() + 2 * PAGE + 9, "{mechanism}");
+                read(trapping.memory(), 2 * PAGE + 9) == 6 && SEEN.load(Ordering::Relaxed) == 1
+            });
+            assert_eq!(status, 0, "{mechanism}");
+        }
+    });
+}
+
+#[test]
+fn without_a_handler_the_process_ends_as_it_would_have() {
+    alone("without_a_handler_the_process_ends_as_it_would_have", || {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a live local.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        for action in [libc::SIG_DFL, libc::SIG_IGN] {
+            for signal in [libc::SIGSEGV, libc::SIGBUS] {
+                install(signal, action, 0);
+            }
+            for mechanism in TRAPS {
+                for elsewhere in [true, false] {
+                    let status = forked(|| {
+                        let trapping = trapping(mechanism, |_| Outcome::Chain);
+                        trapping.protect(0..PAGE).unwrap();
+                        let own = Memory::anonymous(PAGE).unwrap();
+                        close_own(&own);
+                        write(if elsewhere { &own } else { trapping.memory() }, 0, 1);
+                        false
+                    });
+                    let by_bus = !elsewhere && mechanism == Mechanism::UserfaultSignal;
+                    let expected = if by_bus { libc::SIGBUS } else { libc::SIGSEGV };
+                    let ended = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+                    assert_eq!(ended, Some(expected), "{mechanism}, {action}, elsewhere {elsewhere}: {status}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_chained_fault_of_a_system_call_ends_the_process() {
+    let output = doomed("a_chained_fault_of_a_system_call_ends_the_process", || {
+        install(libc::SIGSEGV, mends_the_region as *const () as usize, libc::SA_SIGINFO);
+        let trapping = trapping(Mechanism::UserfaultThread, |_| Outcome::Chain);
+        trapping.protect(0..PAGE).unwrap();
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        // SAFETY: the kernel writes a byte to the memory, or refuses to.
+        let got = unsafe { libc::read(zero.as_raw_fd(), trapping.memory().as_ptr().cast(), 1) };
+        assert_eq!((got, trapping.losses()), (-1, vec![Loss::KernelAccesses]), "refused only where that is told");
+        // SAFETY: the other way to end.
+        unsafe { libc::abort() };
+    });
+    let Some(output) = output else { return };
+    let text = told(&output);
+    assert!(output.status.signal() == Some(libc::SIGABRT) && !text.contains("refused only"), "{text}");
+    let reaches = userfault().kernel_faults || userfault().device;
+    assert_eq!(text.contains("which the fault handler refused"), reaches, "{text}");
+}
+
+/// Runs `body` in a thread with an alternate stack for faults inside handlers, for which that of a Rust thread is too small.
+fn on_a_large_alternate_stack(body: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stack = vec![0_u8; 256 << 10];
+            let large = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+            let mut before = libc::stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
+            // SAFETY: the stack lives until the former one is back.
+            unsafe {
+                assert_eq!(libc::sigaltstack(&raw const large, &raw mut before), 0);
+                body();
+                libc::sigaltstack(&raw const before, null_mut());
+            }
+        });
+    });
+}
+
+#[test]
+fn handlers_fault_themselves() {
+    on_a_large_alternate_stack(|| {
+        for mechanism in TRAPS {
+            let other = Arc::new(trapping(mechanism, open));
+            let (touched, start) = (other.clone(), Arc::new(AtomicPtr::new(null_mut::<u8>())));
+            let own = start.clone();
+            let same = trapping(mechanism, move |fault| {
+                if fault.page().start == 0 {
+                    write(touched.memory(), PAGE, 5);
+                    // SAFETY: the second page of this region, which is protected.
+                    unsafe { own.load(Ordering::Relaxed).add(PAGE).write_volatile(6) };
+                }
+                open(fault)
+            });
+            start.store(same.memory().as_ptr(), Ordering::Relaxed);
+            for _ in 0..20 {
+                other.protect(0..4 * PAGE).unwrap();
+                same.protect(0..4 * PAGE).unwrap();
+                write(same.memory(), 0, 7);
+            }
+            let got = (read(same.memory(), 0), read(same.memory(), PAGE), read(other.memory(), PAGE));
+            assert_eq!(got, (7, 6, 5), "{mechanism}");
+        }
+    });
+}
+
+fn panics(mechanism: Mechanism) {
+    on_a_large_alternate_stack(move || {
+        let trapping = trapping(mechanism, |_| panic!("the handler is broken"));
+        trapping.protect(0..PAGE).unwrap();
+        write(trapping.memory(), 0, 1);
+    });
+}
+
+fn ends_with_a_message(test: &str, mechanism: Mechanism) {
+    let Some(output) = doomed(test, || panics(mechanism)) else { return };
+    let text = told(&output);
+    assert!(output.status.signal() == Some(libc::SIGABRT) && text.contains("the handler is broken"), "{text}");
+    assert!(mechanism.is_in_signal() || text.contains("a fault handler panicked"), "{text}");
+}
+
+#[test]
+fn a_panic_in_a_thread_of_userfaultfd_ends_the_process() {
+    ends_with_a_message("a_panic_in_a_thread_of_userfaultfd_ends_the_process", Mechanism::UserfaultThread);
+}
+
+#[test]
+fn a_panic_in_a_thread_of_mprotect_ends_the_process() {
+    ends_with_a_message("a_panic_in_a_thread_of_mprotect_ends_the_process", Mechanism::ProtectThread);
+}
+
+#[test]
+fn a_panic_in_a_signal_of_userfaultfd_ends_the_process() {
+    ends_with_a_message("a_panic_in_a_signal_of_userfaultfd_ends_the_process", Mechanism::UserfaultSignal);
+}
+
+#[test]
+fn a_panic_in_a_signal_of_mprotect_ends_the_process() {
+    ends_with_a_message("a_panic_in_a_signal_of_mprotect_ends_the_process", Mechanism::ProtectSignal);
+}
+
+extern "C" fn leaves_with_the_code(signal: c_int, information: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: the kernel's; the forked child ends here.
+    unsafe { libc::_exit(if signal == libc::SIGBUS { 40 + (*information).si_code } else { 1 }) };
+}
+
+#[test]
+fn a_poisoned_page_is_a_hardware_error_to_the_program() {
+    alone("a_poisoned_page_is_a_hardware_error_to_the_program", || {
+        // `BUS_MCEERR_AR`; a kernel that knows no errors of memory says `BUS_ADRERR`.
+        let lost = if std::path::Path::new("/proc/sys/vm/memory_failure_recovery").exists() { 4 } else { 2 };
+        install(libc::SIGBUS, leaves_with_the_code as *const () as usize, libc::SA_SIGINFO);
+        for mechanism in [Mechanism::UserfaultThread, Mechanism::UserfaultSignal] {
+            let status = forked(|| {
+                let memory = Memory::anonymous(2 * PAGE).unwrap();
+                // SAFETY: the handler makes a system call.
+                let filling = unsafe {
+                    Filling::with(memory, false, mechanism, |fault| {
+                        if fault.poison().is_err() { Outcome::Chain } else { Outcome::Resolved }
+                    })
+                };
+                let filling = filling.unwrap();
+                filling.zero(PAGE).unwrap();
+                assert_eq!(read(filling.memory(), PAGE), 0, "the other page is there");
+                read(filling.memory(), 0) == 0
+            });
+            let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+            assert_eq!(code, Some(40 + lost), "{mechanism}: {status}");
+        }
+    });
+}
+
+#[test]
+fn regions_go_while_others_fault() {
+    for mechanism in TRAPS {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let own = trapping(mechanism, open);
+                    while !stop.load(Ordering::Relaxed) {
+                        own.protect(0..4 * PAGE).unwrap();
+                        (0..4).for_each(|page| write(own.memory(), page * PAGE, 1));
+                    }
+                });
+            }
+            for round in 0..300_usize {
+                let passing: Vec<_> = (0..4).map(|_| trapping(mechanism, open)).collect();
+                passing[round % 4].protect(0..4 * PAGE).unwrap();
+                write(passing[round % 4].memory(), PAGE, 1);
+                drop(passing);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

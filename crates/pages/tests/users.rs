@@ -1,0 +1,183 @@
+//! What each user gets: root, an ordinary user, and a process to which userfaultfd(2) is refused. What is lost is told, and is so.
+
+#![cfg(not(loom))]
+#![allow(unsafe_code, reason = "touches memory under control; changes the process")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+mod common;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use common::{PAGE, TRAPS, alone, read, write};
+use fieldstone_pages::{
+    Error, Fault, Filling, GuardMechanism, Loss, Mechanism, Memory, Outcome, Tracking, Trapping, Watch,
+};
+use fieldstone_sys::userfault::userfault;
+
+const PAGES: usize = 4;
+
+fn open(fault: &Fault<'_>) -> Outcome {
+    if fault.unprotect().is_err() { Outcome::Chain } else { Outcome::Resolved }
+}
+
+fn memory() -> Memory {
+    Memory::anonymous(PAGES * PAGE).unwrap()
+}
+
+/// Reads a file of sevens into the memory: what read(2) gave, or the errno.
+fn read_into(memory: &Memory, pages: usize) -> Result<usize, i32> {
+    let file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut &file, &[7; PAGES * PAGE]).unwrap();
+    // SAFETY: so much of the memory, or nothing.
+    let got = unsafe { libc::pread(file.as_raw_fd(), memory.as_ptr().cast(), pages * PAGE, 0) };
+    usize::try_from(got).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap())
+}
+
+/// A system call that writes to protected pages waits for the handler, or fails: as the losses say.
+fn kernel_accesses_are_as_told(mechanism: Mechanism) -> bool {
+    // SAFETY: the handler makes a system call.
+    let trapping = unsafe { Trapping::with(memory(), Watch::Writes, mechanism, open) }.unwrap();
+    let tracking = Tracking::with(memory(), mechanism).unwrap();
+    let is_lost = trapping.losses().contains(&Loss::KernelAccesses);
+    assert_eq!(tracking.losses(), trapping.losses(), "{mechanism}");
+    for pages in [1, PAGES] {
+        trapping.protect(0..PAGES * PAGE).unwrap();
+        assert!(tracking.dirty().unwrap().all(|range| range.is_ok()));
+        let expected = if is_lost { Err(libc::EFAULT) } else { Ok(pages * PAGE) };
+        assert_eq!(read_into(trapping.memory(), pages), expected, "{mechanism}, {pages} pages");
+        assert_eq!(read_into(tracking.memory(), pages), expected, "{mechanism}, {pages} pages");
+        if !is_lost {
+            assert!((0..pages).all(|page| read(trapping.memory(), page * PAGE) == 7), "{mechanism}");
+            let dirty: usize = tracking.dirty().unwrap().map(|range| range.unwrap().len()).sum();
+            assert_eq!(dirty, pages * PAGE, "{mechanism}: the kernel's writes are noted");
+        }
+        // What the losses advise.
+        (0..pages).for_each(|page| write(trapping.memory(), page * PAGE, 1));
+        assert_eq!(read_into(trapping.memory(), pages), Ok(pages * PAGE), "{mechanism}: touched first");
+    }
+    is_lost
+}
+
+/// All of it, by what is best for this user.
+fn everything_works() {
+    let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
+    trapping.protect(0..PAGES * PAGE).unwrap();
+    (0..PAGES).for_each(|page| write(trapping.memory(), page * PAGE, 1));
+    let watching = Trapping::new(memory(), Watch::Accesses, open).unwrap();
+    watching.protect(0..PAGE).unwrap();
+    assert_eq!(read(watching.memory(), 0), 0);
+    let tracking = Tracking::new(memory()).unwrap();
+    write(tracking.memory(), PAGE, 1);
+    let dirty: Vec<_> = tracking.dirty().unwrap().map(Result::unwrap).collect();
+    assert!(dirty.len() == 1 && dirty[0] == (PAGE..2 * PAGE), "{dirty:?}");
+    let fill = |fault: &Fault<'_>| if fault.fill(&[9; PAGE]).is_err() { Outcome::Chain } else { Outcome::Resolved };
+    let filling = Filling::new(Memory::shared(PAGE).unwrap(), fill).unwrap();
+    assert_eq!(read(filling.memory(), 5), 9);
+    let noted = Filling::tracked(Memory::shared(2 * PAGE).unwrap(), fill).unwrap();
+    write(noted.memory(), 0, 1);
+    assert_eq!((read(noted.memory(), 1), noted.dirty().unwrap().count()), (9, 1));
+    let plain = memory();
+    plain.guard(0..PAGE).unwrap();
+    assert_eq!(read_into(&plain, 1), Err(libc::EFAULT));
+    plain.guard_with(0..PAGE, GuardMechanism::Protect).unwrap();
+}
+
+#[test]
+fn this_user_gets_what_the_losses_say() {
+    everything_works();
+    let lost = TRAPS.map(kernel_accesses_are_as_told);
+    let doors = userfault();
+    let reaches = doors.kernel_faults || doors.device;
+    assert_eq!(lost, [!reaches, true, true, true], "in a thread of userfaultfd, with the right to it, nothing is");
+    assert_eq!(Tracking::new(memory()).unwrap().losses(), [], "pagemap-scan loses nothing");
+}
+
+/// Makes the process an ordinary user's, as if that user had started it.
+fn become_nobody() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: plain calls on numbers; glibc changes all threads.
+    unsafe {
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+            assert_eq!(libc::setgid(NOBODY), 0);
+            assert_eq!(libc::setuid(NOBODY), 0);
+            // Else its files in /proc would stay root's.
+            assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
+        }
+    }
+}
+
+#[test]
+fn an_ordinary_user_has_all_but_what_is_told() {
+    alone("an_ordinary_user_has_all_but_what_is_told", || {
+        become_nobody();
+        let doors = userfault();
+        everything_works();
+        let lost = TRAPS.map(kernel_accesses_are_as_told);
+        assert_eq!(lost, [!(doors.kernel_faults || doors.device), true, true, true]);
+        let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
+        for loss in trapping.losses() {
+            assert!(loss.to_string().contains("EFAULT"), "it says what happens: {loss}");
+        }
+    });
+}
+
+/// Has the kernel refuse userfaultfd(2) and the device's request for one to this process, as a container may.
+fn refuse_userfaultfd() {
+    /// `_IO(0xAA, 0x00)`.
+    const IOC_NEW: u32 = 0xAA00;
+    let statement = |code: u32, k: u32| libc::sock_filter { code: u16::try_from(code).unwrap(), jt: 0, jf: 0, k };
+    let jump = |k: u32, jt, jf| libc::sock_filter {
+        code: u16::try_from(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K).unwrap(),
+        jt,
+        jf,
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    // The call's number stands at byte 0, the low half of its second argument at byte 24.
+    let mut program = [
+        statement(load, 0),
+        jump(u32::try_from(libc::SYS_userfaultfd).unwrap(), 3, 0),
+        jump(u32::try_from(libc::SYS_ioctl).unwrap(), 0, 3),
+        statement(load, 24),
+        jump(IOC_NEW, 0, 1),
+        statement(answer, libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM).unwrap()),
+        statement(answer, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: u16::try_from(program.len()).unwrap(), filter: program.as_mut_ptr() };
+    // SAFETY: the filter and its program are live locals, which the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let installed = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter);
+        assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+#[test]
+fn without_userfaultfd_mprotect_takes_over_and_says_what_is_lost() {
+    alone("without_userfaultfd_mprotect_takes_over_and_says_what_is_lost", || {
+        refuse_userfaultfd();
+        let doors = userfault();
+        assert!(!doors.user_faults && !doors.kernel_faults && !doors.device, "{doors:?}");
+        assert!(File::open("/dev/zero").is_ok(), "other calls pass");
+        everything_works();
+        let lost = [Loss::KernelAccesses, Loss::Mappings];
+        let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
+        assert_eq!((trapping.mechanism(), trapping.losses()), (Mechanism::ProtectThread, lost.to_vec()));
+        // SAFETY: the handler makes a system call.
+        let in_signal = unsafe { Trapping::in_signal(memory(), Watch::Writes, open) }.unwrap();
+        assert_eq!((in_signal.mechanism(), in_signal.losses()), (Mechanism::ProtectSignal, lost.to_vec()));
+        let tracking = Tracking::new(memory()).unwrap();
+        assert_eq!((tracking.mechanism(), tracking.losses()), (Mechanism::ProtectSignal, lost.to_vec()));
+        let filling = Filling::new(Memory::shared(PAGE).unwrap(), |_| Outcome::Chain).unwrap();
+        assert_eq!((filling.mechanism(), filling.losses()), (Mechanism::ProtectThread, lost.to_vec()));
+        let private = Filling::new(memory(), |_| Outcome::Chain);
+        assert!(matches!(private, Err(Error::Unsupported { .. })), "{private:?}");
+        let asked = Tracking::with(memory(), Mechanism::Scan);
+        assert!(
+            asked.is_err_and(|error| error.errno() == Some(libc::EPERM)),
+            "what was asked for by name is not replaced"
+        );
+    });
+}
