@@ -168,9 +168,8 @@ const FOUND: usize = 1024;
 pub struct Dirty<'a> {
     region: &'a Region,
     log: Option<&'a Log>,
-    found: Box<[WrittenRange]>,
+    found: Vec<WrittenRange>,
     next: usize,
-    count: usize,
     /// What was not looked at yet, by addresses.
     rest: Range<usize>,
     protect: bool,
@@ -182,22 +181,22 @@ impl<'a> Dirty<'a> {
         region.check_generation()?;
         // More than every second page cannot be apart.
         let room = (rest.len() / region.page_bytes).div_ceil(2).clamp(1, FOUND);
-        let found = vec![WrittenRange::default(); room].into_boxed_slice();
-        Ok(Self { region, log, found, next: 0, count: 0, rest, protect })
+        Ok(Self { region, log, found: Vec::with_capacity(room), next: 0, rest, protect })
     }
 
     #[cold]
     #[inline(never)]
     fn look(&mut self) -> Result<()> {
+        self.next = 0;
+        self.found.clear();
         let Some(log) = self.log else {
             let service = self.region.service()?;
             let scan =
                 service.scan.as_ref().ok_or(Error::Unsupported { what: "a scan", why: "no page map is open" })?;
             let (start, bytes) = (self.rest.start, self.rest.len());
-            let (count, end) = scan
-                .written(self.rest.clone(), self.protect, &mut self.found[..])
+            self.rest.start = scan
+                .written(self.rest.clone(), self.protect, &mut self.found)
                 .map_err(|error| Error::system("PAGEMAP_SCAN", start, bytes, error))?;
-            (self.next, self.count, self.rest.start) = (0, count, end);
             return Ok(());
         };
         let (start, page_bytes) = (self.region.range.start, self.region.page_bytes);
@@ -207,10 +206,8 @@ impl<'a> Dirty<'a> {
             false => log.peek(pages),
         };
         self.rest.start = run.as_ref().map_or(self.rest.end, |run| start + run.end * page_bytes);
-        (self.next, self.count) = (0, usize::from(run.is_some()));
-        if let Some(run) = run {
-            self.found[0] = WrittenRange::of(start + run.start * page_bytes..start + run.end * page_bytes);
-        }
+        self.found
+            .extend(run.map(|run| WrittenRange::of(start + run.start * page_bytes..start + run.end * page_bytes)));
         Ok(())
     }
 }
@@ -220,7 +217,7 @@ impl Iterator for Dirty<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Result<Range<usize>>> {
-        while self.next == self.count {
+        while self.next == self.found.len() {
             if self.rest.is_empty() {
                 return None;
             }
@@ -239,7 +236,7 @@ impl Iterator for Dirty<'_> {
 impl Drop for Dirty<'_> {
     fn drop(&mut self) {
         if self.protect {
-            for found in &self.found[self.next..self.count] {
+            for found in &self.found[self.next..] {
                 // It cannot fail where the look did not; and a page too many is no harm, one too few is none of ours then.
                 let _ = give_back(self.region, self.log, found.range());
             }

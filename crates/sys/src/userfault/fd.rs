@@ -257,17 +257,13 @@ impl PageScan {
         File::open("/proc/self/pagemap").map(Self)
     }
 
-    /// Finds written pages until the list is full or the range is done; with `protect`, each one that is found is protected
-    /// again in the same step. How many entries of the list, and where the walk ended.
+    /// Finds written pages until the list's capacity is used up or the range is done; with `protect`, each one that is found is
+    /// protected again in the same step. What was in the list is gone. Where the walk ended.
     ///
     /// # Errors
     /// `ENOTTY` before Linux 6.7, `EPERM` for memory that is not asynchronously protected.
-    pub fn written(
-        &self,
-        range: Range<usize>,
-        protect: bool,
-        found: &mut [WrittenRange],
-    ) -> io::Result<(usize, usize)> {
+    pub fn written(&self, range: Range<usize>, protect: bool, found: &mut Vec<WrittenRange>) -> io::Result<usize> {
+        found.clear();
         let mut scan = uapi::pm_scan_arg {
             size: size_of::<uapi::pm_scan_arg>() as u64,
             flags: PM_SCAN_CHECK_WPASYNC | if protect { PM_SCAN_WP_MATCHING } else { 0 },
@@ -275,16 +271,19 @@ impl PageScan {
             end: range.end as u64,
             walk_end: 0,
             vec: found.as_mut_ptr().expose_provenance() as u64,
-            vec_len: found.len() as u64,
+            vec_len: found.capacity() as u64,
             max_pages: 0,
             category_inverted: 0,
             category_mask: PAGE_IS_WRITTEN,
             category_anyof_mask: 0,
             return_mask: PAGE_IS_WRITTEN,
         };
-        // SAFETY: the request's own structure; it writes no more entries than the list has, each of the layout of `page_region`.
+        // SAFETY: the request's own structure; it writes no more entries than the list has room for, each of the layout of
+        // `page_region`.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN.into(), &raw mut scan) };
         let count = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
-        Ok((count, usize::try_from(scan.walk_end).unwrap_or(range.end)))
+        // SAFETY: the kernel wrote so many, and has not more room than the capacity.
+        unsafe { found.set_len(count) };
+        Ok(usize::try_from(scan.walk_end).unwrap_or(range.end))
     }
 }
