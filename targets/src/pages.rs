@@ -12,6 +12,7 @@
 #![allow(unsafe_code, reason = "handlers in signals; writes through a second view")]
 
 mod bare;
+mod placed;
 mod regions;
 
 use std::fs::File;
@@ -29,6 +30,7 @@ use crate::cell::Cell;
 use crate::duel::{cpu_seconds, duel};
 use crate::goals::{Goal, Goals};
 use bare::{Bare, Told, write_each};
+use placed::OneProcessor;
 
 const SECTION: &str = "pages";
 const PAGE: usize = 4096;
@@ -63,7 +65,7 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
     take("each_primitive_vs_bare", &|stage| {
         let each =
             WAYS.iter().flat_map(|&way| [stage.trap(way), stage.prot1(way), stage.protn(way), stage.unprot(way)]);
-        let thread = stage.trap(("userfaultfd, a thread", Mechanism::UserfaultThread, Told::Thread));
+        let thread = stage.trap(("userfaultfd, a thread, one processor", Mechanism::UserfaultThread, Told::Thread));
         each.chain([thread, stage.dirty(), stage.map2(), stage.guard()]).collect()
     })?;
     take("sparse_dirty_vs_mprotect", &|stage| vec![stage.sparse_dirty()])?;
@@ -157,6 +159,7 @@ impl Stage {
     /// An access that faults, and whose handler changes nothing.
     fn trap(&self, (name, mechanism, told): Way) -> anyhow::Result<Cell> {
         let (own, mut other) = (Own::new(mechanism)?, Bare::new(memory(PAGES)?, told, false)?);
+        let _placed = if told == Told::Thread { Some(OneProcessor::take()?) } else { None };
         Ok(self.duel(
             &format!("TRAP, {name}"),
             || {

@@ -32,6 +32,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::System`] with `ENOMEM` where mprotect(2) has no mappings left.
+    #[inline]
     pub fn guard(&self, range: Range<usize>) -> Result<GuardMechanism> {
         match self.guard_with(range.clone(), GuardMechanism::Marker) {
             Err(error) if error.errno() == Some(libc::EINVAL) => {
@@ -45,6 +46,7 @@ impl Memory {
     ///
     /// # Errors
     /// As [`Memory::guard`]; `EINVAL` where the kernel has no markers for this memory.
+    #[inline]
     pub fn guard_with(&self, range: Range<usize>, mechanism: GuardMechanism) -> Result<()> {
         let addresses = self.addresses(&range)?;
         match mechanism {
@@ -72,6 +74,7 @@ impl Memory {
     }
 }
 
+#[inline]
 fn advise(call: &'static str, range: Range<usize>, advice: i32) -> Result<()> {
     if range.is_empty() {
         return Ok(());

@@ -199,6 +199,7 @@ impl Memory {
     }
 
     /// The addresses of a range of whole pages, given in bytes from the start.
+    #[inline]
     pub(crate) fn addresses(&self, range: &Range<usize>) -> Result<Range<usize>> {
         let whole = range.start.is_multiple_of(self.page_bytes()) && range.end.is_multiple_of(self.page_bytes());
         if !whole || range.start > range.end || range.end > self.bytes() {
