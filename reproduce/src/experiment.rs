@@ -110,7 +110,7 @@ pub enum Shows {
     Instructions,
     /// A part of a whole, 0 to 1.
     Share,
-    /// Nanoseconds an operation, shown in microseconds as a plain number: the unit of 1991.
+    /// Microseconds an operation, as a plain number: the unit of 1991. Samples hold nanoseconds.
     Microseconds,
     /// As many ADD instructions as take the time of an operation.
     Adds,

@@ -29,7 +29,7 @@ fn number(shows: Shows, value: f64) -> String {
         Shows::Nanoseconds => quantity::seconds(value * 1e-9),
         Shows::Instructions => format!("{value:.1}"),
         Shows::Share => quantity::percent(value),
-        Shows::Microseconds => three_digits(value * 1e-3),
+        Shows::Microseconds => three_digits(value),
         Shows::Adds | Shows::Published => format!("{value:.0}"),
     }
 }

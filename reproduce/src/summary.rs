@@ -132,9 +132,12 @@ fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
             one_after_the_other += usize::from(!alternately);
         }
     }
-    let shown: Vec<f64> = figures.iter().filter_map(|figure| figure.shown(row.shows)).collect();
+    // From here on a number is in the unit that its row names, in each form of the report.
+    let unit = if row.shows == Shows::Microseconds { 1e-3 } else { 1.0 };
+    let shown: Vec<f64> =
+        figures.iter().filter_map(|figure| figure.shown(row.shows)).map(|value| value * unit).collect();
     let numbers = figures.iter().filter(|figure| figure.instead.is_none());
-    let values: Vec<f64> = numbers.map(|figure| figure.value).chain(row.computed).collect();
+    let values: Vec<f64> = numbers.map(|figure| figure.value * unit).chain(row.computed).collect();
     let mut instead: Vec<String> = figures.iter().filter_map(|figure| figure.instead.clone()).collect();
     instead.sort_unstable();
     instead.dedup();
@@ -182,5 +185,20 @@ mod tests {
         assert_eq!((entry.paper.as_ref().unwrap().value.as_str(), entry.one_after_the_other), ("2.97", 1));
         let none = line.entries[1].as_ref().unwrap();
         assert_eq!((none.ours, none.skipped.as_deref()), (None, Some("too large")));
+    }
+
+    #[test]
+    fn microseconds_are_microseconds_in_each_form() {
+        let experiment = crate::appel_li::experiment();
+        let cells = (experiment.cells)(crate::experiment::Scale::Full);
+        let is_time = |row: &&Row| row.shows == Shows::Microseconds;
+        let (cell, row) = cells.iter().find_map(|cell| Some((cell, cell.rows.iter().find(is_time)?))).unwrap();
+        let outcome = Outcome::Measured { figures: vec![Figure::of(row.figure(), 2958.0)], alternately: true };
+        let sample = Sample { cell: cell.id.clone(), run: 0, seed: 1, took_s: 1.0, outcome };
+        let summary = Summary::of(&experiment, &Saved { sessions: Vec::new(), samples: vec![sample] });
+        let csv = crate::show::csv(std::slice::from_ref(&summary));
+        let json = serde_json::to_string(&summary).unwrap();
+        assert!(csv.contains(",2.958,") && json.contains("2.958"), "{csv}");
+        assert!(!csv.contains("2958") && !json.contains("2958"), "{json}");
     }
 }
