@@ -136,18 +136,21 @@ impl Filling {
         let addresses = self.controlled.memory.addresses(&range)?;
         let region = &self.controlled.region;
         region.check_generation()?;
-        if let Some(fills) = region.fills() {
-            fills.evict(addresses.clone(), region)?;
-        }
-        let (start, bytes) = (addresses.start, addresses.len());
-        let advice =
-            if self.controlled.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
-        if bytes == 0 {
+        if addresses.is_empty() {
             return Ok(());
         }
-        // SAFETY: the memory is ours, and the caller gives its contents up.
-        let done = unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) };
-        done.map_err(|errno| Error::system("madvise", start, bytes, errno))?;
+        let empty = || {
+            let (start, bytes) = (addresses.start, addresses.len());
+            let advice =
+                if self.controlled.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
+            // SAFETY: the memory is ours, and the caller gives its contents up.
+            let done = unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) };
+            done.map_err(|errno| Error::system("madvise", start, bytes, errno))
+        };
+        match region.fills() {
+            Some(fills) => fills.evict(addresses.clone(), region, empty),
+            None => empty(),
+        }?;
         if region.mechanism == Mechanism::Scan { region.protect(addresses) } else { Ok(()) }
     }
 
@@ -209,11 +212,12 @@ fn closed(memory: &Memory, tracked: bool, mechanism: Mechanism, handler: Handler
     let fills = Fills::new(alias, memory.page_bytes(), tracked);
     let served: Handler = Arc::new(move |fault: &Fault<'_>| {
         let Some(fills) = fault.region().fills() else { return Outcome::Chain };
-        if !fills.is_present(fault.page().start / fault.page().len()) {
-            return handler(fault);
-        }
         // Somebody else filled it, or it is a first write.
-        fills.log.as_ref().map_or(Outcome::Resolved, |log| fault.note(log))
+        match fills.settle(fault.page().start / fault.page().len(), fault.region()) {
+            Ok(true) => Outcome::Resolved,
+            Ok(false) => handler(fault),
+            Err(_) => Outcome::Chain,
+        }
     });
     // Protected means that the first write is to be noted; what is missing is closed besides.
     let plan = Plan { mechanism, watch: Watch::Writes, modes: Modes { missing: false, write_protect: false } };

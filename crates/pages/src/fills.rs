@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::log::{Gate, Log};
 use crate::memory::Alias;
 use crate::region::{Region, mprotect};
@@ -54,33 +55,43 @@ impl Fills {
         })
     }
 
-    /// Closes pages again, given by their addresses, and forgets what they held. The log's notes of them are taken.
-    pub(crate) fn evict(&self, range: Range<usize>, region: &Region) -> Result<()> {
+    /// Has a page that is there tried again, its write noted first where writes are; false for a page that is not there.
+    pub(crate) fn settle(&self, page: usize, region: &Region) -> Result<bool> {
+        self.locked(|| {
+            if !self.is_present(page) {
+                return Ok(false);
+            }
+            self.log.as_ref().map_or(Ok(()), |log| log.note(page, &Pages(region))).map(|()| true)
+        })
+    }
+
+    /// Closes pages again, given by their addresses, and runs `empty`, which takes their memory away. The log's notes of them are
+    /// taken.
+    pub(crate) fn evict(&self, range: Range<usize>, region: &Region, empty: impl FnOnce() -> Result<()>) -> Result<()> {
         let first = (range.start - region.range.start) / region.page_bytes;
         let pages = first..first + range.len() / region.page_bytes;
         self.locked(|| {
             // First: a look that came on a note later would open the page for reading.
             if let Some(log) = &self.log {
-                without_signals(|| {
-                    while log.take(pages.clone(), &Pages(region))?.is_some() {}
-                    Ok::<_, Error>(())
-                })?;
+                while log.take(pages.clone(), &Pages(region))?.is_some() {}
             }
             mprotect(range.clone(), libc::PROT_NONE)?;
             for page in pages {
                 self.present[page / 64].fetch_and(!(1 << (page % 64)), Ordering::Release);
             }
-            Ok(())
+            // Under the lock: a page that is filled again meanwhile would be emptied.
+            empty()
         })
     }
 
+    /// Alone, and without signals, whose handlers might touch a missing page and wait for this thread.
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
-        while self.locked.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        let result = f();
-        self.locked.store(false, Ordering::Release);
-        result
+        without_signals(|| {
+            fork::lock(&self.locked);
+            let result = f();
+            fork::unlock(&self.locked);
+            result
+        })
     }
 }
 

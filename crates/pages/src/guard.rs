@@ -31,7 +31,8 @@ impl Memory {
     /// Makes whole pages guards, given in bytes from the start; their contents are lost. How it was done.
     ///
     /// # Errors
-    /// [`Error::Range`]; [`Error::System`] with `ENOMEM` where mprotect(2) has no mappings left.
+    /// [`Error::Range`]; [`Error::Unsupported`] for memory under control, whose traps would be lost; [`Error::System`] with `ENOMEM`
+    /// where mprotect(2) has no mappings left.
     #[inline]
     pub fn guard(&self, range: Range<usize>) -> Result<GuardMechanism> {
         match self.guard_with(range.clone(), GuardMechanism::Marker) {
@@ -48,6 +49,7 @@ impl Memory {
     /// As [`Memory::guard`]; `EINVAL` where the kernel has no markers for this memory.
     #[inline]
     pub fn guard_with(&self, range: Range<usize>, mechanism: GuardMechanism) -> Result<()> {
+        self.check_free()?;
         let addresses = self.addresses(&range)?;
         match mechanism {
             GuardMechanism::Marker => advise("madvise(GUARD_INSTALL)", addresses, MADV_GUARD_INSTALL),
@@ -64,6 +66,7 @@ impl Memory {
     /// # Errors
     /// As [`Memory::guard`].
     pub fn unguard(&self, range: Range<usize>) -> Result<()> {
+        self.check_free()?;
         let addresses = self.addresses(&range)?;
         match advise("madvise(GUARD_REMOVE)", addresses.clone(), MADV_GUARD_REMOVE) {
             Err(error) if error.errno() != Some(libc::EINVAL) => return Err(error),

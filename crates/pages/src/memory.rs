@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -40,6 +41,8 @@ struct Mapping {
     bytes: usize,
     page_bytes: usize,
     backing: Backing,
+    /// Whether a region has it.
+    controlled: AtomicBool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; it is used through raw pointers only.
@@ -107,7 +110,7 @@ impl Memory {
         let page_bytes = rustix::param::page_size();
         let size = file.metadata().map_err(|error| Error::system("fstat", 0, bytes, error))?.len();
         let end = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
-        if !offset.is_multiple_of(page_bytes as u64) || bytes > end {
+        if !offset.is_multiple_of(page_bytes as u64) || bytes == 0 || bytes > end {
             return Err(Error::Range { range: 0..bytes, bytes: end, page_bytes });
         }
         rounded(bytes, page_bytes)
@@ -121,7 +124,7 @@ impl Memory {
     }
 
     fn of(start: NonNull<u8>, bytes: usize, page_bytes: usize, backing: Backing) -> Self {
-        Self(Arc::new(Mapping { start, bytes, page_bytes, backing }))
+        Self(Arc::new(Mapping { start, bytes, page_bytes, backing, controlled: AtomicBool::new(false) }))
     }
 
     /// Another owner of the same mapping, for who wants the memory back where it could not be put under control. Only one of
@@ -188,6 +191,32 @@ impl Memory {
     #[must_use]
     pub fn page_bytes(&self) -> usize {
         self.0.page_bytes
+    }
+
+    /// Notes that a region has the memory.
+    pub(crate) fn take_control(&self) -> Result<()> {
+        if self.0.controlled.swap(true, Ordering::Relaxed) {
+            return Err(Error::Unsupported {
+                what: "control of this memory",
+                why: "something else controls it already",
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.0.controlled.store(false, Ordering::Relaxed);
+    }
+
+    /// Refuses what would open pages behind a region's back.
+    pub(crate) fn check_free(&self) -> Result<()> {
+        if self.0.controlled.load(Ordering::Relaxed) {
+            return Err(Error::Unsupported {
+                what: "a guard here",
+                why: "the memory is under control, and its traps would be lost: put guards into memory of their own",
+            });
+        }
+        Ok(())
     }
 
     pub(crate) fn is_file(&self) -> bool {

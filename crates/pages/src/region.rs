@@ -127,6 +127,7 @@ pub(crate) struct Region {
     /// How missing pages are filled where there is no userfaultfd.
     fills: Option<Fills>,
     private: bool,
+    memory: Memory,
 }
 
 /// What a region is to do.
@@ -148,7 +149,8 @@ impl Region {
             Mechanism::Scan => Some(Told::Scan),
             Mechanism::ProtectThread | Mechanism::ProtectSignal => None,
         };
-        let failed = |call| move |error: io::Error| Error::system(call, memory.start(), memory.bytes(), error);
+        let (start, bytes) = (memory.start(), memory.bytes());
+        let failed = |call| move |error: io::Error| Error::system(call, start, bytes, error);
         let service = told.map(service::service).transpose().map_err(failed("userfaultfd"))?;
         if mechanism.is_protect() || mechanism.is_in_signal() {
             signal::install().map_err(failed("sigaction"))?;
@@ -156,7 +158,9 @@ impl Region {
         if mechanism == Mechanism::ProtectThread {
             serve::start_post().map_err(failed("pthread_create"))?;
         }
+        memory.take_control()?;
         let mut region = Box::new(Self {
+            memory: memory.share(),
             range: range.clone(),
             page_bytes: memory.page_bytes(),
             mechanism,
@@ -233,6 +237,9 @@ impl Region {
         if contents.len() != self.page_bytes {
             return Err(Error::Fill { bytes: contents.len(), page_bytes: self.page_bytes });
         }
+        // The contents may lie in a page that is missing itself: its fault must not come under a lock, or in the kernel.
+        let touched = contents.iter().step_by(rustix::param::page_size()).chain(contents.last());
+        std::hint::black_box(touched.fold(0, |all, byte| all ^ byte));
         if let Some(fills) = &self.fills {
             self.check_generation()?;
             return fills.fill(page, Some(contents), self);
@@ -326,6 +333,8 @@ impl fmt::Debug for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // First: a handler that is at work finds its region as it was.
+        registry::remove(self);
         // In a child the descriptor would name the parent's memory.
         if self.check_generation().is_ok() {
             if let Some(service) = self.service {
@@ -335,7 +344,7 @@ impl Drop for Region {
                 let _ = mprotect(self.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
             }
         }
-        registry::remove(self);
+        self.memory.let_go();
     }
 }
 

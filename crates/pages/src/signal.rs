@@ -8,7 +8,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::ptr::{null, null_mut};
+use std::ptr::{self, null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::fault::{Access, Fault, Outcome};
@@ -131,11 +131,22 @@ fn is_pending(thread: u32) -> bool {
     pending.is_some_and(|set| set & (1 << (libc::SIGSEGV - 1)) != 0)
 }
 
+/// What the program has when its handler was for one time.
+// SAFETY: a structure of integers and an address, for which zeros are good: the default action.
+static DEFAULT: libc::sigaction = unsafe { std::mem::zeroed() };
+
 /// Does with a signal what would have been done without us.
 fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let at = usize::from(signal == SIGNALS[1]);
     // SAFETY: published before the handler was installed, and never freed.
-    let Some(before) = (unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() }) else { return };
+    let Some(mut before) = (unsafe { BEFORE[at].load(Ordering::Acquire).as_ref() }) else { return };
+    if before.sa_flags & libc::SA_RESETHAND != 0 {
+        let (was, default) = (ptr::from_ref(before).cast_mut(), (&raw const DEFAULT).cast_mut());
+        if BEFORE[at].compare_exchange(was, default, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // Another thread has had its one time.
+            before = &DEFAULT;
+        }
+    }
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is tried again, and ends the process as it should; a signal that was sent is sent again.
@@ -159,6 +170,9 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
                     libc::sigaddset(&raw mut mask, other);
                 },
             );
+            if before.sa_flags & libc::SA_NODEFER == 0 {
+                libc::sigaddset(&raw mut mask, signal);
+            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut());
             if before.sa_flags & libc::SA_SIGINFO != 0 {
                 let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(handler);

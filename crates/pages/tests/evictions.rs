@@ -5,8 +5,134 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 mod common;
 
-use common::{PAGE, read, write};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{PAGE, alone, read, write};
 use fieldstone_pages::{Fault, Filling, Mechanism, Memory, Outcome};
+
+const PAGES: usize = 8;
+
+/// Fills from a place that is no stack.
+fn nines(fault: &Fault<'_>) -> Outcome {
+    static NINES: [u8; PAGE] = [9; PAGE];
+    if fault.fill(&NINES).is_err() { Outcome::Chain } else { Outcome::Resolved }
+}
+
+fn filling(tracked: bool, mechanism: Mechanism) -> Filling {
+    // SAFETY: the handler copies from a static.
+    unsafe { Filling::with(Memory::shared(PAGES * PAGE).unwrap(), tracked, mechanism, nines) }.unwrap()
+}
+
+/// Each mechanism, and whether it tracks.
+const ALL: [(bool, Mechanism); 6] = [
+    (false, Mechanism::UserfaultThread),
+    (false, Mechanism::UserfaultSignal),
+    (false, Mechanism::ProtectThread),
+    (false, Mechanism::ProtectSignal),
+    (true, Mechanism::ProtectThread),
+    (true, Mechanism::ProtectSignal),
+];
+
+#[test]
+fn readers_never_see_a_page_that_is_neither_filled_nor_missing() {
+    for (tracked, mechanism) in ALL {
+        let filling = filling(tracked, mechanism);
+        let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for reader in 0..2 {
+                let (filling, done, reads) = (&filling, &done, &reads);
+                scope.spawn(move || {
+                    for at in (reader..).map(|at| at % PAGES * PAGE) {
+                        let found = read(filling.memory(), at);
+                        assert_eq!(found, 9, "{mechanism}, tracked {tracked}: page {at:#x}");
+                        reads.fetch_add(1, Ordering::Relaxed);
+                        if done.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(300) && !done.load(Ordering::Relaxed) {
+                filling.evict(0..PAGES * PAGE).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(reads.into_inner() > 2, "{mechanism}");
+    }
+}
+
+/// What a write that comes in between may cost is the write, not the page.
+#[test]
+fn a_writer_beside_evictions_finds_filled_pages() {
+    for mechanism in [Mechanism::ProtectThread, Mechanism::ProtectSignal] {
+        let (filling, done) = (filling(true, mechanism), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    (0..PAGES).for_each(|page| write(filling.memory(), page * PAGE + 1, 1));
+                }
+            });
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(500) {
+                filling.evict(0..PAGES * PAGE).unwrap();
+                assert!(filling.dirty().unwrap().all(|range| range.is_ok()));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let firsts: Vec<_> = (0..PAGES).map(|page| read(filling.memory(), page * PAGE)).collect();
+        assert_eq!(firsts, [9; PAGES], "{mechanism}");
+    }
+}
+
+static WATCHED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static ALARMS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_alarm(_signal: i32) {
+    let at = ALARMS.fetch_add(1, Ordering::Relaxed) % PAGES * PAGE;
+    // SAFETY: inside the memory, which is there until the timer is off.
+    unsafe { WATCHED.load(Ordering::Relaxed).add(at).read_volatile() };
+}
+
+#[test]
+fn a_signal_handler_touches_pages_while_they_are_filled_and_evicted() {
+    alone("a_signal_handler_touches_pages_while_they_are_filled_and_evicted", || {
+        for (tracked, mechanism) in ALL {
+            let filling = filling(tracked, mechanism);
+            WATCHED.store(filling.memory().as_ptr(), Ordering::Relaxed);
+            let before = ALARMS.load(Ordering::Relaxed);
+            // SAFETY: the handler reads; the intervals are live locals.
+            unsafe {
+                libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
+                let often = libc::timeval { tv_sec: 0, tv_usec: 200 };
+                let timer = libc::itimerval { it_interval: often, it_value: often };
+                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+            }
+            while ALARMS.load(Ordering::Relaxed) < before + 500 {
+                (0..PAGES).for_each(|page| filling.fill(page * PAGE, &[9; PAGE]).unwrap());
+                filling.evict(0..PAGES * PAGE).unwrap();
+            }
+            // SAFETY: as above.
+            unsafe {
+                let timer = std::mem::zeroed::<libc::itimerval>();
+                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+                libc::signal(libc::SIGALRM, libc::SIG_IGN);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_page_is_filled_with_what_a_missing_page_has() {
+    for (tracked, mechanism) in ALL {
+        let filling = filling(tracked, mechanism);
+        // SAFETY: a page of the memory, which is filled when it is read.
+        let other = unsafe { std::slice::from_raw_parts(filling.memory().as_ptr().add(3 * PAGE), PAGE) };
+        filling.fill(0, other).unwrap();
+        assert_eq!((read(filling.memory(), 0), read(filling.memory(), 3 * PAGE)), (9, 9), "{mechanism}");
+    }
+}
 
 #[test]
 fn a_written_page_that_is_evicted_is_clean_and_filled_again() {

@@ -336,3 +336,28 @@ fn guards_lose_their_contents_and_open_again() {
         assert!(matches!(memory.guard(1..PAGE), Err(Error::Range { .. })));
     }
 }
+
+#[test]
+fn memory_under_control_takes_no_guards_and_no_second_control() {
+    let memory = Memory::anonymous(4 * PAGE).unwrap();
+    let other = memory.share();
+    let tracking = Tracking::new(memory).unwrap();
+    assert!(matches!(tracking.memory().guard(0..PAGE), Err(Error::Unsupported { .. })));
+    assert!(matches!(tracking.memory().unguard(0..PAGE), Err(Error::Unsupported { .. })));
+    write(tracking.memory(), 0, 1);
+    assert_eq!(dirty(&tracking), [0..PAGE], "its traps are as they were");
+    assert!(matches!(Tracking::new(other.share()), Err(Error::Unsupported { .. })));
+    drop(tracking);
+    other.guard(0..PAGE).unwrap();
+    other.unguard(0..PAGE).unwrap();
+    assert!(Tracking::new(other).is_ok());
+}
+
+#[test]
+fn a_file_is_not_mapped_past_its_end() {
+    let (empty, short) = (tempfile::tempfile().unwrap(), numbered(1));
+    for (file, offset, bytes) in [(&empty, 0, 0), (&empty, 0, 1), (&short, PAGE as u64, 0), (&short, PAGE as u64, 1)] {
+        assert!(matches!(Memory::file(file, offset, bytes), Err(Error::Range { .. })), "{offset} {bytes}");
+    }
+    assert_eq!(Memory::file(&short, 0, 10).unwrap().bytes(), PAGE);
+}

@@ -144,6 +144,26 @@ fn a_chained_fault_reaches_the_programs_handler_with_its_address() {
     });
 }
 
+extern "C" fn counts(_signal: c_int) {
+    if SEEN.fetch_add(1, Ordering::Relaxed) > 5 {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(77) };
+    }
+}
+
+#[test]
+fn a_handler_for_one_time_is_called_one_time() {
+    let ended = doomed("a_handler_for_one_time_is_called_one_time", || {
+        install(libc::SIGSEGV, counts as *const () as usize, libc::SA_RESETHAND);
+        let trapping = trapping(Mechanism::ProtectSignal, |_| Outcome::Chain);
+        trapping.protect(0..PAGE).unwrap();
+        write(trapping.memory(), 0, 1);
+    });
+    if let Some(output) = ended {
+        assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", told(&output));
+    }
+}
+
 #[test]
 fn without_a_handler_the_process_ends_as_it_would_have() {
     alone("without_a_handler_the_process_ends_as_it_would_have", || {
