@@ -338,8 +338,9 @@ impl Drop for Region {
         // In a child the descriptor would name the parent's memory.
         if self.check_generation().is_ok() {
             if let Some(service) = self.service {
-                // Who waits is woken, and finds the memory gone.
+                // Who waits finds the memory plain, or gone. The kernel wakes only those who wait for missing pages.
                 let _ = service.fd.unregister(self.range.clone());
+                let _ = service.fd.wake(self.range.clone());
             } else {
                 let _ = mprotect(self.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
             }

@@ -219,7 +219,7 @@ impl Source {
         match (self, task) {
             (Self::Userfault(service), Task::Event(event)) => {
                 let Some(region) = registry::find(event.address) else {
-                    // It was dropped meanwhile, which woke who waits.
+                    // It was dropped meanwhile, which wakes who waits.
                     return;
                 };
                 let access = if event.write { Access::Write } else { Access::Read };

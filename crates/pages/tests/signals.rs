@@ -348,3 +348,27 @@ fn regions_go_while_others_fault() {
         });
     }
 }
+
+#[test]
+fn who_waits_for_a_handler_goes_on_when_the_region_goes() {
+    for round in 0..200 {
+        let memory = Memory::anonymous(8 * PAGE).unwrap();
+        let kept = memory.share();
+        let trapping = Trapping::new(memory, Watch::Writes, open).unwrap();
+        if trapping.mechanism() != Mechanism::UserfaultThread {
+            println!("SKIP no userfaultfd: nobody waits in the kernel");
+            return;
+        }
+        trapping.protect(0..8 * PAGE).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            (0..8).for_each(|page| write(&kept, page * PAGE, 1));
+            tell.send(()).unwrap();
+        });
+        if round % 2 == 0 {
+            std::thread::yield_now();
+        }
+        drop(trapping);
+        assert!(told.recv_timeout(std::time::Duration::from_secs(20)).is_ok(), "round {round}");
+    }
+}
