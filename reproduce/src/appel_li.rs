@@ -34,7 +34,8 @@ pub fn experiment() -> Experiment {
                 threads the other one spins, so that each change of protection has to be told to its processor; a handler in a \
                 thread takes a third processor then. MAP2 says yes where a page was written through a second view while the first \
                 one was protected, and what a page of the view costs. DIRTY, which the paper did not measure: 100 pages are written \
-                in random order, and then found. Larger pages are protected as one: folios of 64 KiB, transparent huge pages of 2 \
+                in random order, and then found; on larger pages each unit has one written page of 4 KiB, as the kernel notes those, and \
+                splits a huge page for it. Larger pages are protected as one: folios of 64 KiB, transparent huge pages of 2 \
                 MiB, the latter not with --quick. PAGESIZE is in bytes. An errno stands where a call is refused, a dash where the \
                 source has no number. The image of Figure 2 is lost: its bars of 1991 are computed from the table. The marks * and \
                 † stand there without a word.",

@@ -57,7 +57,8 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
             return Ok(());
         }
         for cell in cells(&stage) {
-            // What cannot be set up here is a mechanism that the machine or the user lacks.
+            // What cannot be set up here is a mechanism that the machine or the user lacks; crates/pages/tests hold that none is
+            // lost otherwise.
             show(cell.unwrap_or_else(|error| Cell::skipped(stage.goal.clone(), &format!("{error:#}"))));
         }
         Ok(())

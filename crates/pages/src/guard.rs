@@ -1,7 +1,7 @@
 //! Guards: pages that no access passes, as many as there is memory for their page tables.
 //!
 //! Since Linux 6.13 a guard is a mark in the page table (`MADV_GUARD_INSTALL`): no mapping is split, so that vm.max_map_count does
-//! not bound them. Before that, mprotect(2) makes a mapping of each. Either way what the page held is lost, an access is a
+//! not bound them. Before that, mprotect(2) makes a mapping of each. Either way what a private page held is lost, an access is a
 //! `SIGSEGV`, and a forked child has the guards too.
 
 #![allow(unsafe_code, reason = "takes memory away, which is its purpose")]
@@ -28,7 +28,7 @@ const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 
 impl Memory {
-    /// Makes whole pages guards, given in bytes from the start; their contents are lost. How it was done.
+    /// Makes whole pages guards, given in bytes from the start; what private ones held is lost. How it was done.
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::Unsupported`] for memory under control, whose traps would be lost; [`Error::System`] with `ENOMEM`
@@ -54,7 +54,7 @@ impl Memory {
         match mechanism {
             GuardMechanism::Marker => advise("madvise(GUARD_INSTALL)", addresses, MADV_GUARD_INSTALL),
             GuardMechanism::Protect => {
-                // Both lose the contents, so that no program comes to lean on one of them.
+                // Both lose private contents, so that no program comes to lean on one of them.
                 advise("madvise(DONTNEED)", addresses.clone(), libc::MADV_DONTNEED)?;
                 mprotect(addresses, libc::PROT_NONE)
             }

@@ -127,6 +127,8 @@ pub(crate) struct Region {
     /// How missing pages are filled where there is no userfaultfd.
     fills: Option<Fills>,
     private: bool,
+    /// Whether it gets faults of missing pages from the kernel.
+    missing: bool,
     memory: Memory,
 }
 
@@ -171,6 +173,7 @@ impl Region {
             generation: fork::generation(),
             fills,
             private: memory.is_private_anonymous(),
+            missing: modes.missing,
         });
         registry::insert(&region);
         if let Some(service) = service {
@@ -280,6 +283,9 @@ impl Region {
 
     pub(crate) fn poison(&self, page: usize) -> Result<()> {
         let poisoned = self.service()?.fd.poison(page..page + self.page_bytes);
+        if poisoned.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTTY))) {
+            return Err(Error::Unsupported { what: "poison", why: "it takes Linux 6.6" });
+        }
         if self.mechanism == Mechanism::UserfaultSignal {
             // Without CONFIG_MEMORY_FAILURE the signal of a poisoned page is that of a missing one: its handler has to know.
             return poisoned.map_err(|error| Error::system("UFFDIO_POISON", page, self.page_bytes, error));
@@ -307,8 +313,9 @@ impl Region {
     /// What another mechanism would give.
     pub(crate) fn losses(&self) -> Vec<Loss> {
         let reaches_kernel = match self.mechanism {
-            Mechanism::Scan => true,
-            Mechanism::UserfaultThread => {
+            // What is missing waits for a handler, what is written does not.
+            Mechanism::Scan if !self.missing => true,
+            Mechanism::Scan | Mechanism::UserfaultThread => {
                 self.service.is_some_and(|service| service.fd.reach() == Reach::UserAndKernel)
             }
             _ => false,

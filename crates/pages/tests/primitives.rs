@@ -145,14 +145,14 @@ fn dirty_pages_are_told_once() {
             write(&memory, PAGE, 1);
             let tracking = match Tracking::with(memory, mechanism) {
                 Ok(tracking) => tracking,
-                Err(Error::System { .. }) if kind.contains("file") => continue,
+                Err(Error::System { .. }) if kind.contains("file") && mechanism != Mechanism::Scan => continue,
                 Err(error) => panic!("{mechanism}, {kind}: {error}"),
             };
             tried += 1;
             let memory = tracking.memory();
             let name = format!("{mechanism}, {kind}");
             assert_eq!(dirty(&tracking), [], "{name}: nothing was written since");
-            assert_eq!(read(memory, 6 * PAGE), read(memory, 6 * PAGE), "a read");
+            assert_eq!(read(memory, 6 * PAGE), if kind.contains("file") { 7 } else { 0 }, "{name}: a read");
             assert_eq!(dirty(&tracking), [], "{name}: a read is no write");
             for page in [1, 3, 4, 7] {
                 write(memory, page * PAGE + 7, 2);
@@ -210,7 +210,7 @@ fn missing_pages_are_filled_and_can_be_evicted() {
             let memory = if private { Memory::anonymous(8 * PAGE) } else { Memory::shared(8 * PAGE) }.unwrap();
             // SAFETY: the handler copies from its stack.
             let filling = match unsafe { Filling::with(memory, false, mechanism, fill_with_number) } {
-                Err(Error::Unsupported { .. }) if private => continue,
+                Err(Error::Unsupported { .. }) if private && mechanism.name().starts_with("mprotect") => continue,
                 filling => filling.unwrap(),
             };
             let memory = filling.memory();
@@ -308,26 +308,27 @@ fn two_views_are_the_same_pages() {
     // SAFETY: inside the view.
     unsafe { mapped.alias().unwrap().as_ptr().add(PAGE + 3).write_volatile(5) };
     let mut contents = Vec::new();
-    (&file).read_to_end(&mut contents).unwrap_or_default();
-    assert_eq!(read(&mapped, PAGE + 3), 5);
+    std::io::Seek::rewind(&mut &file).unwrap();
+    (&file).read_to_end(&mut contents).unwrap();
+    assert_eq!((read(&mapped, PAGE + 3), contents[PAGE + 3]), (5, 5));
 }
 
 #[test]
-fn guards_lose_their_contents_and_open_again() {
+fn guards_lose_private_contents_and_open_again() {
     for memory in [Memory::anonymous(4 * PAGE).unwrap(), Memory::shared(4 * PAGE).unwrap()] {
         for mechanism in [GuardMechanism::Marker, GuardMechanism::Protect] {
             write(&memory, PAGE, 5);
             memory.guard_with(PAGE..3 * PAGE, mechanism).unwrap();
-            let mut byte = [0_u8; 1];
             let zero = File::open("/dev/zero").unwrap();
             // SAFETY: the kernel refuses to write there, or writes a byte to memory of ours.
             let got =
                 unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&zero), memory.as_ptr().add(PAGE).cast(), 1) };
             assert_eq!((got, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EFAULT)));
-            byte[0] = read(&memory, 3 * PAGE);
             memory.unguard(PAGE..3 * PAGE).unwrap();
-            write(&memory, PAGE, byte[0]);
-            assert_eq!(read(&memory, 2 * PAGE), 0);
+            // What others share is not this mapping's to lose.
+            assert_eq!(read(&memory, PAGE), if memory.alias().is_ok() { 5 } else { 0 }, "{mechanism:?}");
+            write(&memory, PAGE, 6);
+            assert_eq!(read(&memory, PAGE), 6);
         }
         memory.guard(0..PAGE).unwrap();
         memory.guard(0..PAGE).unwrap();

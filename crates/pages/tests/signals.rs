@@ -145,6 +145,8 @@ fn a_chained_fault_reaches_the_programs_handler_with_its_address() {
 }
 
 extern "C" fn counts(_signal: c_int) {
+    // SAFETY: a message of live bytes.
+    unsafe { libc::write(2, c"called\n".as_ptr().cast(), 7) };
     if SEEN.fetch_add(1, Ordering::Relaxed) > 5 {
         // SAFETY: ends the process.
         unsafe { libc::_exit(77) };
@@ -161,6 +163,7 @@ fn a_handler_for_one_time_is_called_one_time() {
     });
     if let Some(output) = ended {
         assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", told(&output));
+        assert_eq!(told(&output).matches("called").count(), 1, "{}", told(&output));
     }
 }
 

@@ -90,6 +90,11 @@ fn this_user_gets_what_the_losses_say() {
     let reaches = doors.kernel_faults || doors.device;
     assert_eq!(lost, [!reaches, true, true, true], "in a thread of userfaultfd, with the right to it, nothing is");
     assert_eq!(Tracking::new(memory()).unwrap().losses(), [], "pagemap-scan loses nothing");
+    let filling =
+        Filling::tracked(memory(), |fault| if fault.zero().is_ok() { Outcome::Resolved } else { Outcome::Chain });
+    let filling = filling.unwrap();
+    let served = read_into(filling.memory(), 1).is_ok();
+    assert_eq!((served, filling.losses().is_empty()), (reaches, reaches), "missing pages wait for the handler");
 }
 
 /// Makes the process an ordinary user's, as if that user had started it.

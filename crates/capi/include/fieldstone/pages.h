@@ -151,9 +151,9 @@ enum fs_guard {
     FS_GUARD_PROTECT = 1 /* a mapping of its own, by mprotect(2); vm.max_map_count bounds them */
 };
 
-/* Makes whole pages guards: their contents are lost, an access is a SIGSEGV, in a forked child too. `how` may be NULL; else it is
- * set to what was done. _with does it in one way only, and gives FS_ERROR_SYSTEM, EINVAL, where the kernel cannot. For memory
- * that is not under control, or pages that are never protected or filled. */
+/* Makes whole pages guards: what private ones held is lost, an access is a SIGSEGV, in a forked child too. `how` may be NULL; else it is
+ * set to what was done. _with does it in one way only, and gives FS_ERROR_SYSTEM, EINVAL, where the kernel cannot. Memory
+ * under control is refused, FS_ERROR_UNSUPPORTED: its traps would be lost. */
 int fs_memory_guard(const fs_memory *memory, size_t offset, size_t bytes, enum fs_guard *how);
 int fs_memory_guard_with(const fs_memory *memory, size_t offset, size_t bytes, enum fs_guard how);
 
@@ -235,7 +235,8 @@ int fs_fault_zero(const fs_fault *fault);
  * Linux 6.8. */
 int fs_fault_move(const fs_fault *fault, void *from);
 
-/* The contents are lost: this and every later access is a SIGBUS. FS_ERROR_UNSUPPORTED without userfaultfd; Linux 6.6. */
+/* The contents are lost: this and every later access is a SIGBUS. FS_ERROR_UNSUPPORTED without userfaultfd; Linux 6.6.
+ * In a signal handler FS_ERROR_SYSTEM with EEXIST means that it is poisoned already: answer FS_CHAIN then. */
 int fs_fault_poison(const fs_fault *fault);
 
 

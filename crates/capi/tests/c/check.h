@@ -32,6 +32,8 @@ static inline int lacks(enum fs_mechanism mechanism, int code)
 {
     if (code == FS_OK || mechanism == 0 || mechanism == FS_PROTECT_THREAD || mechanism == FS_PROTECT_SIGNAL)
         return 0;
+    CHECK(code == FS_ERROR_SYSTEM);
+    CHECK(errno == EPERM || errno == EACCES || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL);
     printf("SKIP no userfaultfd: %s: %s\n", fs_mechanism_name(mechanism), fs_error_message());
     return 1;
 }

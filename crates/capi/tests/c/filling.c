@@ -58,7 +58,7 @@ static enum fs_outcome move(const fs_fault *fault, void *user)
 static enum fs_outcome poison(const fs_fault *fault, void *user)
 {
     *(volatile int *)user = fs_fault_poison(fault);
-    return FS_RESOLVED;
+    return *(volatile int *)user == FS_OK ? FS_RESOLVED : FS_CHAIN;
 }
 
 /* Whether a fresh process ends by the signal when it touches a page whose handler is this. */
