@@ -96,7 +96,7 @@ impl<'a> Fault<'a> {
     /// # Errors
     /// As [`crate::Trapping::protect`].
     pub fn protect_others(&self, range: Range<usize>) -> Result<()> {
-        self.region.protect(self.region.addresses(&range)?)
+        self.region.protect(self.region.memory.addresses(&range)?)
     }
 
     /// Opens more pages of the memory than the one that was accessed, given in bytes from its start.
@@ -104,7 +104,7 @@ impl<'a> Fault<'a> {
     /// # Errors
     /// As [`crate::Trapping::unprotect`].
     pub fn unprotect_others(&self, range: Range<usize>) -> Result<()> {
-        let addresses = self.region.addresses(&range)?;
+        let addresses = self.region.memory.addresses(&range)?;
         let wakes = addresses.contains(&self.address);
         let done = self.region.unprotect(addresses);
         if wakes { self.answered(done) } else { done }

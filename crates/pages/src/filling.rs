@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
 use crate::fills::Fills;
 use crate::memory::Memory;
-use crate::region::{Controlled, Handler, Loss, Mechanism, Plan, Region, Watch, mprotect};
+use crate::region::{Handler, Loss, Mechanism, Plan, Region, Watch, mprotect};
 use crate::tracking::Dirty;
 
 /// Memory whose pages are filled by a handler. None is there at first.
@@ -25,7 +25,7 @@ use crate::tracking::Dirty;
 /// the memory is plain, and a page that was not there is zeros.
 #[derive(Debug)]
 pub struct Filling {
-    controlled: Controlled,
+    region: Box<Region>,
     tracked: bool,
 }
 
@@ -95,13 +95,13 @@ impl Filling {
                 missing(&memory, tracked, mechanism, handler.clone())
             }
         })?;
-        Ok(Self { controlled: Controlled { region, memory }, tracked })
+        Ok(Self { region, tracked })
     }
 
     /// The memory.
     #[must_use]
     pub fn memory(&self) -> &Memory {
-        &self.controlled.memory
+        &self.region.memory
     }
 
     /// Fills a page before anybody asks for it; `offset` is its start. A page that is there stays as it is.
@@ -110,7 +110,7 @@ impl Filling {
     /// [`Error::Fill`], [`Error::Range`], [`Error::Forked`], and as the system call.
     pub fn fill(&self, offset: usize, contents: &[u8]) -> Result<()> {
         let page = self.page(offset)?;
-        self.controlled.region.fill(page, contents)
+        self.region.fill(page, contents)
     }
 
     /// Fills a page with zeros before anybody asks for it. A page that is there stays as it is.
@@ -119,12 +119,12 @@ impl Filling {
     /// As [`Filling::fill`].
     pub fn zero(&self, offset: usize) -> Result<()> {
         let page = self.page(offset)?;
-        self.controlled.region.zero(page)
+        self.region.zero(page)
     }
 
     fn page(&self, offset: usize) -> Result<usize> {
-        let end = offset.saturating_add(self.controlled.memory.page_bytes());
-        Ok(self.controlled.memory.addresses(&(offset..end))?.start)
+        let end = offset.saturating_add(self.region.memory.page_bytes());
+        Ok(self.region.memory.addresses(&(offset..end))?.start)
     }
 
     /// Gives pages back to the system, given in bytes from the start: what they hold is lost, and the next access calls the handler
@@ -133,8 +133,8 @@ impl Filling {
     /// # Errors
     /// [`Error::Range`], [`Error::Forked`], and as madvise(2).
     pub fn evict(&self, range: Range<usize>) -> Result<()> {
-        let addresses = self.controlled.memory.addresses(&range)?;
-        let region = &self.controlled.region;
+        let addresses = self.region.memory.addresses(&range)?;
+        let region = &self.region;
         region.check_generation()?;
         if addresses.is_empty() {
             return Ok(());
@@ -142,7 +142,7 @@ impl Filling {
         let empty = || {
             let (start, bytes) = (addresses.start, addresses.len());
             let advice =
-                if self.controlled.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
+                if self.region.memory.is_private_anonymous() { Advice::LinuxDontNeed } else { Advice::LinuxRemove };
             // SAFETY: the memory is ours, and the caller gives its contents up.
             let done = unsafe { madvise(std::ptr::with_exposed_provenance_mut(start), bytes, advice) };
             done.map_err(|errno| Error::system("madvise", start, bytes, errno))
@@ -159,7 +159,7 @@ impl Filling {
     /// # Errors
     /// [`Error::Unsupported`] unless made by [`Filling::tracked`]; [`Error::Forked`] in a child.
     pub fn dirty(&self) -> Result<Dirty<'_>> {
-        self.dirty_in(0..self.controlled.memory.bytes())
+        self.dirty_in(0..self.region.memory.bytes())
     }
 
     /// The written ranges of a part of the memory, given in bytes from its start. See [`Filling::dirty`].
@@ -173,7 +173,7 @@ impl Filling {
                 why: "writes are not tracked: use `tracked`",
             });
         }
-        let region = &self.controlled.region;
+        let region = &self.region;
         let log = region.fills().and_then(|fills| fills.log.as_ref());
         Dirty::new(region, log, range, true)
     }
@@ -181,13 +181,13 @@ impl Filling {
     /// How it is done.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
-        self.controlled.region.mechanism
+        self.region.mechanism
     }
 
     /// What another mechanism would give.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        self.controlled.region.losses()
+        self.region.losses()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::fork;
 use crate::log::{Gate, Log};
 use crate::memory::Alias;
 use crate::region::{Region, mprotect};
-use crate::tracking::without_signals;
+use crate::signal::without_signals;
 
 pub(crate) struct Fills {
     alias: Alias,

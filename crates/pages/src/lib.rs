@@ -28,42 +28,25 @@
 //!
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991.
 
-#[cfg(not(loom))]
 mod choice;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod fault;
-#[cfg(not(loom))]
 mod filling;
-#[cfg(not(loom))]
 mod fills;
-#[cfg(not(loom))]
 mod fork;
-#[cfg(not(loom))]
 mod guard;
 #[doc(hidden)]
 pub mod log;
-#[cfg(not(loom))]
 mod memory;
-#[cfg(not(loom))]
 mod region;
-#[cfg(not(loom))]
 mod registry;
-#[cfg(not(loom))]
 mod serve;
-#[cfg(not(loom))]
 mod service;
-#[cfg(not(loom))]
 mod signal;
-#[cfg(not(loom))]
 mod survey;
-#[cfg(not(loom))]
 mod tracking;
-#[cfg(not(loom))]
 mod trapping;
 
-#[cfg(not(loom))]
 pub use crate::{
     error::{Error, Result},
     fault::{Access, Fault, Outcome},

@@ -126,10 +126,9 @@ pub(crate) struct Region {
     generation: u32,
     /// How missing pages are filled where there is no userfaultfd.
     fills: Option<Fills>,
-    private: bool,
     /// Whether it gets faults of missing pages from the kernel.
     missing: bool,
-    memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 /// What a region is to do.
@@ -172,7 +171,6 @@ impl Region {
             service,
             generation: fork::generation(),
             fills,
-            private: memory.is_private_anonymous(),
             missing: modes.missing,
         });
         registry::insert(&region);
@@ -192,16 +190,6 @@ impl Region {
     /// The start of the page of an address.
     pub(crate) fn page_of(&self, address: usize) -> usize {
         address & !(self.page_bytes - 1)
-    }
-
-    /// The addresses of a range of whole pages, given in bytes from the start.
-    pub(crate) fn addresses(&self, range: &Range<usize>) -> Result<Range<usize>> {
-        let (bytes, page_bytes) = (self.range.len(), self.page_bytes);
-        let whole = range.start.is_multiple_of(page_bytes) && range.end.is_multiple_of(page_bytes);
-        if !whole || range.start > range.end || range.end > bytes {
-            return Err(Error::Range { range: range.clone(), bytes, page_bytes });
-        }
-        Ok(self.range.start + range.start..self.range.start + range.end)
     }
 
     pub(crate) fn check_generation(&self) -> Result<()> {
@@ -247,6 +235,11 @@ impl Region {
             self.check_generation()?;
             return fills.fill(page, Some(contents), self);
         }
+        self.copy(page, contents)
+    }
+
+    /// Filled pages whose writes are noted are clean.
+    fn copy(&self, page: usize, contents: &[u8]) -> Result<()> {
         let write_protected = self.mechanism == Mechanism::Scan;
         self.filled(self.service()?.fd.copy(page, contents, write_protected), "UFFDIO_COPY", page)
     }
@@ -263,14 +256,13 @@ impl Region {
         }
         // No zero page can be write-protected, and hugetlb has none.
         static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
-        let write_protected = self.mechanism == Mechanism::Scan;
-        self.filled(service.fd.copy(page, &ZEROS[..self.page_bytes], write_protected), "UFFDIO_COPY", page)
+        self.copy(page, &ZEROS[..self.page_bytes])
     }
 
     /// # Safety
     /// As [`Fault::move_from`].
     pub(crate) unsafe fn move_from(&self, page: usize, from: usize) -> Result<()> {
-        if !self.private || self.fills.is_some() || self.mechanism == Mechanism::Scan {
+        if !self.memory.is_private_anonymous() || self.fills.is_some() || self.mechanism == Mechanism::Scan {
             return Err(Error::Unsupported {
                 what: "moving a page",
                 why: "it takes userfaultfd on private anonymous memory whose writes are not tracked",
@@ -354,13 +346,6 @@ impl Drop for Region {
         }
         self.memory.let_go();
     }
-}
-
-/// A region with the memory that it controls, which goes after it.
-#[derive(Debug)]
-pub(crate) struct Controlled {
-    pub(crate) region: Box<Region>,
-    pub(crate) memory: Memory,
 }
 
 #[inline]

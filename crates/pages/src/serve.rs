@@ -123,18 +123,8 @@ fn start_pool(source: Source) -> io::Result<()> {
 
 /// A thread that gets no signal of the program's.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
-    // SAFETY: the set is filled before it is used; the mask is this thread's and is put back.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
-        libc::sigfillset(&raw mut all);
-        // Faults of the handlers themselves have to arrive.
-        libc::sigdelset(&raw mut all, libc::SIGSEGV);
-        libc::sigdelset(&raw mut all, libc::SIGBUS);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
-        let made = thread::Builder::new().name(name.to_owned()).spawn(work);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
-        made.map(|handle| handle.thread().clone())
-    }
+    let made = signal::without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(work))?;
+    Ok(made.thread().clone())
 }
 
 impl Pool {

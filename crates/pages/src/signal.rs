@@ -40,10 +40,7 @@ fn install_alone() -> io::Result<()> {
             before.store(Box::into_raw(Box::new(had)), Ordering::Release);
             let mut ours = std::mem::zeroed::<libc::sigaction>();
             ours.sa_sigaction = on_fault as *const () as usize;
-            libc::sigfillset(&raw mut ours.sa_mask);
-            for fault in SIGNALS {
-                libc::sigdelset(&raw mut ours.sa_mask, fault);
-            }
+            ours.sa_mask = all_but_faults();
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
             if libc::sigaction(signal, &raw const ours, null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
@@ -51,6 +48,31 @@ fn install_alone() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Runs `f` with all signals held back but the faults themselves: for who has a lock that a signal handler's access to controlled
+/// memory would wait for, and for threads that are to get none of the program's.
+pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: the sets are live locals, filled before they are read; the mask is this thread's and is put back.
+    unsafe {
+        let mut before = std::mem::zeroed::<libc::sigset_t>();
+        let all = all_but_faults();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
+        let result = f();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
+        result
+    }
+}
+
+/// All signals but those of faults.
+fn all_but_faults() -> libc::sigset_t {
+    // SAFETY: a structure of integers, which is filled.
+    unsafe {
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        SIGNALS.iter().for_each(|&fault| _ = libc::sigdelset(&raw mut all, fault));
+        all
+    }
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {

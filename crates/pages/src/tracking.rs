@@ -3,10 +3,7 @@
 //! Source: Appel and Li: DIRTY "return a list of dirtied pages since the previous call". The kernel notes writes itself where it can
 //! (`Mechanism::Scan`); else the first write to a page faults, is noted (`log`), and the page opened.
 
-#![allow(unsafe_code, reason = "blocks signals, asks for zeros")]
-
 use std::ops::Range;
-use std::ptr::null_mut;
 use std::sync::Arc;
 
 use fieldstone_sys::userfault::{Modes, WrittenRange};
@@ -17,14 +14,15 @@ use crate::fault::Outcome;
 use crate::fills::Pages;
 use crate::log::Log;
 use crate::memory::Memory;
-use crate::region::{Controlled, Loss, Mechanism, Plan, Region, Watch};
+use crate::region::{Loss, Mechanism, Plan, Region, Watch};
+use crate::signal::without_signals;
 
 /// Memory that knows which of its pages were written. None is dirty at first.
 ///
 /// In a forked child the memory is plain, and what the child writes is not noted.
 #[derive(Debug)]
 pub struct Tracking {
-    controlled: Controlled,
+    region: Box<Region>,
     log: Option<Arc<Log>>,
 }
 
@@ -59,13 +57,13 @@ impl Tracking {
             region.protect(region.range.clone())?;
             Ok((region, log))
         })?;
-        Ok(Self { controlled: Controlled { region, memory }, log })
+        Ok(Self { region, log })
     }
 
     /// The memory.
     #[must_use]
     pub fn memory(&self) -> &Memory {
-        &self.controlled.memory
+        &self.region.memory
     }
 
     /// The written ranges of the whole memory, each of which counts as clean from the moment that the iterator finds it: read
@@ -76,7 +74,7 @@ impl Tracking {
     /// # Errors
     /// [`Error::Forked`] in a child.
     pub fn dirty(&self) -> Result<Dirty<'_>> {
-        self.dirty_in(0..self.controlled.memory.bytes())
+        self.dirty_in(0..self.region.memory.bytes())
     }
 
     /// The written ranges of a part of the memory, given in bytes from its start. See [`Tracking::dirty`].
@@ -84,7 +82,7 @@ impl Tracking {
     /// # Errors
     /// [`Error::Range`]; [`Error::Forked`] in a child.
     pub fn dirty_in(&self, range: Range<usize>) -> Result<Dirty<'_>> {
-        Dirty::new(&self.controlled.region, self.log.as_deref(), range, true)
+        Dirty::new(&self.region, self.log.as_deref(), range, true)
     }
 
     /// The written ranges of the whole memory, which stay dirty.
@@ -92,7 +90,7 @@ impl Tracking {
     /// # Errors
     /// [`Error::Forked`] in a child.
     pub fn peek(&self) -> Result<Dirty<'_>> {
-        self.peek_in(0..self.controlled.memory.bytes())
+        self.peek_in(0..self.region.memory.bytes())
     }
 
     /// The written ranges of a part of the memory, given in bytes from its start, which stay dirty.
@@ -100,7 +98,7 @@ impl Tracking {
     /// # Errors
     /// As [`Tracking::dirty_in`].
     pub fn peek_in(&self, range: Range<usize>) -> Result<Dirty<'_>> {
-        Dirty::new(&self.controlled.region, self.log.as_deref(), range, false)
+        Dirty::new(&self.region, self.log.as_deref(), range, false)
     }
 
     /// Makes pages dirty, given in bytes from the start: for writes that nobody could note, such as another process's to shared
@@ -109,19 +107,19 @@ impl Tracking {
     /// # Errors
     /// [`Error::Range`]; [`Error::Forked`] in a child.
     pub fn mark(&self, range: Range<usize>) -> Result<()> {
-        give_back(&self.controlled.region, self.log.as_deref(), self.controlled.memory.addresses(&range)?)
+        give_back(&self.region, self.log.as_deref(), self.region.memory.addresses(&range)?)
     }
 
     /// How it is done.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
-        self.controlled.region.mechanism
+        self.region.mechanism
     }
 
     /// What another mechanism would give.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        self.controlled.region.losses()
+        self.region.losses()
     }
 }
 
@@ -147,19 +145,6 @@ fn give_back(region: &Region, log: Option<&Log>, range: Range<usize>) -> Result<
     })
 }
 
-/// A signal handler that writes to the memory while this thread has the log's lock would wait for it for ever.
-pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: the sets are live locals, filled before they are read; the mask is put back.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = f();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
-        result
-    }
-}
-
 /// Ranges that are found at a time, at most.
 const FOUND: usize = 1024;
 
@@ -177,7 +162,7 @@ pub struct Dirty<'a> {
 
 impl<'a> Dirty<'a> {
     pub(crate) fn new(region: &'a Region, log: Option<&'a Log>, range: Range<usize>, protect: bool) -> Result<Self> {
-        let rest = region.addresses(&range)?;
+        let rest = region.memory.addresses(&range)?;
         region.check_generation()?;
         // More than every second page cannot be apart.
         let room = (rest.len() / region.page_bytes).div_ceil(2).clamp(1, FOUND);

@@ -15,14 +15,14 @@ use crate::choice::{IN_SIGNAL, IN_THREAD, first_that_works};
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
 use crate::memory::Memory;
-use crate::region::{Controlled, Handler, Loss, Mechanism, Plan, Region, Watch};
+use crate::region::{Handler, Loss, Mechanism, Plan, Region, Watch};
 
 /// Memory whose pages can be protected; an access that a protected page refuses calls a handler.
 ///
 /// All pages are open at first. Threads that access a page at the same time may each call the handler for it, and one of them may
 /// find it opened; opening it again does no harm. In a forked child the memory is plain.
 #[derive(Debug)]
-pub struct Trapping(Controlled);
+pub struct Trapping(Box<Region>);
 
 impl Trapping {
     /// Handlers run in a thread of this crate, while who faulted waits: they may allocate, lock, and do as they like, as long as
@@ -88,7 +88,7 @@ impl Trapping {
                 Region::new(&memory, Plan { mechanism, watch, modes }, None, handler.clone())
             }
         })?;
-        Ok(Self(Controlled { region, memory }))
+        Ok(Self(region))
     }
 
     /// The memory.
@@ -102,7 +102,7 @@ impl Trapping {
     /// # Errors
     /// [`Error::Range`]; [`Error::Forked`] in a child; [`Error::System`] where mprotect(2) has no mappings left.
     pub fn protect(&self, range: Range<usize>) -> Result<()> {
-        self.0.region.protect(self.0.memory.addresses(&range)?)
+        self.0.protect(self.0.memory.addresses(&range)?)
     }
 
     /// Opens whole pages, given in bytes from the start.
@@ -110,18 +110,18 @@ impl Trapping {
     /// # Errors
     /// As [`Trapping::protect`].
     pub fn unprotect(&self, range: Range<usize>) -> Result<()> {
-        self.0.region.unprotect(self.0.memory.addresses(&range)?)
+        self.0.unprotect(self.0.memory.addresses(&range)?)
     }
 
     /// How it is done.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
-        self.0.region.mechanism
+        self.0.mechanism
     }
 
     /// What another mechanism would give.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        self.0.region.losses()
+        self.0.losses()
     }
 }
