@@ -25,7 +25,7 @@ version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 shared = libfieldstone.so.$(version)
 
 # The measured programs; rbtree beside them where there is a C++ compiler.
-workloads = gups scan chase bfs blackscholes game spin
+workloads = gups scan chase bfs cg bt blackscholes game spin
 
 .DEFAULT_GOAL := build
 .PHONY: test-programs build packages demo test install uninstall targets fmt clean help

@@ -1,33 +1,47 @@
-//! Builds the region agent and hands its bytes to the command, so that there is one file to install.
+//! Builds the agents and hands their bytes to the command, so that there is one file to install.
 //!
-//! The agent is built with a target directory of its own: cargo holds a lock on the one that this script runs under.
-//! A foreign target without a linker (as when CI only checks that everything compiles there) gets a command without an
-//! agent, which says so when it is asked for a region.
+//! They are built with a target directory of its own: cargo holds a lock on the one that this script runs under.
+//! A foreign target without a linker (as when CI only checks that everything compiles there) gets a command without
+//! agents, which says so when it is asked for what they do.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+/// Each agent, and the variable that leads the command's source to its bytes.
+const AGENTS: [(&str, &str); 3] = [("region", "REGION_AGENT"), ("trace", "TRACE_AGENT"), ("sites", "SITES_AGENT")];
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../..");
-    for input in ["crates/agents/region", "crates/wire", "Cargo.toml", "Cargo.lock"] {
+    for input in ["crates/agents", "crates/wire", "Cargo.toml", "Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
-    let agent = out.join("region-agent.so");
-    if let Err(why) = build(&root, &out, &agent) {
-        assert!(env::var("TARGET") != env::var("HOST"), "the region agent cannot be built: {why}");
-        println!("cargo:warning=no region agent for this target: {why}");
-        fs::write(&agent, []).expect("OUT_DIR can be written");
+    let built = build(&root, &out);
+    for (name, variable) in AGENTS {
+        let agent = out.join(format!("{name}-agent.so"));
+        let copied = built.clone().and_then(|from| {
+            let file = from.join(format!("libfieldstone_agent_{name}.so"));
+            fs::copy(&file, &agent).map_err(|error| format!("{}: {error}", file.display()))
+        });
+        if let Err(why) = copied {
+            assert!(env::var("TARGET") != env::var("HOST"), "the {name} agent cannot be built: {why}");
+            println!("cargo:warning=no {name} agent for this target: {why}");
+            fs::write(&agent, []).expect("OUT_DIR can be written");
+        }
+        println!("cargo:rustc-env={variable}={}", agent.display());
     }
-    println!("cargo:rustc-env=REGION_AGENT={}", agent.display());
 }
 
-fn build(root: &Path, out: &Path, agent: &Path) -> Result<(), String> {
+/// Builds them all; the directory that they are in.
+fn build(root: &Path, out: &Path) -> Result<PathBuf, String> {
     let target = env::var("TARGET").map_err(|error| error.to_string())?;
     let directory = out.join("agent");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root).args(["build", "--quiet", "--profile", "agent", "--package", "fieldstone-agent-region"]);
+    cargo.current_dir(root).args(["build", "--quiet", "--profile", "agent"]);
+    for (name, _) in AGENTS {
+        cargo.args(["--package", &format!("fieldstone-agent-{name}")]);
+    }
     cargo.args(["--target", &target, "--target-dir"]).arg(&directory);
     // What cargo told this script about the outer build does not hold for the inner one.
     for (name, _) in env::vars_os() {
@@ -41,6 +55,5 @@ fn build(root: &Path, out: &Path, agent: &Path) -> Result<(), String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let built = directory.join(target).join("agent/libfieldstone_agent_region.so");
-    fs::copy(&built, agent).map(|_| ()).map_err(|error| format!("{}: {error}", built.display()))
+    Ok(directory.join(target).join("agent"))
 }

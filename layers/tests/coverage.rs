@@ -52,13 +52,21 @@ fn command_problem(command: &str) -> Option<String> {
             }
             // `diff` shares the file of `report`.
             let file = if subcommand == "diff" { "report" } else { subcommand };
-            let source = read(&format!("crates/cli/src/{file}.rs")).unwrap_or_default();
+            let source = sources(file);
             let mut options = rest.iter().filter_map(|word| word.strip_prefix("--"));
             let unknown = options.find(|option| !source.contains(&format!("    {}: ", option.replace('-', "_"))));
             unknown.map(|option| format!("`fieldstone {subcommand}` knows no --{option}"))
         }
         _ => Some(format!("`{command}` is no command of ours")),
     }
+}
+
+/// The source of a subcommand, and of the files in the folder of its name.
+fn sources(name: &str) -> String {
+    let folder = root().join("crates/cli/src").join(name);
+    let within = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = within.filter_map(|file| fs::read_to_string(file.path()).ok());
+    read(&format!("crates/cli/src/{name}.rs")).into_iter().chain(files).collect()
 }
 
 /// What is wrong with `FILE: function`, if something is.

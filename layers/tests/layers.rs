@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Low to high, by folder; `agents/*` is any folder in there.
 const LAYERS: [&[&str]; 7] = [
     &["crates/wire", "workloads"],
-    &["crates/sys", "crates/report"],
+    &["crates/sys", "crates/report", "crates/translation"],
     &["crates/blocks", "crates/pages"],
     &["crates/agents/*", "crates/supervise", "crates/capi"],
     &["crates/cli", "reproduce/peers"],

@@ -9,6 +9,7 @@
 //! region    the section [region]
 //! arrays    the section [arrays]
 //! pages     the section [pages]
+//! translation  the section [translation]
 //! ```
 //! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
 
@@ -20,6 +21,7 @@ mod goals;
 mod pages;
 mod reach;
 mod region;
+mod translation;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,6 +75,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
             "region" => region::measure(&goals, limit, &arguments.only, &mut show)?,
             "arrays" => arrays::measure(&goals, limit, &arguments.only, &mut show)?,
             "pages" => pages::measure(&goals, limit, &arguments.only, &mut show)?,
+            "translation" => translation::measure(&goals, limit, &arguments.only, &mut show)?,
             _ => goals.of(&section).for_each(|goal| show(Cell::skipped(goal, "nothing measures it yet"))),
         }
     }

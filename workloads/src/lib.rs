@@ -8,7 +8,8 @@
 //! - prints the time of its phases on stderr, a `phase: seconds` line each; `init` is the first touch of its memory;
 //! - ends with 0 when the result is right, 1 when it is wrong, 2 when it could not run (arguments, memory).
 //!
-//! Kernels that others measure too stand here: `blackscholes`, `game`, `gups`.
+//! Kernels that others measure too stand here: `blackscholes`, `game`, `gups`, and `replay`, which is no program: it does again
+//! the accesses of one.
 //!
 //! `odd` and `mmap-stress` are not measured: they are what the tests of `profile` and `run` let loose on them.
 
@@ -20,6 +21,7 @@ pub mod game;
 pub mod gups;
 pub mod phase;
 pub mod random;
+pub mod replay;
 pub mod size;
 pub mod verdict;
 

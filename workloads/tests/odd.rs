@@ -79,7 +79,7 @@ fn surroundings_shows_arguments_environment_and_descriptors() {
 
 #[test]
 fn memory_holders_find_what_they_wrote() {
-    for arguments in [&["hold", "1M", "1"][..], &["fork-tree", "1M"], &["threads", "100"]] {
+    for arguments in [&["hold", "1M", "1"][..], &["fork-tree", "1M"], &["threads", "100"], &["churn", "1M"]] {
         let (first, second) = (odd(arguments), odd(arguments));
         assert!(first.status.success(), "{arguments:?}: {}", text(&first.stderr));
         assert_eq!(first.stdout, second.stdout, "{arguments:?}");

@@ -18,6 +18,8 @@ fn program_path(name: &str) -> &'static str {
         "scan" => env!("CARGO_BIN_EXE_scan"),
         "chase" => env!("CARGO_BIN_EXE_chase"),
         "bfs" => env!("CARGO_BIN_EXE_bfs"),
+        "cg" => env!("CARGO_BIN_EXE_cg"),
+        "bt" => env!("CARGO_BIN_EXE_bt"),
         "blackscholes" => env!("CARGO_BIN_EXE_blackscholes"),
         "game" => env!("CARGO_BIN_EXE_game"),
         "spin" => env!("CARGO_BIN_EXE_spin"),
@@ -45,6 +47,10 @@ fn each_program_passes_its_check_and_repeats_itself() {
         "chase 64K 5000",
         "bfs 8",
         "bfs 1 1",
+        "cg 1M",
+        "cg 64K 7 --nonzeros 32",
+        "bt 64K 17",
+        "bt 2160 1",
         "blackscholes 1001 2",
         "game 64K 5x4",
         "spin 100000",
@@ -60,6 +66,10 @@ fn different_work_gives_different_checksums() {
         ("scan 1M 1", "scan 1M --stride 16 1"),
         ("chase 64K 5000", "chase 64K 5001"),
         ("bfs 8", "bfs 8 8"),
+        ("bfs 8", "bfs 8 --roots 9"),
+        ("cg 1M 2", "cg 1M 3"),
+        ("cg 1M 2", "cg 1M 2 --nonzeros 129"),
+        ("bt 64K 1", "bt 64K 2"),
         ("spin 1000", "spin 1001"),
     ] {
         assert_ne!(checksum(a), checksum(b), "{a}, {b}");
@@ -79,6 +89,14 @@ fn closed_forms() {
 }
 
 #[test]
+fn a_rate_is_told_that_is_no_phase() {
+    let (_, err) = run("bfs 8", 0);
+    let rate = err.lines().find_map(|line| line.split_once(" traversed edges a second")).expect(&err);
+    assert!(rate.0.parse::<f64>().unwrap() > 0.0, "{err}");
+    assert_eq!(err.lines().filter(|line| line.contains(": ")).count(), 3, "init, kernel, verify: {err}");
+}
+
+#[test]
 fn both_layouts_price_alike() {
     assert_eq!(checksum("blackscholes 5000 --layout arrays"), checksum("blackscholes 5000 --layout structs"));
 }
@@ -95,6 +113,11 @@ fn bad_arguments_end_with_2_and_say_why() {
         ("chase 64", "two lines"),
         ("bfs 99", "99"),
         ("bfs 8 x", "x"),
+        ("bfs 8 --roots 0", "0"),
+        ("cg 1K", "two rows"),
+        ("cg 1M --nonzeros 8", "8"),
+        ("bt 2159", "2160"),
+        ("bt 1M 0", "0"),
         ("blackscholes 0", "0"),
         ("blackscholes 10 --layout heap", "heap"),
         ("game 1M 9x9", "9x9"),

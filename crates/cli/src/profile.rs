@@ -1,5 +1,7 @@
 //! `fieldstone profile`: what virtual memory costs a program, by running it on several kinds of pages.
 
+mod trace;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -61,6 +63,11 @@ pub(crate) struct Arguments {
     /// Requests that the load makes, to tell the cost of one
     #[arg(long, value_name = "N", requires = "load")]
     requests: Option<u64>,
+    /// Also run it once under QEMU, and tell by models what its page walks cost and what would take them away
+    #[arg(long)]
+    trace: bool,
+    #[command(flatten)]
+    tracing: trace::Arguments,
     /// What is printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -156,7 +163,6 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
         }
     };
     let program = Program::find(&arguments.command)?;
-    program.check_carries_agent()?;
     if let Some(path) = &arguments.stdin {
         fs::File::open(path).with_context(|| format!("cannot read {} for the standard input", path.display()))?;
     }
@@ -165,6 +171,10 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }
+    }
+    // The baseline needs no agent, and a trace brings its own.
+    if kinds.len() > 1 {
+        program.check_carries_agent()?;
     }
     Ok(Plan {
         program,
@@ -176,6 +186,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
         check_output: arguments.check_output,
         process: arguments.process.clone(),
         load,
+        trace: arguments.trace.then(|| trace::plan(&arguments.tracing, arguments.timeout)).transpose()?,
     })
 }
 
@@ -207,6 +218,10 @@ impl Progress {
                 if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left") {
                     self.bar.set_style(style);
                 }
+            }
+            Event::Trace => {
+                self.bar.finish_and_clear();
+                eprintln!("fieldstone: one more run, traced: many times slower");
             }
             Event::Run(position, kind) => {
                 self.bar.set_position(u64::from(*position));

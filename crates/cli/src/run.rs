@@ -1,4 +1,6 @@
-//! `fieldstone run --region`: a program with its memory in one region.
+//! `fieldstone run`: a program with its memory mended, from its start (`--region`) or while it runs (`--pid`).
+
+mod running;
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,9 +8,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fieldstone_report::RunStats;
-use fieldstone_supervise::run::{Finished, run as run_program};
+use fieldstone_supervise::program::Way;
+use fieldstone_supervise::run::{Finished, run as run_program, run_from_outside};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::PageKind;
@@ -21,12 +24,25 @@ use crate::size;
 Examples:
   fieldstone run --region -- redis-server --save ''
   fieldstone run --region --pages hugetlb --reserve 4G --stats stats.json -- ./solver input
+  fieldstone run --region --also stacks,globals -- ./simulation
+  sudo fieldstone run --pid 4242
 
-The program's exit code, output, signals and environment are its own; fieldstone ends as the program ended.")]
+The program's exit code, output, signals and environment are its own; fieldstone ends as the program ended. A program \
+that can carry no agent (statically linked, another C library) is put on transparent huge pages from outside as it grows.
+
+With --pid, the private read-write memory that the process has *now* is put on transparent huge pages, and what came of it \
+is printed; memory that it maps later is not included. The process runs on, and keeps them when fieldstone has ended. \
+Ctrl-C stops between two pages.")]
 pub(crate) struct Arguments {
     /// Give the program's private anonymous memory (malloc, mmap, brk) from one primary region
     #[arg(long)]
     region: bool,
+    /// Put the memory of a process that already runs on huge pages, from outside
+    #[arg(long, value_name = "PID", conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
+    pid: Option<u32>,
+    /// With --pid: that of its children and theirs too
+    #[arg(long, requires = "pid")]
+    children: bool,
     /// Pages of the region: thp, hugetlb, folio-64k, 4k or hugetlb-1g
     #[arg(long, value_name = "KIND", default_value = "thp")]
     pages: PageKind,
@@ -39,12 +55,29 @@ pub(crate) struct Arguments {
     /// Serve only processes whose program file is called NAME, wherever they are in the tree
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
+    /// Put these too on the pages asked for, where they fill whole huge ones; the heap is in the region without being asked for
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    also: Vec<Also>,
     /// Write what the region served, and the pages really got, to FILE as JSON (`-` for a table on standard error)
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "PROGRAM")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "pid",
+        value_name = "PROGRAM"
+    )]
     command: Vec<OsString>,
+}
+
+/// What else can lie on the pages asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Also {
+    /// Threads' stacks, in the region; the first thread's where it is
+    Stacks,
+    /// Data segments, where they are
+    Globals,
 }
 
 /// The agent that this command carries.
@@ -55,12 +88,18 @@ pub(crate) fn place_agent() -> anyhow::Result<AgentFile> {
     if AGENT.is_empty() {
         bail!("this command was built without a region agent; build it on the machine's own kind");
     }
-    Ok(AgentFile::place(AGENT)?)
+    Ok(AgentFile::place("region", AGENT)?)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    if let Some(pid) = arguments.pid {
+        if arguments.pages != PageKind::Thp {
+            bail!("a process that already runs can have transparent pages only: --pages thp");
+        }
+        return running::run(pid, arguments.children, stats_file(arguments)?);
+    }
     if !arguments.region {
-        bail!("say what to mend: `fieldstone run --region -- PROGRAM`");
+        bail!("say what to mend: `fieldstone run --region -- PROGRAM`, or `fieldstone run --pid PID`");
     }
     if arguments.reserve > 0 && arguments.pages == PageKind::Hugetlb1g {
         bail!(
@@ -69,18 +108,26 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         );
     }
     let program = Program::find(&arguments.command)?;
-    program.check_carries_agent()?;
+    let way = program.way()?;
     let options = RegionOptions {
         pages: arguments.pages,
         reserve_bytes: arguments.reserve,
         prefault: arguments.prefault,
         process: arguments.process.clone(),
+        stacks: arguments.also.contains(&Also::Stacks),
+        globals: arguments.also.contains(&Also::Globals),
     };
-    // Opened before the program starts: a path that cannot be written must not cost a run.
-    let output = arguments.stats.as_deref().filter(|path| *path != Path::new("-"));
-    let file = output.map(create).transpose()?;
-    warn_of_empty_pool(arguments);
-    let finished = run_program(&program, &options, &place_agent()?, arguments.stats.is_some())?;
+    let file = stats_file(arguments)?;
+    let finished = match &way {
+        Way::Agent => {
+            warn_of_empty_pool(arguments);
+            run_program(&program, &options, &place_agent()?, arguments.stats.is_some())?
+        }
+        Way::Outside { file, what } => {
+            check_from_outside(arguments, file, what)?;
+            run_from_outside(&program, arguments.stats.is_some())?
+        }
+    };
     if let Some(stats) = &finished.stats {
         write_stats(stats, file)?;
     }
@@ -102,6 +149,25 @@ fn warn_of_empty_pool(arguments: &Arguments) {
     }
 }
 
+/// From outside, transparent pages are all there is, and nothing is placed.
+fn check_from_outside(arguments: &Arguments, file: &Path, what: &str) -> anyhow::Result<()> {
+    let file = file.display();
+    let asked = arguments.pages != PageKind::Thp || arguments.reserve > 0 || arguments.prefault;
+    if asked || !arguments.also.is_empty() || arguments.process.is_some() {
+        bail!(
+            "{file} cannot carry the agent: it is {what}. From outside it can have transparent pages as it grows: \
+               leave out --pages, --reserve, --prefault, --also and --process"
+        );
+    }
+    eprintln!("fieldstone: {file} is {what}: its memory is put on transparent huge pages from outside, as it grows");
+    Ok(())
+}
+
+/// Opened before anything else is done: a path that cannot be written must not cost a run.
+fn stats_file(arguments: &Arguments) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
+    arguments.stats.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()
+}
+
 fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
     let file = fs::File::create(path).with_context(|| format!("cannot write the statistics to {}", path.display()))?;
     Ok((path.to_owned(), file))
@@ -112,7 +178,11 @@ fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::R
         eprint!("{}", fieldstone_report::text::run(stats, fieldstone_report::text::Style::default()));
         return Ok(());
     };
-    let text = serde_json::to_string_pretty(stats)?;
+    write_json(&path, &mut file, stats)
+}
+
+fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(data)?;
     writeln!(file, "{text}").with_context(|| format!("cannot write the statistics to {}", path.display()))
 }
 

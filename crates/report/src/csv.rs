@@ -1,48 +1,99 @@
 //! Summaries as CSV (RFC 4180, a heading, one line a page kind): numbers in full, in the units of their headings, for a
 //! spreadsheet or a script. Empty where there is none; without a `confidence`, `low` and `high` are only a range.
+//!
+//! Where the program was traced, the lines are longer, and a line a modelled configuration follows: its `kind` is empty.
 
+use crate::diff::ConfigurationDiff;
 use crate::stats::Estimate;
-use crate::{Diff, Summary};
+use crate::translation::summary::ConfigurationSummary;
+use crate::{Diff, KindDiff, KindSummary, Summary};
 
-/// The summary, a line for each page kind.
+const SUMMARY: &str = "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
+                       wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes";
+const MODELLED: &str = "configuration,misses_per_1000,walks_per_1000,instruction_walks_per_1000,references_per_walk,far_share,\
+                        data_share,data_share_low,data_share_high,instruction_share,instruction_share_low,\
+                        instruction_share_high,predicted_ratio,predicted_ratio_low,predicted_ratio_high";
+const DIFF: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence";
+const WALK_DIFF: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio";
+
+/// The summary, a line for each page kind; then one for each modelled configuration.
 pub fn summary(summary: &Summary) -> String {
-    let mut csv = String::from(
-        "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
-         wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes\n",
-    );
-    for kind in &summary.kinds {
-        let cost = |field: fn(&crate::Cost) -> String| kind.cost.as_ref().map(field).unwrap_or_default();
-        let mut fields = vec![
-            quote(&kind.name),
-            kind.verdict.map_or_else(|| "baseline".to_owned(), |verdict| verdict.to_string()),
-            kind.runs.to_string(),
-            kind.failed.to_string(),
-        ];
-        fields.extend(estimate(kind.value_s.as_ref()).into_iter().take(3));
+    let kinds = summary.kinds.iter().map(kind_fields).collect();
+    let modelled = summary.translation.as_ref().map_or(&[][..], |of| &of.configurations).iter().map(modelled_fields);
+    lines(SUMMARY, kinds, MODELLED, modelled.collect())
+}
+
+/// The difference of two profiles, a line for each page kind; then one for each modelled configuration.
+pub fn diff(diff: &Diff) -> String {
+    let kind = |kind: &KindDiff| {
+        let median = |estimate: Option<Estimate>| full(estimate.map(|value| value.median));
+        let mut fields = vec![quote(&kind.name), kind.change.to_string(), median(kind.a_s), median(kind.b_s)];
         fields.extend(estimate(kind.ratio.as_ref()));
-        fields.extend([
-            cost(|cost| cost.wall_s.to_string()),
-            cost(|cost| cost.user_s.to_string()),
-            cost(|cost| cost.system_s.to_string()),
-            cost(|cost| cost.minor_faults.to_string()),
-            cost(|cost| cost.major_faults.to_string()),
-            cost(|cost| cost.max_resident_bytes.to_string()),
-        ]);
-        csv += &(fields.join(",") + "\n");
+        fields
+    };
+    let walks = |of: &ConfigurationDiff| {
+        vec![quote(&of.name), full(of.a_walks_per_thousand), full(of.b_walks_per_thousand), full(of.ratio())]
+    };
+    let (kinds, walks) = (diff.kinds.iter().map(kind), diff.configurations.iter().map(walks));
+    lines(DIFF, kinds.collect(), WALK_DIFF, walks.collect())
+}
+
+/// The measured lines and then the modelled ones under one heading, each with the other's fields empty. What was not
+/// traced has the measured fields only.
+fn lines(heading: &str, measured: Vec<Vec<String>>, more: &str, modelled: Vec<Vec<String>>) -> String {
+    if modelled.is_empty() {
+        return measured.iter().fold(format!("{heading}\n"), |csv, fields| csv + &fields.join(",") + "\n");
+    }
+    let empty = |heading: &str| ",".repeat(heading.split(',').count() - 1);
+    let mut csv = format!("{heading},{more}\n");
+    for fields in measured {
+        csv += &format!("{},{}\n", fields.join(","), empty(more));
+    }
+    for fields in modelled {
+        csv += &format!("{},{}\n", empty(heading), fields.join(","));
     }
     csv
 }
 
-/// The difference of two profiles, a line for each page kind.
-pub fn diff(diff: &Diff) -> String {
-    let mut csv = String::from("kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence\n");
-    for kind in &diff.kinds {
-        let median = |estimate: Option<Estimate>| estimate.map(|value| value.median.to_string()).unwrap_or_default();
-        let mut fields = vec![quote(&kind.name), kind.change.to_string(), median(kind.a_s), median(kind.b_s)];
-        fields.extend(estimate(kind.ratio.as_ref()));
-        csv += &(fields.join(",") + "\n");
+fn kind_fields(kind: &KindSummary) -> Vec<String> {
+    let cost = |field: fn(&crate::Cost) -> String| kind.cost.as_ref().map(field).unwrap_or_default();
+    let mut fields = vec![
+        quote(&kind.name),
+        kind.verdict.map_or_else(|| "baseline".to_owned(), |verdict| verdict.to_string()),
+        kind.runs.to_string(),
+        kind.failed.to_string(),
+    ];
+    fields.extend(estimate(kind.value_s.as_ref()).into_iter().take(3));
+    fields.extend(estimate(kind.ratio.as_ref()));
+    fields.extend([
+        cost(|cost| cost.wall_s.to_string()),
+        cost(|cost| cost.user_s.to_string()),
+        cost(|cost| cost.system_s.to_string()),
+        cost(|cost| cost.minor_faults.to_string()),
+        cost(|cost| cost.major_faults.to_string()),
+        cost(|cost| cost.max_resident_bytes.to_string()),
+    ]);
+    fields
+}
+
+fn modelled_fields(of: &ConfigurationSummary) -> Vec<String> {
+    let mut fields = vec![
+        quote(&of.name),
+        full(of.misses_per_thousand),
+        full(of.walks_per_thousand),
+        full(of.instruction_walks_per_thousand),
+        full(of.references_a_walk),
+        full(of.far_share),
+    ];
+    for range in [of.data_share, of.instruction_share, of.time] {
+        fields.extend([range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)].map(full));
     }
-    csv
+    fields
+}
+
+/// A number with all its digits.
+fn full(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
 /// Median, low, high, confidence.
@@ -62,11 +113,11 @@ fn quote(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Diff, Summary, fixture};
+    use crate::{Diff, Profile, Summary, fixture};
 
     #[test]
     fn every_line_has_the_heading_s_fields_and_full_numbers() {
-        let mut profile = fixture::profile();
+        let mut profile = Profile { translation: None, ..fixture::profile() };
         profile.kinds[4].name = "odd, \"kind\"".into();
         let summary = Summary::of(&profile);
         let csv = super::summary(&summary);
@@ -83,5 +134,26 @@ mod tests {
             diff.lines().nth(1).is_some_and(|line| line.starts_with("4k,the same,2.") && line.split(',').count() == 8),
             "{diff}"
         );
+    }
+    #[test]
+    fn configurations_follow_under_the_same_heading() {
+        let profile = fixture::profile();
+        let summary = Summary::of(&profile);
+        for csv in [super::summary(&summary), super::diff(&Diff::between(&profile, &profile))] {
+            let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+            assert!(lines[1..5].iter().all(|line| line.len() == lines[0].len()), "{csv}");
+            let column = |name: &str| lines[0].iter().position(|of| *of == name).unwrap();
+            let modelled: Vec<_> = lines.iter().filter(|line| line[0].is_empty()).collect();
+            assert_eq!(modelled.len(), 6);
+            assert!(modelled.iter().all(|line| line.len() == lines[0].len()));
+            assert_eq!(
+                (modelled[3][column("configuration")], lines[1][column("configuration")]),
+                ("direct-segment", "")
+            );
+        }
+        let csv = super::summary(&summary);
+        let small = csv.lines().find_map(|line| line.split_once(",4k,")).unwrap().1;
+        let walks: f64 = small.split(',').nth(1).unwrap().parse().unwrap();
+        assert_eq!(Some(walks), summary.translation.unwrap().configuration("4k").unwrap().walks_per_thousand);
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! The two were measured apart, so their runs have no pairs: the change of a kind is the Hodges-Lehmann estimate of the
 //! ratio B/A with the interval that inverts the Mann-Whitney test (see [`crate::stats`]). It says that the times
-//! differ, not why: whatever changed on the machine in between is in it. Hence the warnings.
+//! differ, not why: whatever changed on the machine in between is in it. Hence the warnings. Walks are counts of a model
+//! and have no noise of the machine: they are set side by side as they are.
 
 use crate::shell;
 use crate::stats::Estimate;
 use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
-use crate::{Metric, Profile};
+use crate::{Metric, Profile, TranslationSummary};
 use serde::Serialize;
 
 /// What changed from A to B.
@@ -17,6 +18,8 @@ pub struct Diff {
     pub metric: Metric,
     /// The page kinds of A, then those that only B has.
     pub kinds: Vec<KindDiff>,
+    /// What changed in the model's walks, where either was traced: the configurations of A, then those that only B has.
+    pub configurations: Vec<ConfigurationDiff>,
     /// Why the two may not be comparable, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -34,6 +37,25 @@ pub struct KindDiff {
     pub ratio: Option<Estimate>,
     /// What to think of it.
     pub change: Change,
+}
+
+/// Walks for data in one configuration, a thousand accesses.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConfigurationDiff {
+    /// `4k`, `direct-segment` and so on.
+    pub name: String,
+    /// In A; none if it was not modelled there.
+    pub a_walks_per_thousand: Option<f64>,
+    /// In B, likewise.
+    pub b_walks_per_thousand: Option<f64>,
+}
+
+impl ConfigurationDiff {
+    /// B over A; none without walks in A.
+    pub fn ratio(&self) -> Option<f64> {
+        let a = self.a_walks_per_thousand.filter(|walks| *walks > 0.0)?;
+        self.b_walks_per_thousand.map(|b| b / a)
+    }
 }
 
 /// What to think of a change.
@@ -74,24 +96,44 @@ impl Diff {
     /// Compares `b` with `a`, kind by kind.
     pub fn between(a: &Profile, b: &Profile) -> Self {
         let (summary_a, summary_b) = (Summary::of(a), Summary::of(b));
-        let mut names: Vec<&str> = a.kinds.iter().map(|kind| kind.name.as_str()).collect();
-        names.extend(b.kinds.iter().map(|kind| kind.name.as_str()).filter(|name| a.kind(name).is_none()));
-        let kinds = names
-            .into_iter()
+        let names = |profile: &Profile| profile.kinds.iter().map(|kind| kind.name.clone()).collect();
+        let kinds = of_both(names(a), names(b))
+            .iter()
             .map(|name| {
                 let ratio = Estimate::of_ratio_apart(&values(a, name), &values(b, name));
                 let (a, b) = (summary_a.kind(name), summary_b.kind(name));
                 let value = |kind: Option<&KindSummary>| kind.and_then(|kind| kind.value_s);
-                KindDiff { name: name.to_owned(), a_s: value(a), b_s: value(b), ratio, change: change(a, b, ratio) }
+                KindDiff { name: name.clone(), a_s: value(a), b_s: value(b), ratio, change: change(a, b, ratio) }
             })
             .collect();
-        Self { metric: a.metric, kinds, warnings: warnings(a, b) }
+        let configurations = configurations(summary_a.translation.as_ref(), summary_b.translation.as_ref());
+        Self { metric: a.metric, kinds, configurations, warnings: warnings(a, b) }
     }
 
     /// Whether B is slower on any page kind: what `fieldstone diff` calls a finding.
     pub fn has_slower(&self) -> bool {
         self.kinds.iter().any(|kind| kind.change == Change::Slower)
     }
+}
+
+/// The names of `a`, then those that only `b` has.
+fn of_both(mut a: Vec<String>, b: Vec<String>) -> Vec<String> {
+    let only_b: Vec<String> = b.into_iter().filter(|name| !a.contains(name)).collect();
+    a.extend(only_b);
+    a
+}
+
+fn configurations(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>) -> Vec<ConfigurationDiff> {
+    let names = |of: Option<&TranslationSummary>| {
+        of.map_or_else(Vec::new, |of| of.configurations.iter().map(|of| of.name.clone()).collect())
+    };
+    let walks = |of: Option<&TranslationSummary>, name: &str| of?.configuration(name)?.walks_per_thousand;
+    let diff = |name: String| ConfigurationDiff {
+        a_walks_per_thousand: walks(a, &name),
+        b_walks_per_thousand: walks(b, &name),
+        name,
+    };
+    of_both(names(a), names(b)).into_iter().map(diff).collect()
 }
 
 fn values(profile: &Profile, kind: &str) -> Vec<f64> {
@@ -119,7 +161,7 @@ fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
         let load = profile.program.load.as_deref().map(|load| format!(" under the load: {load}")).unwrap_or_default();
         shell::join(&profile.program.command) + &load
     };
-    let pairs = [
+    let mut pairs = vec![
         ("programs", program(a), program(b)),
         ("metrics", a.metric.noun().to_owned(), b.metric.noun().to_owned()),
         ("processors", machine_a.cpu.clone(), machine_b.cpu.clone()),
@@ -132,6 +174,9 @@ fn warnings(a: &Profile, b: &Profile) -> Vec<String> {
         ("kernels", machine_a.kernel.clone(), machine_b.kernel.clone()),
         ("settings of transparent huge pages", machine_a.thp_enabled.clone(), machine_b.thp_enabled.clone()),
     ];
+    if let (Some(a), Some(b)) = (&a.translation, &b.translation) {
+        pairs.push(("modelled processors", a.processor.name.clone(), b.processor.name.clone()));
+    }
     pairs
         .into_iter()
         .filter(|(_, a, b)| a != b)
@@ -171,6 +216,28 @@ mod tests {
         let missing = Change::Missing;
         assert_eq!(changes, [("4k", Change::Failed), ("thp", missing), ("hugetlb-1g", missing), ("hugetlb", missing)]);
         assert!(!diff.has_slower() && diff.kinds[1].b_s.is_none());
+    }
+
+    #[test]
+    fn walks_stand_side_by_side_and_only_what_is_there_has_a_ratio() {
+        let a = crate::fixture::profile();
+        let mut b = a.clone();
+        let traced = b.translation.as_mut().unwrap();
+        let small = &mut traced.configurations[0].data;
+        small.walks /= 2;
+        traced.configurations[1].name = "mosaic".into();
+        traced.processor.name = "another".into();
+        let diff = Diff::between(&a, &b);
+        let names: Vec<&str> = diff.configurations.iter().map(|of| of.name.as_str()).collect();
+        assert_eq!(names, ["4k", "2m", "1g", "direct-segment", "range-tlb", "none", "mosaic"]);
+        assert!((diff.configurations[0].ratio().unwrap() - 0.5).abs() < 1e-6);
+        let missing = [&diff.configurations[1], &diff.configurations[5], &diff.configurations[6]];
+        assert!(missing.iter().all(|of| of.ratio().is_none()), "{missing:?}");
+        assert_eq!(diff.configurations[5].b_walks_per_thousand, Some(0.0));
+        assert!(diff.warnings.iter().any(|warning| warning.contains("modelled processors")));
+        b.translation = None;
+        assert!(Diff::between(&b, &b).configurations.is_empty());
+        assert_eq!(Diff::between(&b, &a).configurations[0].a_walks_per_thousand, None);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!   profile, footprint, run    the model: plain data, one JSON schema each
+//!   translation                the same for a trace: what it told, what that means, where the walks come from
 //!   stats                      medians, intervals, shifts: slices of f64 in, estimates out
 //!   summary, advise, advice    what the measurements mean, which advice follows, and its words
 //!   quantity, shell            how a number and how a command are written
@@ -36,15 +37,18 @@ pub mod stats;
 pub mod summary;
 mod tables;
 pub mod text;
+pub mod translation;
 
 pub use advice::Advice;
-pub use diff::{Change, Diff, KindDiff};
+pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
 pub use profile::{Finding, Kind, Machine, Metric, Profile, Program, Sample};
 pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats};
 pub use saved::Saved;
 pub use summary::{Cost, KindSummary, Summary, Verdict};
+pub use translation::summary::TranslationSummary;
+pub use translation::{Range, Translation};
 
 #[cfg(test)]
 extern crate self as fieldstone_report;

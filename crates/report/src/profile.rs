@@ -12,6 +12,7 @@
 //! the schema string.
 
 use crate::footprint::Footprint;
+use crate::translation::Translation;
 use serde::{Deserialize, Serialize};
 
 /// One profile: a program run alternately on several page kinds, and what was seen.
@@ -47,6 +48,9 @@ pub struct Profile {
     /// What the program did that a user must know.
     #[serde(default)]
     pub findings: Vec<Finding>,
+    /// What a traced run told of translation, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub translation: Option<Translation>,
 }
 
 impl Profile {

@@ -3,6 +3,8 @@
 //!
 //! Three significant digits for what was measured, binary units for bytes, a space before a unit.
 
+use crate::translation::Range;
+
 /// Seconds as `12.3 s`, `456 ms`, `7.89 ms`, `12.3 µs`, `30.1 ns`; hours stay seconds, so that ratios can be read off.
 pub fn seconds(value_s: f64) -> String {
     let (scale, unit) = second_unit(value_s);
@@ -59,6 +61,11 @@ pub fn ratio(value: f64) -> String {
     if value.abs() < 9.9995 { format!("{value:.3}") } else { significant(value) }
 }
 
+/// A ratio that is only estimated: `0.61`.
+pub fn hundredths(value: f64) -> String {
+    format!("{value:.2}")
+}
+
 /// A change, given as a fraction: `38.8 %`, `-2.5 %`.
 pub fn percent(fraction: f64) -> String {
     // `+ 0.0` turns the -0.0 that rounding may leave into 0.0.
@@ -79,6 +86,22 @@ pub fn share(fraction: f64) -> String {
 /// Two ends of an interval, each written by `write`: `0.590 – 0.612`.
 pub fn interval(low: f64, high: f64, write: fn(f64) -> String) -> String {
     format!("{} – {}", write(low), write(high))
+}
+
+/// An estimate with its bounds, which share its unit: `34.1 % (20.9–47.3)`. Closer than [`interval`], since three stand in a row.
+pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
+    let bare = |value: f64| write(value).trim_end_matches(" %").to_owned();
+    format!("{} ({}–{})", write(of.likely), bare(of.low), bare(of.high))
+}
+
+/// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. What is not nothing is never written as 0.
+pub fn rate(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        tiny if tiny < 0.001 => "< 0.001".to_owned(),
+        small if small < 0.995 => format!("{value:.3}"),
+        _ => significant(value),
+    }
 }
 
 /// An address: `0x7f0000000000`.
@@ -175,6 +198,11 @@ mod tests {
         assert_eq!(share(0.999_999_9), "99.99 %", "not all is never written as all");
         assert_eq!((share(1.0), share(0.0), share(1e-9)), ("100.0 %".into(), "0.0 %".into(), "0.01 %".into()));
         assert_eq!(interval(0.59, 0.6124, ratio), "0.590 – 0.612");
+        let range = Range { low: 0.209, likely: 0.341, high: 1.0 };
+        assert_eq!(estimate(&range, share), "34.1 % (20.9–100.0)");
+        assert_eq!(estimate(&range, hundredths), "0.34 (0.21–1.00)");
+        let rates = [0.0, 1e-9, 0.0042, 0.99, 0.996, 961.7].map(rate);
+        assert_eq!(rates, ["0", "< 0.001", "0.004", "0.990", "1.00", "962"]);
     }
 
     #[test]

@@ -112,6 +112,21 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_comes_back_and_a_file_from_before_traces_opens() {
+        let profile = fixture::profile();
+        let Saved::Profile(back) = load_text(&to_json(&profile).unwrap()).unwrap() else { panic!("not a profile") };
+        assert_eq!(back.translation, profile.translation);
+        let mut value = serde_json::to_value(&profile).unwrap();
+        value["translation"] = serde_json::json!({"processor": {"name": "zen4"}, "configurations": [{"name": "4k"}]});
+        let Saved::Profile(sparse) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
+        assert_eq!(sparse.translation.unwrap().configurations[0].name, "4k");
+        value.as_object_mut().unwrap().remove("translation");
+        let Saved::Profile(before) = load_text(&value.to_string()).unwrap() else { panic!("not a profile") };
+        assert_eq!(before.translation, None);
+        assert!(!to_json(&*before).unwrap().contains("translation"));
+    }
+
+    #[test]
     fn each_wrong_file_is_told_apart() {
         assert!(matches!(Saved::load(Path::new("/nowhere/at/all.json")), Err(Error::Read { .. })));
         for (text, part) in [

@@ -9,6 +9,7 @@
 
 use crate::quantity::percent;
 use crate::stats::{self, Estimate};
+use crate::translation::summary::TranslationSummary;
 use crate::{Advice, Metric, Profile, Sample};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ pub struct Summary {
     pub advice: Advice,
     /// What else to know.
     pub notes: Vec<Advice>,
+    /// What a trace of the program means, where it was traced.
+    pub translation: Option<TranslationSummary>,
 }
 
 /// What was seen on one page kind.
@@ -150,7 +153,9 @@ impl Summary {
             counted(profile, &profile.baseline, usual.as_deref()).iter().map(|sample| sample.value).collect();
         let noise = stats::noise(&baseline);
         let (advice, notes) = Advice::on(profile, &kinds, noise, usual.as_deref());
-        Self { metric: profile.metric, baseline: profile.baseline.clone(), noise, kinds, advice, notes }
+        let traced = profile.translation.as_ref();
+        let translation = traced.map(|traced| TranslationSummary::of(traced, &kinds, &profile.program.command));
+        Self { metric: profile.metric, baseline: profile.baseline.clone(), noise, kinds, advice, notes, translation }
     }
 
     /// The kind called `name`.

@@ -1,5 +1,7 @@
 //! The tables of a report as plain cells, so that the terminal and the page show the same ones.
 
+pub(crate) mod translation;
+
 use crate::quantity::{bytes, count, interval, ratio, seconds, share};
 use crate::stats::Estimate;
 use crate::{Diff, FootprintPoint, Metric, PermissionShare, ProcessStats, Profile, RegionStats, Summary};

@@ -5,7 +5,7 @@
 
 mod fixture;
 
-use fieldstone_report::quantity::{bytes, count, percent, ratio, seconds, share};
+use fieldstone_report::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, seconds, share};
 use fieldstone_report::{Profile, Saved, Summary, html, saved};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,6 +36,28 @@ fn chromium(page: &Path, wanted: &[&str]) -> Option<Output> {
 fn console(output: &Output) -> Vec<String> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     stderr.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect()
+}
+
+/// The numbers of the profile's trace, and the words that must stand beside them.
+fn of_translation(profile: &Profile) -> Vec<String> {
+    let summary = Summary::of(profile).translation.unwrap();
+    let mut numbers = vec![share(summary.region_share.unwrap())];
+    for of in &summary.configurations {
+        numbers.extend([of.name.clone(), rate(of.misses_per_thousand.unwrap()), rate(of.walks_per_thousand.unwrap())]);
+        numbers.extend([estimate(&of.data_share.unwrap(), share), estimate(&of.time.unwrap(), hundredths)]);
+        numbers.push(estimate(&of.share().unwrap(), share));
+    }
+    for line in summary.sites.iter().chain(&summary.rest) {
+        numbers.extend([share(line.share), rate(line.walks_per_thousand.unwrap())]);
+        numbers.extend(line.bytes.map(bytes).into_iter().chain(line.allocations.map(count)));
+        numbers.extend(line.huge_share.map(share));
+        numbers.extend(
+            [&line.name, &line.place].map(|name| name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")),
+        );
+    }
+    numbers.extend(summary.predictions.iter().map(|of| percent(of.error())));
+    numbers.push(profile.translation.as_ref().unwrap().unseen[0].clone());
+    numbers
 }
 
 /// Saves `profile`, reads it back and makes the page from what was read.
@@ -70,11 +92,15 @@ fn the_page_shows_the_json_s_numbers_and_logs_nothing() {
         numbers.extend([ratio(estimate.median), ratio(estimate.low), ratio(estimate.high)]);
         numbers.push(percent(kind.gain().unwrap()));
     }
+    numbers.extend(of_translation(&profile));
     for number in numbers {
         assert!(dom.contains(&format!(">{number}<")) || dom.contains(&number), "{number} is not on the page");
     }
     for part in ["<svg role=\"img\"", "fieldstone run --region --pages thp -- gups 2G", "Más del 99 %"] {
         assert!(dom.contains(part), "{part}");
+    }
+    for plot in ["shares", "reach", "moments", "sites"] {
+        assert!(dom.contains(&format!("<title id=\"plot-translation-{plot}-title\">")), "{plot}");
     }
 }
 

@@ -19,20 +19,20 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 
-/// The region agent, placed where the dynamic loader can take it from.
+/// An agent, placed where the dynamic loader can take it from.
 #[derive(Clone, Debug)]
 pub struct AgentFile {
     path: PathBuf,
 }
 
 impl AgentFile {
-    /// Puts `bytes` in place: in `$FIELDSTONE_AGENT_DIR`, else in the user's cache directory, else in a private
+    /// Puts the `bytes` of the agent called `name` in place: in `$FIELDSTONE_AGENT_DIR`, else in the user's cache directory, else in a private
     /// directory below the temporary one.
     ///
     /// # Errors
     /// [`Error::Agent`] when none of them can be written, or the loader could not read their path.
-    pub fn place(bytes: &[u8]) -> Result<Self> {
-        let name = format!("region-{:016x}.so", hash(bytes));
+    pub fn place(name: &str, bytes: &[u8]) -> Result<Self> {
+        let name = format!("{name}-{:016x}.so", hash(bytes));
         let mut problems = Vec::new();
         for directory in directories() {
             match place_in(&directory, &name, bytes) {

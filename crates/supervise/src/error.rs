@@ -63,6 +63,12 @@ pub enum Error {
         /// What failed, and where.
         why: String,
     },
+    /// The program cannot be traced.
+    #[error("cannot trace: {why}")]
+    Tracer {
+        /// What is missing, and the remedy.
+        why: String,
+    },
     /// The page kind is not to be had.
     #[error("pages of kind {kind} are not to be had: {why}")]
     PageKind {

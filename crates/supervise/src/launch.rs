@@ -4,6 +4,7 @@
 //! Untouched    as the user would start it
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
 //! Region       with the agent, its memory in one region
+//! Traced       under QEMU, with the tracing plugin
 //! ```
 //!
 //! Should we be killed, the program is killed with us (PR_SET_PDEATHSIG). The kernel does that for our own child only: what
@@ -23,6 +24,7 @@ use crate::agent::AgentFile;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
+use crate::trace::{Records, Tracer};
 use crate::vectors::Vectors;
 
 /// What is done to a program when it is started.
@@ -34,6 +36,8 @@ pub enum Treatment {
     SmallPages,
     /// Its memory in a region; with `true`, watched.
     Region(RegionOptions, AgentFile, bool),
+    /// Under QEMU, its accesses recorded.
+    Traced(Tracer, Arc<Records>),
 }
 
 /// How the program is connected to the rest.
@@ -85,6 +89,10 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
             let ours = vec![preload(agent), OsString::from(format!("FIELDSTONE_SESSION={}", session.path()))];
             let replaced = ["LD_PRELOAD", "FIELDSTONE_SESSION"];
             (Some(session), Vectors::new(&program.file, &program.command, &replaced, ours))
+        }
+        Treatment::Traced(tracer, records) => {
+            let (file, words) = tracer.command(program, records)?;
+            (None, Vectors::new(&file, &words, &["LD_PRELOAD"], Vec::new()))
         }
         Treatment::Untouched | Treatment::SmallPages => {
             (None, Vectors::new(&program.file, &program.command, &[], Vec::new()))

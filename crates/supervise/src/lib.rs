@@ -3,6 +3,7 @@
 //! ```text
 //! program     which file a command names, and whether it can carry the agent
 //! agent       where the agent's file lies
+//! shared      records that injected code shares with us
 //! session     the record shared with injected processes
 //! pages       settings turned and pools filled for a run, and given back
 //! launch      starting under a treatment: untouched, small pages, region
@@ -11,12 +12,18 @@
 //! identity    the names and numbers of a process
 //! sight       what was seen, put together for the reports
 //! signals     passed on, or turned into an orderly end
+//! calibrate   what a page walk costs here, by loads on pages of both sizes
+//! symbols     names for the code that allocates
+//! trace       a program traced, and simulated while it runs
 //! stop        ending what was started: in time, gently first, nothing left behind
 //! run         `fieldstone run --region`
+//! collapse    huge pages from outside, where there can be no agent
 //! profile     `fieldstone profile`
 //! ```
 
 pub mod agent;
+pub mod calibrate;
+pub mod collapse;
 pub mod error;
 mod identity;
 pub mod launch;
@@ -27,9 +34,12 @@ pub mod profile;
 pub mod program;
 pub mod run;
 pub mod session;
+mod shared;
 pub mod sight;
 pub mod signals;
 mod stop;
+pub mod symbols;
+pub mod trace;
 mod vectors;
 pub mod watch;
 

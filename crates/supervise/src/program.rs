@@ -2,7 +2,8 @@
 //!
 //! A name without a slash is looked up as a shell would, then among the bundled workloads. The file decides what is
 //! possible: the dynamic loader takes the agent along only into a 64-bit program of this machine that has a loader
-//! (not static) of glibc, and never into a set-user-id one. A script is as good as its interpreter.
+//! (not static) of glibc, and never into a set-user-id one. A script is as good as its interpreter. What has no loader, or
+//! another libc's, is mended from outside (see [`crate::collapse`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,10 +17,24 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
 
-const PLAIN: &str = "Without the agent: PR_SET_THP_DISABLE and GLIBC_TUNABLES=glibc.malloc.hugetlb=1 are all there is";
+const PLAIN: &str = "`fieldstone run --region` puts its memory on huge pages from outside";
 
 /// As much of a file as is read to judge it: linkers put the program headers and the loader's name at the start.
 const HEAD_BYTES: u64 = 64 << 10;
+
+/// How a program's memory can be put on other pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By the agent: every kind of page, from the first byte on.
+    Agent,
+    /// From outside, while it runs: transparent huge pages only.
+    Outside {
+        /// Its file, or the interpreter's.
+        file: PathBuf,
+        /// Why there can be no agent.
+        what: &'static str,
+    },
+}
 
 /// A program to run: its file and its arguments.
 #[derive(Clone, Debug)]
@@ -48,12 +63,23 @@ impl Program {
         self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
+    /// How the program's memory can be put on other pages.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason where there is no way; [`Error::NotRunnable`] for a file that is no program.
+    pub fn way(&self) -> Result<Way> {
+        way_of(&self.file, 0)
+    }
+
     /// Whether the program can carry the agent.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason; [`Error::NotRunnable`] for a file that is no program.
+    /// As [`Self::way`]; [`Error::Refused`] where the only one is from outside.
     pub fn check_carries_agent(&self) -> Result<()> {
-        check_file(&self.file, 0)
+        match self.way()? {
+            Way::Agent => Ok(()),
+            Way::Outside { file, what } => Err(Error::Refused { path: file, what, remedy: PLAIN }),
+        }
     }
 }
 
@@ -95,7 +121,7 @@ fn check_runnable(file: &Path) -> Result<()> {
     Err(Error::NotRunnable { path: file.to_owned(), why })
 }
 
-fn check_file(file: &Path, depth: u32) -> Result<()> {
+fn way_of(file: &Path, depth: u32) -> Result<Way> {
     let refused = |what, remedy| Err(Error::Refused { path: file.to_owned(), what, remedy });
     let opened = fs::File::open(file).map_err(|source| Error::Start { path: file.to_owned(), source })?;
     let found = opened.metadata().map_err(|source| Error::Start { path: file.to_owned(), source })?;
@@ -109,22 +135,23 @@ fn check_file(file: &Path, depth: u32) -> Result<()> {
     let start = reader.fill_buf().map_err(|source| Error::Start { path: file.to_owned(), source })?;
     if start.starts_with(b"#!") {
         return match interpreter(start) {
-            Some(path) if depth < 4 => check_file(&path, depth + 1),
+            Some(path) if depth < 4 => way_of(&path, depth + 1),
             _ => refused("a script whose interpreter cannot be told", "Name the interpreter in the command"),
         };
     }
     let mut bytes = Vec::new();
     let read = reader.take(HEAD_BYTES).read_to_end(&mut bytes);
     read.map_err(|source| Error::Start { path: file.to_owned(), source })?;
+    let outside = |what| Ok(Way::Outside { file: file.to_owned(), what });
     match examine(&bytes) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Way::Agent),
         Err(Unfit::NoProgram) => {
             Err(Error::NotRunnable { path: file.to_owned(), why: "it is no ELF program and no script" })
         }
         Err(Unfit::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
         Err(Unfit::OtherMachine) => refused("a program for another processor", "Run it on its own kind of machine"),
-        Err(Unfit::Static) => refused("statically linked", PLAIN),
-        Err(Unfit::OtherLibc) => refused("linked for another C library than glibc", PLAIN),
+        Err(Unfit::Static) => outside("statically linked"),
+        Err(Unfit::OtherLibc) => outside("linked for another C library than glibc"),
     }
 }
 

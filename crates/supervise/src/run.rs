@@ -2,19 +2,20 @@
 
 use std::process::ExitStatus;
 
-use fieldstone_report::RunStats;
+use fieldstone_report::{ProcessStats, RunStats};
+use fieldstone_sys::collapse::is_permitted;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::process::wait4;
 use fieldstone_wire::PageKind;
 
 use crate::agent::AgentFile;
-use crate::error::Result;
-use crate::launch::{Running, Treatment, Wiring, launch};
+use crate::collapse::Follow;
+use crate::error::{Error, Result};
+use crate::launch::{Treatment, Wiring, launch};
 use crate::outcome;
 use crate::pages::{self, Held};
 use crate::program::Program;
 use crate::session::RegionOptions;
-use crate::sight::Sight;
 use crate::signals::Forward;
 use crate::watch::Watch;
 
@@ -39,8 +40,35 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
     let pid = running.child.id();
     let watch = stats.then(|| Watch::start(pid, running.session.clone()));
     let status = forward.until_end(pid, wait4)?;
-    let sight = watch.map(Watch::finish);
-    let stats = sight.map(|sight| describe(program, options, &running, &sight, status));
+    let stats = watch.map(|watch| {
+        let sight = watch.finish();
+        let primary = sight.primary(options.process.as_deref()).or_else(|| sight.primary(None));
+        let processes = running.session.as_deref().map(|session| sight.processes(session, primary)).unwrap_or_default();
+        let name = primary.and_then(|primary| sight.name(primary)).unwrap_or_default().to_owned();
+        describe(program, options.pages, status, (primary.unwrap_or(pid), name), processes)
+    });
+    Ok(Finished { status, stats })
+}
+
+/// Runs a program that can carry no agent, in the foreground, until it ends; meanwhile its memory, and its children's, is put on
+/// transparent huge pages from outside as it grows. What is left undone when it ends is told by `stats`.
+///
+/// # Errors
+/// The program cannot be started, or this user may not collapse another process's memory.
+pub fn run_from_outside(program: &Program, stats: bool) -> Result<Finished> {
+    if !is_permitted() {
+        let why = "it can carry no agent, and from outside this takes CAP_SYS_NICE; `sudo` has it".to_owned();
+        return Err(Error::PageKind { kind: PageKind::Thp.name(), why });
+    }
+    let forward = Forward::prepare()?;
+    let running = launch(program, &Treatment::Untouched, Wiring::inherited())?;
+    let pid = running.child.id();
+    let follow = Follow::start(pid);
+    let status = forward.until_end(pid, wait4)?;
+    let processes = follow.finish();
+    let primary = processes.iter().find(|process| process.primary);
+    let primary = primary.map_or((pid, String::new()), |process| (process.pid, process.name.clone()));
+    let stats = stats.then(|| describe(program, PageKind::Thp, status, primary, processes));
     Ok(Finished { status, stats })
 }
 
@@ -59,21 +87,19 @@ fn hold_pages(options: &RegionOptions) -> Result<Held> {
 
 fn describe(
     program: &Program,
-    options: &RegionOptions,
-    running: &Running,
-    sight: &Sight,
+    pages: PageKind,
     status: ExitStatus,
+    primary: (u32, String),
+    processes: Vec<ProcessStats>,
 ) -> RunStats {
-    let primary = sight.primary(options.process.as_deref()).or_else(|| sight.primary(None));
-    let session = running.session.as_deref();
     RunStats {
         schema: RunStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: program.words(),
-        page_kind: options.pages.name().to_owned(),
-        primary_pid: primary.unwrap_or(running.child.id()),
-        primary_name: primary.and_then(|pid| sight.name(pid)).unwrap_or_default().to_owned(),
+        page_kind: pages.name().to_owned(),
+        primary_pid: primary.0,
+        primary_name: primary.1,
         outcome: outcome::words(status),
-        processes: session.map(|session| sight.processes(session, primary)).unwrap_or_default(),
+        processes,
     }
 }

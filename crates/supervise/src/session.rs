@@ -28,13 +28,17 @@ pub struct RegionOptions {
     pub prefault: bool,
     /// The only process to serve, by its file's name; all if there is none.
     pub process: Option<String>,
+    /// Whether stacks are to lie on such pages too.
+    pub stacks: bool,
+    /// Whether data segments are to lie on such pages too.
+    pub globals: bool,
 }
 
 impl RegionOptions {
     /// A region on pages of `kind`, with nothing else asked.
     #[must_use]
     pub const fn on(pages: PageKind) -> Self {
-        Self { pages, reserve_bytes: 0, prefault: false, process: None }
+        Self { pages, reserve_bytes: 0, prefault: false, process: None, stacks: false, globals: false }
     }
 }
 
@@ -77,6 +81,7 @@ impl SharedSession {
             page_kind: options.pages as u32,
             prefault: u32::from(options.prefault),
             watched: u32::from(watched),
+            also: also(options),
             reserve_bytes: options.reserve_bytes,
             process,
         };
@@ -126,6 +131,11 @@ impl SharedSession {
     }
 }
 
+fn also(options: &RegionOptions) -> u32 {
+    let bit = |asked, bit| if asked { bit } else { 0 };
+    bit(options.stacks, Config::STACKS) | bit(options.globals, Config::GLOBALS)
+}
+
 impl Drop for SharedSession {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours alone, and the borrow of `record` ends with `self`.
@@ -143,12 +153,14 @@ mod tests {
     fn a_session_is_whole_when_its_path_is_opened() {
         let mut options = RegionOptions::on(PageKind::Hugetlb2m);
         options.process = Some("redis-server".to_owned());
+        options.globals = true;
         let session = SharedSession::create(&options, true).unwrap();
         assert_eq!(std::fs::metadata(session.path()).unwrap().len(), size_of::<Session>() as u64);
         let record = session.record();
         assert_eq!(record.check(), Ok(()));
         assert_eq!(record.config.page_kind(), Some(PageKind::Hugetlb2m));
         assert_eq!(record.config.process(), Some(&b"redis-server"[..]));
+        assert_eq!(record.config.also, Config::GLOBALS);
         assert_eq!(record.claimed_slots().count(), 0);
     }
 

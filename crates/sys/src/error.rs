@@ -24,6 +24,14 @@ pub enum Error {
         /// The file that was refused.
         path: PathBuf,
     },
+    /// A process's memory cannot be put on huge pages from outside.
+    #[error("the memory of process {pid} cannot be put on huge pages from outside: {why}")]
+    NotCollapsible {
+        /// Its number.
+        pid: u32,
+        /// What stands in the way, and the way out.
+        why: String,
+    },
     /// A kernel file could not be opened, read or written.
     #[error("cannot {operation} {path}", path = path.display())]
     File {

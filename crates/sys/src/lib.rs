@@ -6,16 +6,21 @@
 //! | [`smaps`] | its mappings and how they are mapped |
 //! | [`pagemap`] | the frames under them: folio sizes, contiguity |
 //! | [`huge_pages`] | hugetlb pools and transparent modes |
+//! | [`collapse`] | puts a running process's memory on huge pages |
+//! | [`cpuid`], [`counters`] | which processor this is, its TLBs; what it counts of page walks |
 //! | [`knob`] | turns a kernel knob and gives it back, come what may |
 //! | [`warm`] | memory that a hypervisor has taken back |
 //! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
 //! | [`doctor`] | all of that, and a verdict for each command |
 //!
-//! Names are those of the manual pages. Nothing here keeps state, starts a thread or changes the system, [`knob`] and the
-//! setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a system call which
-//! has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs`.
+//! Names are those of the manual pages. Nothing here keeps state, starts a thread or changes the system, [`knob`],
+//! [`collapse`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
+//! system call which has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs` and `tests/collapse.rs`.
 
 mod cgroup;
+pub mod collapse;
+pub mod counters;
+pub mod cpuid;
 pub mod doctor;
 mod error;
 pub mod huge_pages;

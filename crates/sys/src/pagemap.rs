@@ -23,6 +23,7 @@
 
 mod folios;
 mod runs;
+mod spans;
 mod walk;
 
 use std::ops::Range;
@@ -30,6 +31,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 pub use runs::Runs;
+pub use spans::{Span, spans};
 
 use crate::Result;
 

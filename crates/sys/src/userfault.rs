@@ -10,6 +10,7 @@
 
 mod fd;
 
+pub(crate) use fd::PAGEMAP_SCAN;
 pub use fd::{Event, Modes, PageScan, Reach, Userfaultfd, WrittenRange};
 
 use std::fs::File;

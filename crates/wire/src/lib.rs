@@ -13,7 +13,9 @@
 mod outside;
 mod page_kind;
 mod session;
+pub mod sites;
 mod slot;
+pub mod trace;
 
 pub use outside::Outside;
 pub use page_kind::{PageKind, UnknownPageKind};

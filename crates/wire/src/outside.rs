@@ -24,6 +24,18 @@ pub enum Outside {
     NoRoom,
     /// The kernel refused it (a limit, no memory); the program's own request went through unchanged or failed alike.
     Refused,
+    /// Asked for by `--also stacks`, but no huge page fits between its ends.
+    ShortStack,
+    /// Asked for by `--also stacks`: the first thread's, grown ahead and advised where it is.
+    FirstStack,
+    /// Asked for by `--also stacks`: the first thread's, which a limit or a neighbour keeps from growing ahead.
+    FirstStackKept,
+    /// Asked for by `--also globals`: whole huge pages of data segments, copied or advised where they are.
+    Globals,
+    /// Asked for by `--also globals`: what of data segments fills no huge page.
+    ShortGlobals,
+    /// Asked for by `--also globals`: the kernel gave no memory to move them to.
+    GlobalsKept,
     /// Inside the region, but on transparent pages: hugetlb was asked for and the pool had none left.
     PoolEmpty,
     /// Inside the region, but on transparent pages: its page-grained use cannot bear hugetlb.
@@ -40,7 +52,7 @@ pub enum Outside {
 
 impl Outside {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 22] = [
         Self::Stack,
         Self::Fixed,
         Self::Hint,
@@ -51,6 +63,12 @@ impl Outside {
         Self::OddFlag,
         Self::NoRoom,
         Self::Refused,
+        Self::ShortStack,
+        Self::FirstStack,
+        Self::FirstStackKept,
+        Self::Globals,
+        Self::ShortGlobals,
+        Self::GlobalsKept,
         Self::PoolEmpty,
         Self::PageGrained,
         Self::NoUserfault,
@@ -73,6 +91,12 @@ impl Outside {
             Self::OddFlag => "a flag the region cannot keep",
             Self::NoRoom => "region full",
             Self::Refused => "refused by the kernel",
+            Self::ShortStack => "thread stack that holds no huge page",
+            Self::FirstStack => "the first stack, advised where it is",
+            Self::FirstStackKept => "the first stack: a limit keeps it from growing ahead",
+            Self::Globals => "globals, on pages of their own where they are",
+            Self::ShortGlobals => "globals that fill no huge page",
+            Self::GlobalsKept => "globals: no memory to move them to",
             Self::PoolEmpty => "in the region on transparent pages: hugetlb pool empty",
             Self::PageGrained => "in the region on transparent pages: page-grained use",
             Self::NoUserfault => "in the region on transparent pages: userfaultfd is not permitted",

@@ -42,6 +42,8 @@ pub struct Config {
     pub prefault: u32,
     /// Non-zero: somebody waits on [`Session::attention`], so a process that leaves may wait to be sampled.
     pub watched: u32,
+    /// What else is to lie on the pages asked for: [`Config::STACKS`], [`Config::GLOBALS`].
+    pub also: u32,
     /// Bytes mapped at the start of each served process.
     pub reserve_bytes: u64,
     /// The name of the only process to serve, ended by a zero; empty for every process.
@@ -49,6 +51,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// The bit of [`Config::also`] for stacks: threads' in the region, the first one where it is.
+    pub const STACKS: u32 = 1;
+    /// The bit of [`Config::also`] for data segments, where they are.
+    pub const GLOBALS: u32 = 2;
+
     /// The page kind, or `None` for a number of another version.
     #[must_use]
     pub fn page_kind(&self) -> Option<PageKind> {

@@ -11,7 +11,9 @@ use crate::demote::make_ordinary;
 use crate::huge::{self, has_hugetlb};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, contains, count, count_served, granule_of, memory_bytes, touches};
+use crate::state::{
+    TABLE, address_of, contains, count, count_served, granule_of, memory_bytes, stacks_served, touches,
+};
 use crate::table::{GRANULE, PAGE, State};
 
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
@@ -75,19 +77,23 @@ impl Request {
     }
 
     fn fate(&self) -> Fate {
-        let reservation = self.prot == libc::PROT_NONE && self.bytes >= GRANULE;
+        let has = |flag| self.flags & flag != 0;
+        // libc opens its threads' stacks later, but for the guard page.
+        let reservation = self.prot == libc::PROT_NONE && (self.bytes >= GRANULE || has(libc::MAP_STACK));
         if !self.is_private_anonymous() || self.prot & libc::PROT_WRITE == 0 && !reservation {
             return Fate::Ignore;
         }
-        let has = |flag| self.flags & flag != 0;
         Fate::Leave(match () {
-            () if has(libc::MAP_STACK | libc::MAP_GROWSDOWN) => Outside::Stack,
+            () if has(libc::MAP_GROWSDOWN) || has(libc::MAP_STACK) && !stacks_served() => Outside::Stack,
+            () if has(libc::MAP_STACK) && self.bytes <= GRANULE => Outside::ShortStack,
             () if has(FIXED) => Outside::Fixed,
             () if has(libc::MAP_HUGETLB) => Outside::OwnHugetlb,
             () if has(map_32bit()) => Outside::Low32,
             () if self.address != 0 && !contains(self.address) => Outside::Hint,
             () if self.prot & libc::PROT_EXEC != 0 => Outside::Executable,
-            () if self.flags & !PLAIN != 0 || !reservation && self.prot != READ_WRITE => Outside::OddFlag,
+            () if self.flags & !PLAIN & !libc::MAP_STACK != 0 || !reservation && self.prot != READ_WRITE => {
+                Outside::OddFlag
+            }
             () if self.bytes > memory_bytes() && (reservation || has(libc::MAP_NORESERVE)) => Outside::Giant,
             () => return Fate::Serve,
         })
@@ -124,7 +130,7 @@ pub(crate) fn mmap(request: Request) -> Raw {
     match request.fate() {
         Fate::Ignore => pass_hinted(request, bytes),
         Fate::Leave(reason) => {
-            if request.prot & libc::PROT_WRITE != 0 {
+            if request.prot & libc::PROT_WRITE != 0 || matches!(reason, Outside::Stack | Outside::ShortStack) {
                 count(reason, bytes);
             }
             pass_hinted(request, bytes)

@@ -22,15 +22,14 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::huge::{at_rest, hold_all};
-use crate::pinned;
 use crate::place::{granules, settle};
-use crate::raw;
 use crate::state::{TABLE, address_of, count, map_chunk, may_have_hugetlb, no_hugetlb_left, reserve, set_kind};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 use crate::userfault::Userfault;
+use crate::{pinned, policy, raw};
 
 /// Granules copied before they are put in place: bounds the extra memory, and the number of mappings left behind.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 /// Calls that are mapping hugetlb memory right now; a fork waits for them.
 static MAPPING: AtomicUsize = AtomicUsize::new(0);
@@ -126,7 +125,7 @@ fn demote(range: Range<usize>, reason: Outside) -> bool {
                     0
                 }
             }
-            State::Huge => TABLE.hold(next..range.end.min(next + BATCH), state),
+            State::Huge => TABLE.hold(next..next + policy::uniform(next, BATCH.min(range.end - next)), state),
             _ => {
                 next += 1;
                 continue;
@@ -157,14 +156,16 @@ fn let_go(granule: usize, moved: bool, state: State) {
 /// Replaces held hugetlb granules by a copy on transparent pages.
 fn replace(userfault: &Userfault, first: usize, granules: usize) -> bool {
     let (address, bytes) = (address_of(first), granules * GRANULE);
-    let moved = userfault.write_protect(address, bytes) && copy_over(address, granules);
+    let moved = userfault.write_protect(address, bytes) && copy_over(address, granules, copy_present);
     if !moved {
         userfault.write_unprotect(address, bytes);
     }
     moved
 }
 
-fn copy_over(address: usize, granules: usize) -> bool {
+/// Puts a copy on ordinary pages in the place of whole granules of one policy. `copy` fills it: from, to, granules.
+/// Nobody may write to them meanwhile.
+pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, usize, usize)) -> bool {
     let bytes = granules * GRANULE;
     let Some(first) = TABLE.claim_free(granules, 1) else { return false };
     let scratch = address_of(first);
@@ -173,8 +174,9 @@ fn copy_over(address: usize, granules: usize) -> bool {
     let mapped = unsafe { raw::map_anonymous(scratch, bytes, read_write, libc::MAP_FIXED_NOREPLACE) };
     let mut done = !raw::failed(mapped);
     if done {
+        policy::copy(address, scratch, bytes);
         settle(scratch, bytes, 0);
-        copy_present(address, scratch, granules);
+        copy(address, scratch, granules);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
         done = !raw::failed(unsafe { raw::mremap(scratch, bytes, bytes, flags, address) });

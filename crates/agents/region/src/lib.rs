@@ -22,6 +22,8 @@
 //! | `place`, `table`, `bits` | who has which address |
 //! | `huge` | pages that the kernel takes as a whole only |
 //! | `demote`, `userfault`, `pinned` | off them, under the program's feet |
+//! | `policy` | memory that moves keeps its nodes |
+//! | `globals`, `first_stack` | what cannot lie in the region, advised where it is |
 //! | `state`, `raw` | what all share |
 //!
 //! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
@@ -45,12 +47,15 @@ mod elf;
 mod entries;
 mod environment;
 mod exec;
+mod first_stack;
+mod globals;
 mod heap;
 mod huge;
 mod patch;
 mod pieces;
 mod pinned;
 mod place;
+mod policy;
 mod raw;
 mod remap;
 mod start;

@@ -41,7 +41,11 @@ static LAST_OPEN: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// # Errors
 /// A negated errno: the kernel's, or `-ENOSPC` when no address range of the region is free.
 pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> Raw {
+    let stack = flags & libc::MAP_STACK != 0;
     let flags = flags & KEPT_FLAGS;
+    if stack {
+        return map_stack(bytes, prot, flags);
+    }
     if bytes < GRANULE {
         return map_small(bytes / PAGE, flags);
     }
@@ -129,6 +133,29 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
             }
         }
     }
+}
+
+/// Maps a stack so that it *ends* with a granule: that is where it is used first. Never on hugetlb pages: its guard and
+/// what libc gives back of it are page-grained.
+fn map_stack(bytes: usize, prot: i32, flags: i32) -> Raw {
+    let count = bytes.div_ceil(GRANULE);
+    let (below, head) = (count - bytes / GRANULE, bytes % GRANULE / PAGE);
+    let Some(first) = TABLE.claim_free(count, 1) else { return -(libc::ENOSPC as Raw) };
+    let address = address_of(first + count) - bytes;
+    if let Err(errno) = map_free(address, bytes, bytes, prot, flags) {
+        // Where something lies that is not ours, the addresses stay claimed: the next stack passes them by.
+        if errno != -(libc::EEXIST as Raw) {
+            give_back(first, count);
+        }
+        return errno;
+    }
+    if below > 0
+        && let Some(pages) = TABLE.pages(first, map_chunk)
+    {
+        TABLE.open(first, pages, PAGES - head, head, false);
+    }
+    settle(address, bytes, prot);
+    address.cast_signed()
 }
 
 /// Maps free addresses: `rounded` bytes, or only `exact` where a limit forbids more. The bytes that were mapped.

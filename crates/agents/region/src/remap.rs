@@ -12,6 +12,7 @@ use crate::demote::{Mapping, make_ordinary};
 use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
+use crate::policy;
 use crate::raw::{self, Raw};
 use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, reserve, touches};
 use crate::table::{GRANULE, PAGE, State};
@@ -248,7 +249,7 @@ fn ends_at(granule: usize, end: usize) -> bool {
 fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
     let extra = wanted - old.len();
     if extra == 0 || TABLE.claim_at(State::Free, old.end, extra).is_ok() {
-        return (extra == 0 || map_extra(old.end, extra)).then_some(old.start);
+        return (extra == 0 || map_extra(old.end, extra, call.old)).then_some(old.start);
     }
     // A part of the reserve shares its reservations with the rest of it, and must not move: see `place::touch`.
     if call.flags & libc::MREMAP_MAYMOVE == 0 || reserve().contains(&old.start) {
@@ -256,7 +257,7 @@ fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
     }
     let first = TABLE.claim_free(wanted, 1)?;
     let back = first..first + old.len();
-    if !map_extra(back.end, extra) {
+    if !map_extra(back.end, extra, call.old) {
         place::give_back(first, old.len());
         return None;
     }
@@ -271,11 +272,13 @@ fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
     None
 }
 
-fn map_extra(first: usize, granules: usize) -> bool {
+/// Maps claimed granules that a mapping grows by: on nodes as the memory at `like`, which has the mapping's policy.
+fn map_extra(first: usize, granules: usize, like: usize) -> bool {
     let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: NOREPLACE never takes the place of a mapping.
     let result = unsafe { raw::map_anonymous(address_of(first), granules * GRANULE, READ_WRITE, flags) };
     if !raw::failed(result) && huge::own(first, granules, State::Huge) {
+        policy::copy(like, address_of(first), granules * GRANULE);
         place::populate_huge(address_of(first), granules * GRANULE);
         return true;
     }

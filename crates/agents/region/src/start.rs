@@ -11,7 +11,7 @@ use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
 use crate::elf::{self, Object};
 use crate::state::{self, TABLE, establish};
 use crate::table::{GRANULE, GRANULES, PAGE, State};
-use crate::{demote, entries, environment, heap, patch, place, raw};
+use crate::{demote, entries, environment, first_stack, globals, heap, patch, place, raw};
 
 /// Where the region may begin. Far from where Linux puts programs and libraries, above every heap: libc's allocator
 /// takes a break that moves down for corruption.
@@ -120,7 +120,20 @@ fn serve(config: &Config, argv: *const *const c_char) -> Result<(), Dormant> {
     establish(base, kind, config.prefault != 0, memory_bytes());
     forbid_unsafe_hugetlb();
     reserve(usize::try_from(config.reserve_bytes).unwrap_or(usize::MAX));
-    take_over(&libc)
+    take_over(&libc)?;
+    settle_also(config.also);
+    Ok(())
+}
+
+/// What else is to lie on the pages asked for.
+fn settle_also(also: u32) {
+    if also & Config::GLOBALS != 0 {
+        globals::settle_all();
+    }
+    if also & Config::STACKS != 0 {
+        state::serve_stacks();
+        first_stack::settle_ahead();
+    }
 }
 
 fn take_over(libc: &Object) -> Result<(), Dormant> {

@@ -19,6 +19,7 @@ pub(crate) static TABLE: Table = Table::new();
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
+static STACKS: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 static HUGETLB: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -87,6 +88,16 @@ pub(crate) fn set_kind(kind: PageKind) {
 /// Whether memory is touched when it is mapped.
 pub(crate) fn prefault() -> bool {
     PREFAULT.load(SeqCst)
+}
+
+/// Threads' stacks come from the region from now on.
+pub(crate) fn serve_stacks() {
+    STACKS.store(true, SeqCst);
+}
+
+/// Whether threads' stacks come from the region.
+pub(crate) fn stacks_served() -> bool {
+    STACKS.load(SeqCst)
 }
 
 /// The machine's memory in bytes.

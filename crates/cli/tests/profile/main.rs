@@ -9,3 +9,4 @@ mod interrupt;
 mod measuring;
 mod server;
 mod stage;
+mod traced;

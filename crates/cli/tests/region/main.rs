@@ -1,13 +1,18 @@
-//! `fieldstone run --region` as its user, and the program it runs, see it.
+//! `fieldstone run` as its user, and the program it runs, see it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
+mod also;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
 mod following;
+mod nodes;
+mod outside;
 mod pages;
+mod pool;
 mod refused;
+mod running;
 mod server;
 mod stage;
 mod stress;

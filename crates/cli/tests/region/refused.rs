@@ -41,10 +41,19 @@ fn a_set_user_id_copy() {
     refused(&file, &["set-user-id", "copy"]);
 }
 
+/// From outside it can be served, but not with all of this.
 #[test]
-fn a_static_program() {
+fn a_static_program_with_what_only_the_agent_gives() {
     let Some((_room, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };
-    refused(&program, &["statically linked"]);
+    for options in ["--pages 4k", "--pages thp --prefault", "--reserve 4M", "--also stacks", "--process x"] {
+        let output = run(options, &[&program]);
+        assert_eq!(output.status.code(), Some(2), "{options}");
+        assert!(
+            said(&output).contains("statically linked") && said(&output).contains("leave out"),
+            "{}",
+            said(&output)
+        );
+    }
 }
 
 #[test]

@@ -8,19 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::common::{Pool, kill, wait_until};
 use crate::stage::region;
 
-/// A redis-server in a region, killed if the test fails.
-struct Server {
-    running: Child,
+/// A redis-server, killed if the test fails.
+pub(crate) struct Server {
+    pub(crate) running: Child,
     port: u16,
     room: tempfile::TempDir,
 }
 
 /// One connection, spoken by lines.
-struct Line(BufReader<TcpStream>);
+pub(crate) struct Line(BufReader<TcpStream>);
 
 impl Line {
-    fn ask(&mut self, command: &str) -> String {
+    pub(crate) fn ask(&mut self, command: &str) -> String {
         self.0.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        self.next()
+    }
+
+    pub(crate) fn next(&mut self) -> String {
         let mut answer = String::new();
         self.0.read_line(&mut answer).unwrap();
         answer
@@ -28,7 +32,13 @@ impl Line {
 }
 
 impl Server {
+    /// In a region.
     fn start(options: &str) -> Option<Self> {
+        Self::by(|program| region(options, program))
+    }
+
+    /// By a command of the caller's making.
+    pub(crate) fn by(command: impl FnOnce(&[&str]) -> Command) -> Option<Self> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP redis is not installed");
             return None;
@@ -37,14 +47,18 @@ impl Server {
         let room = tempfile::tempdir().unwrap();
         let (number, directory) = (port.to_string(), room.path().to_str().unwrap());
         let program = ["redis-server", "--port", &number, "--dir", directory, "--save", "", "--bind", "127.0.0.1"];
-        let running = region(options, &program).stdout(Stdio::null()).spawn().unwrap();
+        let running = command(&program).stdout(Stdio::null()).spawn().unwrap();
         let this = Self { running, port, room };
         wait_until("the port", || TcpStream::connect(("127.0.0.1", this.port)).ok());
         Some(this)
     }
 
-    fn line(&self) -> Line {
+    pub(crate) fn line(&self) -> Line {
         Line(BufReader::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap()))
+    }
+
+    pub(crate) fn has_saved(&self) -> bool {
+        self.room.path().join("dump.rdb").exists()
     }
 }
 
@@ -101,7 +115,7 @@ fn saves_under_writes(options: &str) {
             assert_eq!(value.trim_end(), last, "key {key}");
         }
     });
-    assert!(server.room.path().join("dump.rdb").exists());
+    assert!(server.has_saved());
     kill("TERM", &server.running.id().to_string());
     assert_eq!(server.running.wait().unwrap().code(), Some(0));
 }

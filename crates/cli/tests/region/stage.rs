@@ -1,10 +1,12 @@
 //! What the tests stand on: the command, the programs it is given.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use fieldstone_report::{ProcessStats, RegionStats, RunStats};
+use fieldstone_sys::smaps;
 use tempfile::TempDir;
 
 /// `fieldstone run --region`, with options split at spaces. No agent of ours is hidden in the environment that it gets.
@@ -13,6 +15,50 @@ pub(crate) fn region(options: &str, program: &[&str]) -> Command {
     command.args(["run", "--region"]).args(options.split_whitespace()).arg("--").args(program);
     command.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
     command
+}
+
+/// `fieldstone run --pid`, with options split at spaces, to its end. `None`, told as a skip, where this user may not.
+pub(crate) fn collapsed(pid: u32, options: &str) -> Option<Output> {
+    let output = collapse_command(pid, options).output().unwrap();
+    let said = said(&output);
+    if output.status.code() == Some(2) && (said.contains("CAP_SYS_NICE") || said.contains("from 6.1 on")) {
+        println!("SKIP memory may not be collapsed from outside: {}", said.trim());
+        return None;
+    }
+    Some(output)
+}
+
+pub(crate) fn collapse_command(pid: u32, options: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
+    command.args(["run", "--pid", &pid.to_string()]).args(options.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+/// A program that has written a line, and waits for its standard input to end.
+pub(crate) struct Waiting {
+    pub(crate) running: Child,
+    pub(crate) line: String,
+}
+
+impl Waiting {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(running.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        Self { running, line }
+    }
+
+    /// Ends its standard input; how it ended.
+    pub(crate) fn end(mut self) -> ExitStatus {
+        drop(self.running.stdin.take());
+        self.running.wait().unwrap()
+    }
+}
+
+/// Bytes on transparent huge pages in the mapping of process `pid` that holds `address`.
+pub(crate) fn huge_at(pid: u32, address: u64) -> u64 {
+    let mappings = smaps::read(pid).unwrap();
+    mappings.iter().find(|mapping| mapping.range().contains(&address)).unwrap().anon_huge_bytes
 }
 
 /// Runs a program in a region to its end.

@@ -5,6 +5,7 @@
 //! are passed as markup, and they escape what they write.
 
 mod paper;
+mod translation;
 mod view;
 
 use crate::{Error, Profile, Summary};
@@ -33,6 +34,7 @@ pub fn page(profile: &Profile, summary: &Summary) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::translation::{Modelled, Site, Translation};
     use crate::{FootprintPoint, fixture};
     use proptest::prelude::*;
 
@@ -56,8 +58,18 @@ mod tests {
         profile.footprints[0].permissions[0].permission = evil.into();
         profile.samples[0].outcome = evil.into();
         profile.footprints[0].region.as_mut().unwrap().pages[0].kind = evil.into();
+        let traced = profile.translation.as_mut().unwrap();
+        traced.sites[0].function = evil.into();
+        traced.sites[1].file = Some(format!("{evil}a&b\x1b[2J"));
+        traced.sites[2].stack = vec![evil.into()];
+        traced.configurations[1].name = evil.into();
+        traced.rest[0].what = evil.into();
+        (traced.processor.name, traced.processor.source, traced.tracer) = (evil.into(), evil.into(), evil.into());
+        (traced.placed_on, traced.uncounted) = (evil.into(), Some(evil.into()));
+        traced.unseen = vec![evil.into()];
         let page = page_of(&profile);
-        assert!(page.matches("&lt;script&gt;").count() > 8);
+        assert!(page.matches("&lt;script&gt;").count() > 18);
+        assert!(page.contains(r"a&amp;b\x1b[2J") && !page.contains('\x1b'));
         assert!(!page.contains("<script") && !page.contains("<img"), "markup got through");
     }
 
@@ -79,6 +91,25 @@ mod tests {
         profile.footprints.push(crate::Footprint { kind: "4k".into(), ..crate::Footprint::default() });
         profile.kinds.clear();
         assert!(page_of(&profile).contains("</html>"));
+        profile.translation = Some(Translation::default());
+        assert!(page_of(&profile).contains("No access was counted"));
+        let one = Modelled { name: "4k".into(), ..Modelled::default() };
+        profile.translation = Some(Translation { configurations: vec![one], ..Translation::default() });
+        let page = page_of(&profile);
+        assert!(
+            page.contains("<th scope=\"row\">4k</th>") && !page.contains("NaN") && !page.contains("plot-translation")
+        );
+    }
+
+    #[test]
+    fn a_hundred_sites_have_their_lines_and_callers_and_the_others_one() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        let site = |n: u64| Site { function: format!("site{n:03}"), ..traced.sites[0].clone() };
+        traced.sites = (0..300).map(site).collect();
+        let page = page_of(&profile);
+        assert!(page.contains("200 more sites") && page.contains("site099") && !page.contains("site100"));
+        assert_eq!(page.matches("__libc_start_main").count(), 100);
     }
 
     fn any_seconds() -> impl Strategy<Value = f64> {
@@ -110,6 +141,22 @@ mod tests {
                 let region = footprint.region.as_mut().unwrap();
                 region.pages.iter_mut().zip(&bytes).for_each(|(of, bytes)| of.bytes = *bytes);
                 (region.private_rw_inside_bytes, region.private_rw_outside_bytes) = (bytes[4], bytes[5]);
+            }
+            let traced = profile.translation.as_mut().unwrap();
+            for (of, (value, bytes)) in traced.configurations.iter_mut().zip(values.iter().zip(&bytes)) {
+                let range = Some(crate::Range { low: *value, likely: -value, high: value / 2.0 });
+                (of.data_share, of.instruction_share, of.time) = (range, range, range);
+                (of.data.accesses, of.data.walks, of.data.far_walks) = (*bytes, bytes.wrapping_mul(3), u64::MAX);
+            }
+            for (at, site) in traced.sites.iter_mut().enumerate() {
+                (site.walks, site.walks_large, site.bytes) = (bytes[at], bytes[at + 1], bytes[at + 2]);
+                site.huge_share = Some(values[at]);
+            }
+            for (at, point) in traced.reach.iter_mut().enumerate() {
+                (point.entries, point.misses_per_access) = (bytes[at], values[at]);
+            }
+            for (at, moment) in traced.moments.iter_mut().enumerate() {
+                (moment.accesses, moment.counted, moment.walks) = (bytes[at], bytes[at + 1], bytes[..at].to_vec());
             }
             prop_assert!(page_of(&profile).contains("</html>"));
             prop_assert!(!crate::text::profile(&profile, &Summary::of(&profile), crate::text::Style::default()).is_empty());

@@ -1,6 +1,7 @@
 //! What the template is given: every word and number of the page, already written.
 
 use super::paper;
+use super::translation::TranslationView;
 use crate::plots::{self, SIZES, colour_of, css};
 use crate::quantity::{bytes, moment, percent, share};
 use crate::tables::{self, Table};
@@ -23,6 +24,7 @@ pub(super) struct Page {
     time_plot: Option<Value>,
     comparison: Table,
     costs: Table,
+    translation: Option<TranslationView>,
     footprint_key: Vec<Key>,
     footprint_plots: Vec<FootprintPlot>,
     footprints: Table,
@@ -37,9 +39,9 @@ pub(super) struct Page {
 
 /// A line of a key: a colour and what it stands for.
 #[derive(Debug, Serialize)]
-struct Key {
-    colour: String,
-    name: String,
+pub(super) struct Key {
+    pub(super) colour: String,
+    pub(super) name: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,6 +86,7 @@ impl Page {
             time_plot: plots::time(profile, summary)?.map(Value::from_safe_string),
             comparison: tables::comparison(profile, summary),
             costs: tables::costs(summary),
+            translation: translation(profile, summary)?,
             footprint_key: footprint_key(&profile.footprints),
             footprint_plots: footprint_plots(&profile.footprints)?,
             footprints: tables::footprints(profile),
@@ -118,6 +121,11 @@ fn facts(profile: &Profile, summary: &Summary) -> Vec<(&'static str, String)> {
     facts.extend(profile.program.load.clone().map(|load| ("Load", load)));
     facts.retain(|(_, fact)| !fact.trim().is_empty());
     facts
+}
+
+fn translation(profile: &Profile, summary: &Summary) -> Result<Option<TranslationView>, Error> {
+    let both = profile.translation.as_ref().zip(summary.translation.as_ref());
+    both.map(|(traced, of)| TranslationView::of(traced, of)).transpose()
 }
 
 /// The page sizes that any run got.

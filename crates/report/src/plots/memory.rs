@@ -1,10 +1,10 @@
 //! Memory over time as stacked areas, one a page size; and memory by permission, as bars.
 
-use super::{Axis, Canvas, Failure, INK, Plot, SIZES, letters};
+use super::frame::{AXIS, bar, beside, mesh, plane, rows};
+use super::{Axis, Canvas, Failure, Plot, SIZES};
 use crate::quantity::{bytes, seconds, share};
 use crate::{Error, Footprint, FootprintPoint, PermissionShare};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Points beyond this cannot be told apart on the page; the largest of each stretch is kept.
 const MOST_POINTS: usize = 360;
@@ -27,12 +27,7 @@ pub(crate) fn footprint(
 }
 
 fn draw_footprint(canvas: &Canvas<'_>, points: &[FootprintPoint], x: Axis, y: Axis) -> Result<(), Failure> {
-    let mut chart = ChartBuilder::on(canvas)
-        .set_label_area_size(LabelAreaPosition::Left, 124)
-        .set_label_area_size(LabelAreaPosition::Bottom, 52)
-        .margin_top(14)
-        .margin_right(44)
-        .build_cartesian_2d(0.0..x.end, 0.0..y.end)?;
+    let mut chart = plane(canvas, 0.0..x.end, y)?;
     // Each area reaches down to zero, so the whole is drawn first and its lower layers over it.
     for layers in (0..SIZES.len()).rev() {
         let height = |point: &FootprintPoint| {
@@ -44,19 +39,7 @@ fn draw_footprint(canvas: &Canvas<'_>, points: &[FootprintPoint], x: Axis, y: Ax
             chart.draw_series(AreaSeries::new(line, 0.0, SIZES[SIZES.len() - 1 - layers].1.filled()))?;
         }
     }
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .y_max_light_lines(0)
-        .x_labels(4)
-        .y_labels(5)
-        .bold_line_style(INK.mix(0.12))
-        .axis_style(INK.mix(0.35).stroke_width(2))
-        .x_label_formatter(&|value| x.label(*value))
-        .y_label_formatter(&|value| y.label(*value))
-        .label_style(letters(0.7))
-        .draw()?;
-    Ok(())
+    mesh(&mut chart, y, (4, 5), &|value| x.label(*value))
 }
 
 /// At most [`MOST_POINTS`] of `points`: of each stretch the one where `size` is largest, so that no peak is lost.
@@ -75,51 +58,26 @@ pub(crate) fn permissions(shares: &[PermissionShare]) -> Result<Option<String>, 
     let axis = Axis::of_bytes(largest.bytes.max(largest.resident_bytes)).with_room(0.15);
     let words = sorted.iter().map(|of| format!("{}: {}.", of.permission, share(of.bytes as f64 / all)));
     let description = words.collect::<Vec<_>>().join(" ");
-    let rows = u32::try_from(sorted.len()).unwrap_or(8);
+    let count = u32::try_from(sorted.len()).unwrap_or(8);
     let plot = Plot {
         id: "plot-permissions",
         title: "Mapped memory by permission",
         description: &description,
-        size: (1520, 64 * rows + 56),
+        size: (1520, 64 * count + AXIS),
     };
     plot.svg(|canvas| draw_permissions(canvas, &sorted, all, axis)).map(Some)
 }
 
 fn draw_permissions(canvas: &Canvas<'_>, shares: &[&PermissionShare], all: f64, axis: Axis) -> Result<(), Failure> {
-    let mut chart = ChartBuilder::on(canvas)
-        .set_label_area_size(LabelAreaPosition::Left, 90)
-        .set_label_area_size(LabelAreaPosition::Bottom, 56)
-        .margin_right(12)
-        .build_cartesian_2d(0.0..axis.end, shares.len() as f64..0.0)?;
-    chart
-        .configure_mesh()
-        .disable_y_mesh()
-        .disable_y_axis()
-        .x_max_light_lines(0)
-        .x_labels(6)
-        .bold_line_style(INK.mix(0.12))
-        .axis_style(INK.mix(0.35).stroke_width(2))
-        .x_label_formatter(&|value| axis.label(*value))
-        .x_label_style(letters(0.7))
-        .draw()?;
-    let plot = chart.plotting_area();
+    let names: Vec<String> = shares.iter().map(|of| of.permission.clone()).collect();
+    let plot = rows(canvas, &names, 90, axis)?;
     for (row, of) in shares.iter().enumerate() {
         let middle = row as f64 + 0.5;
-        let (left, height) = plot.map_coordinate(&(0.0, middle));
-        let name = letters(1.0).pos(Pos::new(HPos::Right, VPos::Center));
-        canvas.draw(&Text::new(of.permission.clone(), (left - 18, height), name))?;
         let colour = if of.permission == "rw-" { SIZES[2].1 } else { SIZES[0].1 };
-        let bar = |of: u64, strength: f64| {
-            Rectangle::new(
-                [(0.0, middle - 0.28), (axis.place(of as f64), middle + 0.28)],
-                colour.mix(strength).filled(),
-            )
-        };
-        plot.draw(&bar(of.bytes, 0.35))?;
-        plot.draw(&bar(of.resident_bytes.min(of.bytes), 1.0))?;
-        let label = share(of.bytes as f64 / all);
-        let style = letters(1.0).pos(Pos::new(HPos::Left, VPos::Center));
-        plot.draw(&(EmptyElement::at((axis.place(of.bytes as f64), middle)) + Text::new(label, (16, 0), style)))?;
+        let (mapped, resident) = (axis.place(of.bytes as f64), axis.place(of.resident_bytes.min(of.bytes) as f64));
+        bar(&plot, (0.0, mapped), (middle, 0.28), colour.mix(0.35))?;
+        bar(&plot, (0.0, resident), (middle, 0.28), colour.mix(1.0))?;
+        beside(&plot, (mapped, middle), share(of.bytes as f64 / all), 1.0)?;
     }
     Ok(())
 }

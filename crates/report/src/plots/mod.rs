@@ -5,16 +5,26 @@
 //! by colour-blind readers too) are middle tones that stand on light and dark. Each plot carries a title and a
 //! description for those who hear the page.
 
+mod frame;
 mod memory;
+mod moments;
+mod reach;
+mod shares;
+mod sites;
 mod swap;
 mod time;
 
 pub(crate) use memory::{footprint, permissions};
+pub(crate) use moments::moments;
+pub(crate) use reach::reach;
+pub(crate) use shares::shares;
+pub(crate) use sites::sites;
 pub(crate) use swap::swap;
 pub(crate) use time::time;
 
 use crate::Error;
 use crate::quantity;
+use crate::translation::canonical;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fmt::Write as _;
@@ -39,13 +49,16 @@ pub(crate) const SIZES: [(&str, RGBColor); 4] = [
     ("1 GiB pages", RGBColor(0, 158, 115)),
 ];
 
-/// The colour of a page kind.
+/// The colour of a page kind, or of a configuration that was modelled: the same for the same page size.
 pub(crate) fn colour_of(kind: &str) -> RGBColor {
-    match kind {
+    match &*canonical(kind) {
         "4k" => SIZES[0].1,
         folio if folio.starts_with("folio") => SIZES[1].1,
-        "thp" => SIZES[2].1,
-        "hugetlb-1g" => SIZES[3].1,
+        "thp" | "2m" => SIZES[2].1,
+        "hugetlb-1g" | "1g" => SIZES[3].1,
+        range if range.contains("range") => RGBColor(204, 121, 167),
+        mosaic if mosaic.contains("mosaic") || mosaic.contains('%') => RGBColor(160, 125, 60),
+        "none" => RGBColor(86, 180, 233),
         _ => RGBColor(214, 120, 30),
     }
 }
@@ -105,7 +118,7 @@ fn letters(strength: f64) -> TextStyle<'static> {
 /// An axis in a unit that fits its end.
 #[derive(Clone, Copy)]
 struct Axis {
-    /// What one unit is, in seconds or bytes.
+    /// What one unit is, in seconds, bytes, parts of a whole or things counted.
     scale: f64,
     unit: &'static str,
     /// Where the axis ends, in units.
@@ -127,12 +140,33 @@ impl Axis {
         Self { scale, unit, end: end_bytes as f64 / scale }
     }
 
+    /// Parts of a whole, in percent.
+    fn of_share(end: f64) -> Self {
+        Self { scale: 0.01, unit: "%", end: end.clamp(1e-4, 10.0) / 0.01 }
+    }
+
+    /// A rate, such as walks a thousand accesses.
+    fn of_rate(end: f64) -> Self {
+        Self { scale: 1.0, unit: "", end: end.clamp(1e-3, 1e9) }
+    }
+
+    /// Things counted.
+    fn of_count(end: u64) -> Self {
+        let (scale, unit) = match end {
+            0..1_000 => (1.0, ""),
+            1_000..1_000_000 => (1e3, "k"),
+            1_000_000..1_000_000_000 => (1e6, "M"),
+            _ => (1e9, "G"),
+        };
+        Self { scale, unit, end: end.max(1) as f64 / scale }
+    }
+
     /// The same axis, longer by `part`: room for a label or for a line that touches the end.
     fn with_room(self, part: f64) -> Self {
         Self { end: self.end * (1.0 + part), ..self }
     }
 
-    /// Where seconds or bytes lie on the axis. What lies off it is put at its end: plotters counts pixels without a limit.
+    /// Where a value lies on the axis. What lies off it is put at its end: plotters counts pixels without a limit.
     fn place(self, value: f64) -> f64 {
         (value / self.scale).clamp(0.0, self.end)
     }
@@ -142,7 +176,7 @@ impl Axis {
         let text = format!("{value:.6}");
         match text.trim_end_matches('0').trim_end_matches('.') {
             "0" | "-0" => "0".to_owned(),
-            number => format!("{number} {}", self.unit),
+            number => format!("{number} {}", self.unit).trim_end().to_owned(),
         }
     }
 }

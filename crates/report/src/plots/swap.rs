@@ -1,7 +1,8 @@
 //! Swapped-out memory over time, a line a page kind.
 
+use super::frame::{mesh, plane};
 use super::memory::thinned;
-use super::{Axis, Canvas, Failure, INK, Plot, colour_of, letters};
+use super::{Axis, Canvas, Failure, Plot, colour_of};
 use crate::quantity::bytes;
 use crate::{Error, Footprint};
 use plotters::prelude::*;
@@ -25,24 +26,9 @@ pub(crate) fn swap(footprints: &[Footprint], end_s: f64) -> Result<Option<String
 }
 
 fn draw(canvas: &Canvas<'_>, footprints: &[Footprint], x: Axis, y: Axis) -> Result<(), Failure> {
-    let mut chart = ChartBuilder::on(canvas)
-        .set_label_area_size(LabelAreaPosition::Left, 124)
-        .set_label_area_size(LabelAreaPosition::Bottom, 52)
-        .margin_top(14)
-        .margin_right(44)
-        .build_cartesian_2d(0.0..x.end, 0.0..y.end)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .y_max_light_lines(0)
-        .x_labels(8)
-        .y_labels(if y.end > 1.1 { 4 } else { 2 })
-        .bold_line_style(INK.mix(0.12))
-        .axis_style(INK.mix(0.35).stroke_width(2))
-        .x_label_formatter(&|value| x.label(*value))
-        .y_label_formatter(&|value| y.label(*value))
-        .label_style(letters(0.7))
-        .draw()?;
+    let y_labels = if y.end > 1.1 { 4 } else { 2 };
+    let mut chart = plane(canvas, 0.0..x.end, y)?;
+    mesh(&mut chart, y, (8, y_labels), &|value| x.label(*value))?;
     for footprint in footprints {
         let points = thinned(&footprint.points, |point| point.swap_bytes);
         let line = points.iter().map(|point| (x.place(point.t_s), y.place(point.swap_bytes as f64)));

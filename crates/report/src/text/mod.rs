@@ -6,6 +6,7 @@
 mod diff;
 mod profile;
 mod run;
+mod translation;
 
 pub use diff::diff;
 pub use profile::profile;

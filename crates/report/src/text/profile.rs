@@ -1,6 +1,7 @@
-//! A profile for a terminal: what was measured, the comparison, what a run costs, what memory it got, and the advice.
+//! A profile for a terminal: what was measured, the comparison, what a run costs, what memory it got,
+//! what translation costs where it was traced, and the advice.
 
-use super::Style;
+use super::{Style, translation::translation};
 use crate::quantity::{bytes, moment, percent};
 use crate::tables;
 use crate::{Profile, Summary, shell};
@@ -20,6 +21,10 @@ pub fn profile(profile: &Profile, summary: &Summary, style: Style) -> String {
         text.push('\n');
         text += &style.heading("Memory at its largest, in one watched run of each kind");
         text += &style.rows(&tables::footprints(profile));
+    }
+    if let (Some(traced), Some(of)) = (&profile.translation, &summary.translation) {
+        text.push('\n');
+        text += &translation(traced, of, style);
     }
     text.push('\n');
     let (sentence, command) = summary.advice.parts();

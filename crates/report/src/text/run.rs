@@ -43,13 +43,18 @@ fn largest(processes: &[ProcessStats]) -> Vec<ProcessStats> {
 
 /// What the primary process' region counted, in sentences and a table.
 fn region(region: &RegionStats, style: Style) -> String {
-    let mut facts = vec![format!(
-        "Region {} to {}, {}; pages read from {}.",
-        address(region.base),
-        address(region.limit),
-        bytes(region.limit.saturating_sub(region.base)),
-        region.pages_source
-    )];
+    let place = if region.base == 0 {
+        format!("No region: put on huge pages from outside; pages read from {}.", region.pages_source)
+    } else {
+        let extent = bytes(region.limit.saturating_sub(region.base));
+        format!(
+            "Region {} to {}, {extent}; pages read from {}.",
+            address(region.base),
+            address(region.limit),
+            region.pages_source
+        )
+    };
+    let mut facts = vec![place];
     if region.fell_back_bytes > 0 {
         facts.push(format!("{} asked for huge pages and got small ones: the pool was empty. `fieldstone doctor` tells how to reserve more.", bytes(region.fell_back_bytes)));
     }

@@ -17,8 +17,10 @@ mod findings;
 mod once;
 mod order;
 mod plan;
+mod price;
 mod server;
 mod surroundings;
+mod traced;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -37,7 +39,8 @@ use crate::session::RegionOptions;
 use crate::signals::Interrupt;
 
 pub use once::{Once, Watched};
-pub use plan::{Load, Metric, Plan};
+pub use plan::{Bursts, Load, Metric, Plan, Tracing};
+pub use traced::{Traced, trace_once};
 
 /// What happens while a profile is taken, for whoever shows it.
 #[derive(Clone, Debug)]
@@ -48,6 +51,8 @@ pub enum Event {
     Unavailable(PageKind, String),
     /// Every warm-up is done: so many runs will take about so long.
     Estimate(u32, Duration),
+    /// The measured runs are over, the traced one begins.
+    Trace,
     /// The run of this number begins.
     Run(u32, PageKind),
 }
@@ -122,7 +127,13 @@ pub fn profile(
         let (once, _) = taking.run(kind, false)?;
         samples.push(taking.sample(&once, kind, round, position));
     }
-    Ok(taking.describe(candidates, samples, taken_at.as_secs()))
+    let translation = plan.trace.as_ref().map(|asked| {
+        tell(Event::Trace);
+        traced::trace(plan, asked, native_s(&samples), interrupt)
+    });
+    let mut profile = taking.describe(candidates, samples, taken_at.as_secs());
+    profile.translation = translation.transpose()?;
+    Ok(profile)
 }
 
 impl Taking<'_> {
@@ -274,8 +285,17 @@ impl Taking<'_> {
             samples,
             footprints: candidates.into_iter().filter_map(|candidate| candidate.footprint).collect(),
             warnings: self.warnings,
+            translation: None,
         }
     }
+}
+
+/// Processor time of a run on 4 KiB pages: the median.
+fn native_s(samples: &[Sample]) -> Option<f64> {
+    let baseline = samples.iter().filter(|sample| sample.kind == PageKind::Small4k.name());
+    let mut times: Vec<f64> = baseline.map(|sample| sample.user_s + sample.system_s).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
 }
 
 /// Shared by the two ways of running: the watch of a run that is watched.

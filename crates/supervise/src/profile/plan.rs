@@ -6,7 +6,11 @@ use std::time::Duration;
 pub use fieldstone_report::Metric;
 use fieldstone_wire::PageKind;
 
+use fieldstone_translation::{Configuration, Machine};
+pub use fieldstone_wire::trace::Plan as Bursts;
+
 use crate::program::Program;
+use crate::trace::Tracer;
 
 /// A load on a server.
 #[derive(Clone, Debug)]
@@ -40,4 +44,23 @@ pub struct Plan {
     pub process: Option<String>,
     /// For a program that does not end by itself.
     pub load: Option<Load>,
+    /// What is traced and modelled in one more run, if anything.
+    pub trace: Option<Tracing>,
+}
+
+/// A traced run, and what its accesses are run through.
+#[derive(Clone, Debug)]
+pub struct Tracing {
+    /// What traces.
+    pub tracer: Tracer,
+    /// How much of the run is recorded.
+    pub bursts: Bursts,
+    /// The processor that is modelled.
+    pub machine: Machine,
+    /// What it is modelled with, 4 KiB pages first.
+    pub configurations: Vec<Configuration>,
+    /// Whether allocations are recorded, to tell whose memory the walks are for.
+    pub sites: bool,
+    /// The traced run may take so long.
+    pub timeout: Duration,
 }

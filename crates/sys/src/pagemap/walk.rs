@@ -17,12 +17,12 @@ use crate::{Error, Result};
 
 const FLAGS_PATH: &str = "/proc/kpageflags";
 
-const PRESENT: u64 = 1 << 63;
+pub(super) const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FRAME: u64 = (1 << 55) - 1;
 
 /// Pages of one read of pagemap: 512 KiB of entries, 256 MiB of memory.
-const CHUNK_PAGES: u64 = 1 << 16;
+pub(super) const CHUNK_PAGES: u64 = 1 << 16;
 
 pub(super) fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
     let path = PathBuf::from(format!("/proc/{pid}/pagemap"));
@@ -134,7 +134,7 @@ impl FrameFlags for Flags {
 }
 
 /// Reads as many whole entries as the kernel gives from `index` on, and returns their number.
-fn read_entries(file: &File, index: u64, entries: &mut [u64]) -> io::Result<usize> {
+pub(super) fn read_entries(file: &File, index: u64, entries: &mut [u64]) -> io::Result<usize> {
     // SAFETY: the bytes are those of a live, exclusively borrowed slice, and any bytes are a valid u64.
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), std::mem::size_of_val::<[u64]>(entries))

@@ -219,7 +219,7 @@ fn of(range: &Range<usize>) -> uapi::uffdio_range {
 pub struct PageScan(File);
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`; not in linux-raw-sys.
-const PAGEMAP_SCAN: u32 = 0xC060_6610;
+pub(crate) const PAGEMAP_SCAN: u32 = 0xC060_6610;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PM_SCAN_WP_MATCHING: u64 = 1;
 const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;

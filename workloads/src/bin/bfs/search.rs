@@ -28,13 +28,22 @@ pub(crate) fn breadth_first(graph: &Graph, root: u32) -> Result<Vec<u32>, Error>
     Ok(parents)
 }
 
-/// Checks a tree of parents and returns the sum of all levels, which is the same for every right tree.
+/// What every right tree of a root has in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// The sum of all levels.
+    pub(crate) level_sum: u64,
+    /// Edges between the vertices that it reaches.
+    pub(crate) edges: u64,
+}
+
+/// Checks a tree of parents.
 ///
 /// The rules: parents lead to the root (no cycle), each to a neighbour, one level up; an edge of the graph never leaves the
 /// tree and never spans more than one level.
-pub(crate) fn validate(graph: &Graph, root: u32, parents: &[u32]) -> Result<u64, Error> {
+pub(crate) fn validate(graph: &Graph, root: u32, parents: &[u32]) -> Result<Tree, Error> {
     let levels = levels(graph, root, parents)?;
-    let mut sum = 0;
+    let mut tree = Tree::default();
     for index in 0..graph.vertices() {
         let vertex = graph.vertex(index);
         let level = levels[index];
@@ -53,10 +62,13 @@ pub(crate) fn validate(graph: &Graph, root: u32, parents: &[u32]) -> Result<u64,
             return Err(Error::wrong(format!("the parent of {vertex} is no neighbour of it")));
         }
         if level != NONE {
-            sum += u64::from(level);
+            tree.level_sum += u64::from(level);
+            tree.edges += graph.neighbours(vertex).len() as u64;
         }
     }
-    Ok(sum)
+    // Each was met from both its ends.
+    tree.edges /= 2;
+    Ok(tree)
 }
 
 /// The distance of each vertex from `root` along `parents`.
@@ -95,7 +107,7 @@ mod tests {
     fn the_search_passes_its_own_check() {
         let parents = breadth_first(&ring(), 0).unwrap();
         assert_eq!(parents[5], NONE);
-        assert_eq!(validate(&ring(), 0, &parents).unwrap(), 1 + 2 + 2 + 1);
+        assert_eq!(validate(&ring(), 0, &parents).unwrap(), Tree { level_sum: 1 + 2 + 2 + 1, edges: 5 });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! `odd MODE`; the modes are listed by `odd --help`. None is measured.
 
+mod churn;
 mod ending;
 mod surroundings;
 mod tree;
@@ -65,6 +66,12 @@ enum Mode {
         /// Milliseconds to keep them for.
         ms: u64,
     },
+    /// Fills memory and prints `ready`; four threads check and change every word of it, over and over, until stdin ends.
+    Churn {
+        /// Bytes to keep, for example 64M.
+        #[arg(value_parser = size::parse)]
+        size: usize,
+    },
     /// A small parent that forks three children, named odd-first, odd-second, odd-third; the second has the memory.
     ForkTree {
         /// Bytes of the second child; the others have a sixteenth.
@@ -127,6 +134,7 @@ fn main() -> ExitCode {
         Mode::Echo => return surroundings::echo(),
         Mode::Surroundings { rest } => return surroundings::print(&rest),
         Mode::Hold { size, ms } => hold(size, ms),
+        Mode::Churn { size } => churn::churn(size),
         Mode::ForkTree { size } => tree::fork_tree(size),
         Mode::Threads { steps } => threads(steps),
     };

@@ -1,0 +1,115 @@
+//! Data segments on the pages asked for, where they are: `--also globals`.
+//!
+//! ```text
+//!  relro |  .data, from the file   |  .bss, anonymous      |
+//!      ------|granule|granule|granule|granule|granule|------
+//!            |     copied    |     advised           |       what fills no granule stays as it is
+//! ```
+//!
+//! Whole granules only. Those that reach into the file's part are copied to anonymous memory, which one `mremap` puts in
+//! their place; the others are anonymous already. There is one thread, and it is here: nobody sees it happen, and nobody
+//! writes meanwhile. Never on hugetlb pages, whose manners a data segment could not bear.
+
+#![allow(unsafe_code, reason = "reads the linker's records, replaces the program's data by a copy of itself")]
+
+use core::ffi::{c_int, c_void};
+use core::ops::Range;
+
+use fieldstone_wire::{Outside, PageKind};
+
+use crate::demote::{BATCH, copy_over};
+use crate::place::settle;
+use crate::raw;
+use crate::state::{TABLE, count, kind};
+use crate::table::{GRANULE, PAGE};
+
+/// Moves and advises the data segments of all objects that are loaded now, but for the agent's own.
+pub(crate) fn settle_all() {
+    // SAFETY: the callback keeps nothing of the records.
+    unsafe { libc::dl_iterate_phdr(Some(visit), core::ptr::null_mut()) };
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, _: *mut c_void) -> c_int {
+    // SAFETY: the linker's record, lent for the call.
+    let info = unsafe { &*info };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: as many headers as the record says.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let address = |header: &libc::Elf64_Phdr| (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+    // What was protected after it was relocated lies at the start of its segment.
+    let relro = headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO);
+    let relro_end = relro.map(|header| address(header) + header.p_memsz as usize).max().unwrap_or(0);
+    let ours = core::ptr::from_ref(&TABLE).addr();
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0) {
+        let start = address(header);
+        let (file_end, end) = (start + header.p_filesz as usize, start + header.p_memsz as usize);
+        if (start..end).contains(&ours) {
+            return 0;
+        }
+        let start = if (start..end).contains(&relro_end) { relro_end } else { start };
+        if header.p_flags & libc::PF_X == 0 {
+            segment(start..end, file_end.max(start));
+        }
+    }
+    0
+}
+
+/// One writable segment; its first bytes, to `file_end`, are mapped from the file.
+fn segment(data: Range<usize>, file_end: usize) {
+    let (whole, from_file) = parts(&data, file_end);
+    let short = data.len().saturating_sub(whole.len());
+    if short > 0 {
+        count(Outside::ShortGlobals, short);
+    }
+    let mut at = whole.start;
+    while at < from_file {
+        let granules = ((from_file - at) / GRANULE).min(BATCH);
+        let moved = copy_over(at, granules, copy_all);
+        count(if moved { Outside::Globals } else { Outside::GlobalsKept }, granules * GRANULE);
+        at += granules * GRANULE;
+    }
+    if at < whole.end {
+        settle(at, whole.end - at, 0);
+        if !matches!(kind(), PageKind::Small4k | PageKind::Folio64k) {
+            // The loader has touched some pages, which keep the others from being huge. Before Linux 6.1 they do.
+            // SAFETY: keeps contents.
+            unsafe { raw::madvise(at, whole.end - at, libc::MADV_COLLAPSE) };
+        }
+        count(Outside::Globals, whole.end - at);
+    }
+}
+
+/// The whole granules of a segment, and the address up to which they hold something of the file.
+fn parts(data: &Range<usize>, file_end: usize) -> (Range<usize>, usize) {
+    let start = data.start.next_multiple_of(GRANULE);
+    // The rest of the last page belongs to the segment.
+    let end = data.end.next_multiple_of(PAGE) / GRANULE * GRANULE;
+    let whole = start..end.max(start);
+    let from_file = file_end.next_multiple_of(PAGE).next_multiple_of(GRANULE).clamp(whole.start, whole.end);
+    (whole, from_file)
+}
+
+fn copy_all(from: usize, to: usize, granules: usize) {
+    let source = core::ptr::with_exposed_provenance::<u8>(from);
+    let target = core::ptr::with_exposed_provenance_mut::<u8>(to);
+    // SAFETY: both are mapped, so many granules long and apart; a data segment is readable, and there is one thread.
+    unsafe { core::ptr::copy_nonoverlapping(source, target, granules * GRANULE) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_granules_of_a_segment_are_found() {
+        let at = |granules: usize, bytes: usize| 0x4000_0000 + granules * GRANULE + bytes;
+        assert_eq!(parts(&(at(0, 1)..at(3, 5)), at(1, 7)), (at(1, 0)..at(3, 0), at(2, 0)));
+        assert_eq!(parts(&(at(0, 0)..at(2, 0)), at(2, 0)), (at(0, 0)..at(2, 0), at(2, 0)), "no .bss");
+        assert_eq!(parts(&(at(0, 9)..at(3, 0)), at(0, 99)).1, at(1, 0), "the file ends in front of the first");
+        let last = at(3, 0) - 1;
+        assert_eq!(parts(&(at(1, 0)..last), at(1, 0)), (at(1, 0)..at(3, 0), at(1, 0)), "a page that is begun is ours");
+        assert!(parts(&(at(0, 8)..at(1, 800)), at(0, 900)).0.is_empty());
+    }
+}

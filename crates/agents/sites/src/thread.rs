@@ -1,0 +1,147 @@
+//! A letter for each thread, and the word that says that the thread is in here.
+//!
+//! A thread is known by its thread pointer: no two that live have the same, reading it is one instruction, and a forked
+//! child goes on with its own copy of its thread's letter. Letters are taken by compare-exchange and never given back, so
+//! that a search ends at the first free one; a thread that begins with the thread pointer of one that has ended has its
+//! letter.
+//!
+//! A thread that is in the recorder already (a signal handler, or the unwinder allocates) is turned away and counted. The
+//! mark is the number of forks before it: a child's new thread may get the letter of a thread that the fork left behind in
+//! the middle of its work. A handler that jumps out (`siglongjmp`) while it interrupts the recorder leaves its thread
+//! marked: what that thread allocates from then on is counted as [`Lost::Nested`].
+
+#![allow(unsafe_code, reason = "reads the thread pointer, and the mapped mailbox as letters")]
+
+use core::arch::asm;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use fieldstone_wire::sites::{CACHE_BYTES, CACHES, LETTERS, Letter, Lost, MAILBOX};
+
+use crate::start;
+
+/// The mark of a thread that is in here; grows in the child of a fork.
+static MARK: AtomicU64 = AtomicU64::new(1);
+
+/// The thread that runs, in the recorder until this is dropped.
+pub(crate) struct Thread {
+    letter: &'static Letter,
+    number: usize,
+}
+
+impl Thread {
+    /// Enters; `None`, and counted, where nothing can be announced.
+    pub(crate) fn enter() -> Option<Self> {
+        let sites = start::sites()?;
+        let Some(letters) = letters() else {
+            sites.lose(Lost::NoMailbox);
+            return None;
+        };
+        let Some(number) = find(letters, thread_pointer()) else {
+            sites.lose(Lost::Letterless);
+            return None;
+        };
+        let letter = &letters[number];
+        let mark = MARK.load(Relaxed);
+        if letter.busy.load(Relaxed) == mark {
+            sites.lose(Lost::Nested);
+            return None;
+        }
+        letter.busy.store(mark, Relaxed);
+        // A signal handler of this thread must find the mark before anything of what follows.
+        compiler_fence(Ordering::SeqCst);
+        Some(Self { letter, number })
+    }
+
+    /// The thread's letter.
+    pub(crate) fn letter(&self) -> &'static Letter {
+        self.letter
+    }
+
+    /// Where the thread's cache lies, mapped when it is first asked for; `None` when there is no memory for it.
+    pub(crate) fn cache(&self) -> Option<u64> {
+        let address = CACHES + (self.number * CACHE_BYTES) as u64;
+        let mapped = &self.letter.cache;
+        match mapped.load(Relaxed) {
+            0 => {
+                let there = start::map_private(address, CACHE_BYTES);
+                mapped.store(if there { address } else { u64::MAX }, Relaxed);
+                there.then_some(address)
+            }
+            u64::MAX => None,
+            there => Some(there),
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.letter.busy.store(0, Relaxed);
+    }
+}
+
+/// Makes the marks that the parent's other threads left in the child's mailbox void.
+pub(crate) extern "C" fn after_fork() {
+    MARK.fetch_add(1, Relaxed);
+}
+
+fn letters() -> Option<&'static [Letter; LETTERS]> {
+    // SAFETY: mapped there for the life of the process, as long as the letters are; all zeroes are valid letters.
+    start::has_mailbox().then(|| unsafe { &*core::ptr::with_exposed_provenance(MAILBOX as usize) })
+}
+
+/// The number of the letter of `owner`, taken if it has none yet.
+fn find(letters: &[Letter; LETTERS], owner: u64) -> Option<usize> {
+    // Thread pointers lie whole pages apart; the multiplication puts what tells them apart into the high bits.
+    let first = (owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    (0..LETTERS).map(|step| (first + step) % LETTERS).find(|&number| {
+        let word = &letters[number].owner;
+        match word.load(Acquire) {
+            0 => match word.compare_exchange(0, owner, AcqRel, Acquire) {
+                Ok(_) => true,
+                Err(other) => other == owner,
+            },
+            other => other == owner,
+        }
+    })
+}
+
+fn thread_pointer() -> u64 {
+    let pointer;
+    // SAFETY: the ABI has the thread pointer's own value at its first word; nothing is written.
+    unsafe { asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn mailbox() -> Box<[Letter; LETTERS]> {
+        // SAFETY: all zeroes are valid letters.
+        unsafe { Box::<[Letter; LETTERS]>::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn each_thread_finds_its_own_letter_again() {
+        let letters = mailbox();
+        let owners: Vec<u64> = (1..=LETTERS as u64).map(|thread| 0x7f00_0000_0740 + thread * 0x1000).collect();
+        let mut numbers: Vec<usize> = owners.iter().map(|&owner| find(&letters, owner).unwrap()).collect();
+        let again: Vec<usize> = owners.iter().map(|&owner| find(&letters, owner).unwrap()).collect();
+        assert_eq!(numbers, again);
+        numbers.sort_unstable();
+        assert!(numbers.iter().copied().eq(0..LETTERS), "no two have one");
+        assert_eq!(find(&letters, 0x10), None, "none is left");
+    }
+
+    #[test]
+    fn threads_have_thread_pointers_of_their_own() {
+        let other = std::thread::spawn(thread_pointer).join().unwrap();
+        assert_ne!(thread_pointer(), other);
+        assert_eq!(thread_pointer(), thread_pointer());
+    }
+}

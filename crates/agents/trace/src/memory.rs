@@ -1,0 +1,97 @@
+//! System calls that change what memory the program has, told between its accesses.
+//!
+//! Private anonymous memory is what a primary region would hold, whatever its protection at the moment: run times reserve
+//! it inaccessible and open it bit by bit. All other memory is told as mapped too, since it takes the place of what was there.
+
+use std::ffi::c_uint;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fieldstone_wire::sites::OURS;
+use fieldstone_wire::trace::Event;
+
+use crate::qemu::Id;
+use crate::thread::{Asked, of};
+use crate::trace::trace;
+
+const PAGE_BYTES: u64 = 4096;
+const EXECS: [i64; 2] = [libc::SYS_execve, libc::SYS_execveat];
+
+/// Where the heap of brk begins and ends; 0 until the first call. A fork's child goes on from its parent's.
+static BREAK: AtomicU64 = AtomicU64::new(0);
+
+/// They begin a process, or a thread: what it finds there is told before it begins.
+const BEGINNINGS: [i64; 4] = [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+
+/// A system call begins.
+#[allow(clippy::too_many_arguments, reason = "QEMU's type")]
+pub(crate) extern "C" fn called(
+    _: Id,
+    number: c_uint,
+    call: i64,
+    first: u64,
+    second: u64,
+    third: u64,
+    fourth: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) {
+    let Some(thread) = of(number) else { return };
+    thread.asked = Asked([first, second, third, fourth]);
+    if BEGINNINGS.contains(&call) {
+        thread.flush();
+    }
+    if EXECS.contains(&call) {
+        // It does not come back if it succeeds, and nothing after it is seen.
+        thread.leave();
+        trace().execs.fetch_add(1, Relaxed);
+    }
+}
+
+/// A system call has returned.
+pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64) {
+    if EXECS.contains(&call) {
+        trace().execs.fetch_sub(1, Relaxed);
+    }
+    let Some(thread) = of(number) else { return };
+    let Ok(result) = u64::try_from(result) else { return };
+    let Asked([first, second, third, fourth]) = thread.asked;
+    let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
+    if makes_code(call, third, fourth) {
+        trace().generated.fetch_add(1, Relaxed);
+    }
+    let event = match call {
+        libc::SYS_mmap => Some((Event::Map, [result, pages(second), u64::from(is_private_anonymous(fourth)), 0])),
+        libc::SYS_munmap => Some((Event::Unmap, [first, pages(second), 0, 0])),
+        libc::SYS_mremap => Some((Event::Move, [first, pages(second), result, pages(third)])),
+        libc::SYS_brk => moved_break(result),
+        _ => None,
+    };
+    // What the site recorder maps is not the program's.
+    let event = event.filter(|(_, [address, ..])| !OURS.contains(address));
+    if let Some((event, operands)) = event {
+        thread.tell(event, operands, true);
+    }
+}
+
+/// Whether memory is asked for that the program can write code into: no loader does that.
+fn makes_code(call: i64, protection: u64, flags: u64) -> bool {
+    let runs = protection & u64::from(libc::PROT_EXEC.cast_unsigned()) != 0;
+    runs && (call == libc::SYS_mprotect || call == libc::SYS_mmap && is_private_anonymous(flags))
+}
+
+fn is_private_anonymous(flags: u64) -> bool {
+    let has = |flag: i32| flags & u64::from(flag.cast_unsigned()) != 0;
+    has(libc::MAP_ANONYMOUS) && has(libc::MAP_PRIVATE)
+}
+
+fn moved_break(now: u64) -> Option<(Event, [u64; 4])> {
+    let before = BREAK.swap(now, Relaxed);
+    match now {
+        _ if before == 0 || now == before => None,
+        _ if now > before => Some((Event::Map, [before, now - before, 1, 0])),
+        _ => Some((Event::Unmap, [now, before - now, 0, 0])),
+    }
+}

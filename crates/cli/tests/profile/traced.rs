@@ -1,0 +1,186 @@
+//! `fieldstone profile --trace`: counts that can be worked out by hand, and programs that are hard to trace.
+
+use std::fs;
+
+use fieldstone_report::Profile;
+use fieldstone_report::translation::Translation;
+use fieldstone_workloads::gups::{SEED, updates};
+
+use crate::stage::{Stage, workload};
+
+/// One level of 64 entries for everything, and no cache of anything.
+const SMALL: &str = r#"
+name = "small"
+source = "the test"
+walkers = 1
+l2_hit_cycles = 0
+data = [{ arrays = [{ name = "L1", entries = 64, pages = ["4K", "2M", "1G"] }] }]
+instruction = [{ arrays = [{ name = "I", entries = 64, pages = ["4K", "2M", "1G"] }] }]
+walk_caches = { pml4e = 0, pdpte = 0, pde = 0, pte_lines = 0 }
+"#;
+
+/// Whether QEMU is there.
+fn has_tracer() -> bool {
+    let found = std::process::Command::new("qemu-x86_64").arg("--version").output().is_ok();
+    if !found {
+        println!("SKIP no qemu-x86_64: nothing can be traced");
+    }
+    found
+}
+
+/// Traces `program` with the small TLB, and gives what was told.
+fn trace(stage: &Stage, options: &str, program: &[&str]) -> (Profile, Translation) {
+    let (tlb, json) = (stage.path("small.toml"), stage.path("traced.json"));
+    fs::write(&tlb, SMALL).unwrap();
+    let options = format!("--trace --tlb {} --runs 1 --pages 4k --json {} {options}", tlb.display(), json.display());
+    let output = stage.profile(&options, program);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile: Profile = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    let translation = profile.translation.clone().expect("it was traced");
+    (profile, translation)
+}
+
+/// Misses of a least-recently-used TLB of so many entries, counted as plainly as can be.
+fn misses(entries: usize, pages: impl Iterator<Item = usize>) -> u64 {
+    let mut held: Vec<usize> = Vec::new();
+    let mut missed = 0;
+    for page in pages {
+        if let Some(at) = held.iter().position(|&there| there == page) {
+            held.remove(at);
+        } else {
+            missed += 1;
+            held.truncate(entries - 1);
+        }
+        held.insert(0, page);
+    }
+    missed
+}
+
+#[test]
+fn gups_misses_what_its_sequence_misses() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    const PAGES: usize = 1024;
+    const UPDATES: u64 = 200_000;
+    let (_, told) = trace(&stage, "--full", &[&workload("gups").display().to_string(), "4M", &UPDATES.to_string()]);
+    // The table lies on 1024 pages or, as malloc puts a header before it, 1025. It is filled, updated, and read twice.
+    let random = || updates(PAGES * 512, UPDATES, SEED).map(|(word, _)| word / 512);
+    let sequential = 3 * PAGES as u64;
+    // The program's own stack and code take some entries of the 64 from time to time; never more than 8.
+    let (least, most) = (misses(64, random()) + sequential, misses(56, random()) + sequential + 3 + 2000);
+    let small = &told.configurations[0];
+    assert_eq!(small.name, "4K");
+    let walks = small.data.walks;
+    assert!((least..=most).contains(&walks), "{walks} walks, not {least} to {most}");
+    assert!(small.data.region_walks > walks - 2500, "the table is in the primary region");
+    let large = told.configuration("2M").unwrap();
+    assert!(large.data.walks < 3000, "the table lies on three large pages: {}", large.data.walks);
+    let segment = told.configuration("direct segment").unwrap();
+    assert!(segment.data.walks < 2500 && segment.data.region_walks == 0, "{segment:?}");
+    assert!(segment.data.in_segment > UPDATES);
+    assert!(told.accesses >= 3 * PAGES as u64 * 512 + UPDATES, "every word was touched three times: {}", told.accesses);
+    assert_eq!(told.accesses, told.counted_accesses, "all of it was counted");
+}
+
+/// Compiles one of `tests/programs`, or tells why not.
+fn compile(stage: &Stage, name: &str, options: &[&str]) -> Option<String> {
+    let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let program = stage.path(name).display().to_string();
+    let compiled =
+        std::process::Command::new("cc").args(["-O1", "-pthread", "-o", &program, &source]).args(options).output();
+    match compiled {
+        Ok(output) if output.status.success() => Some(program),
+        Ok(output) => {
+            println!(
+                "SKIP cc {options:?}: {}",
+                String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()
+            );
+            None
+        }
+        Err(error) => {
+            println!("SKIP cc {error}");
+            None
+        }
+    }
+}
+
+/// More pages than the small TLB has entries, round and round: each access of the round misses.
+const THREADS_MISS: u64 = 64 * 20 * 256;
+
+#[test]
+fn each_thread_has_a_core_of_its_own() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "threads", &["-g"]) else { return };
+    let (profile, told) = trace(&stage, "--full", &[&program]);
+    assert_eq!(profile.samples[0].outcome, "exit 0");
+    let walks = told.configurations[0].data.walks;
+    assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 20).contains(&walks), "{walks} of {THREADS_MISS}");
+    let first = &told.sites[0];
+    assert_eq!((first.function.as_str(), first.line, first.allocations, first.bytes), ("work", Some(9), 64, 64 << 20));
+    assert!(first.file.as_ref().is_some_and(|file| file.ends_with("threads.c")), "{first:?}");
+    // A block may be told as freed by one thread after it was told as allocated by the next.
+    assert!(first.walks > THREADS_MISS / 20 * 19 && first.walks <= walks, "{first:?}");
+    assert!(told.unseen.is_empty(), "{:?}", told.unseen);
+}
+
+#[test]
+fn a_static_and_stripped_program_is_traced_without_names() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "threads", &["-static", "-s"]) else { return };
+    let (_, told) = trace(&stage, "--full", &[&program]);
+    let walks = told.configurations[0].data.walks;
+    assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 20).contains(&walks), "{walks} of {THREADS_MISS}");
+    assert!(told.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", told.unseen);
+    assert!(told.sites.iter().all(|site| site.allocations == 0), "{:?}", told.sites);
+}
+
+#[test]
+fn children_have_their_parent_s_memory() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "children", &[]) else { return };
+    let (profile, told) = trace(&stage, "--full", &[&program]);
+    assert_eq!(profile.samples[0].outcome, "exit 0");
+    // The parent touches all once, each child ten times.
+    let expected = 2048 * (1 + 4 * 10);
+    let small = &told.configurations[0].data;
+    assert!((expected..expected + expected / 20).contains(&small.walks), "{} of {expected}", small.walks);
+    assert!(small.region_walks > expected - 100, "the children's memory is in the region too: {small:?}");
+    assert_eq!((told.sites[0].function.as_str(), told.sites[0].allocations), ("main", 1), "{:?}", told.sites);
+    assert!(told.sites[0].walks >= expected - 100, "{:?}", told.sites[0]);
+}
+
+#[test]
+fn what_cannot_be_seen_is_told() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let (_, told) = trace(&stage, "", &["/bin/sh", "-c", "/bin/true; exit 0"]);
+    assert!(told.unseen.iter().any(|words| words.contains("1 programs that it started by exec")), "{:?}", told.unseen);
+    let refused = stage.profile("--trace --tlb nowhere --runs 1 --pages 4k", &["/bin/true"]);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && words.contains("zen4"), "{words}");
+    let unfit = stage.path("unfit.toml");
+    fs::write(
+        &unfit,
+        SMALL.replace(
+            "entries = 64, pages = [\"4K\", \"2M\", \"1G\"] }] }]\ninst",
+            "entries = 0, pages = [\"4K\"] }] }]\ninst",
+        ),
+    )
+    .unwrap();
+    let refused = stage.profile(&format!("--trace --tlb {} --runs 1 --pages 4k", unfit.display()), &["/bin/true"]);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && words.contains("unfit.toml"), "{words}");
+}
+
+#[test]
+fn bursts_stand_for_the_whole() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let gups = workload("gups").display().to_string();
+    let program = [gups.as_str(), "4M", "100000"];
+    let (_, whole) = trace(&stage, "--full --no-sites", &program);
+    let (_, bursts) = trace(&stage, "--burst 20000 --period 100000 --no-sites", &program);
+    assert!(bursts.bursts > 100 && bursts.counted_accesses < whole.accesses / 5, "{bursts:?}");
+    assert!(bursts.accesses.abs_diff(whole.accesses) < whole.accesses / 100, "what passes is counted too");
+    let rate =
+        |told: &Translation| told.configurations[0].data.walks as f64 / told.configurations[0].data.accesses as f64;
+    let (one, other) = (rate(&bursts), rate(&whole));
+    assert!((one / other - 1.0).abs() < 0.1, "{one} against {other}");
+}

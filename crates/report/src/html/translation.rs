@@ -1,0 +1,78 @@
+//! The part of the page that tells what translation costs.
+
+use super::view::Key;
+use crate::plots::{self, SIZES, colour_of, css};
+use crate::tables::{Table, translation as tables};
+use crate::translation::sites::{SiteLine, shortened};
+use crate::translation::sources::sources;
+use crate::{Error, Translation, TranslationSummary};
+use minijinja::Value;
+use serde::Serialize;
+
+/// Sites in the table and in the list of callers; the others are one line.
+const MOST_SITES: usize = 100;
+
+/// The section, from top to bottom.
+#[derive(Debug, Serialize)]
+pub(super) struct TranslationView {
+    processor: String,
+    verdict: String,
+    command: Option<String>,
+    region: Option<String>,
+    shares_plot: Option<Value>,
+    priced: Table,
+    predictions: Table,
+    modelled: Table,
+    reach_plot: Option<Value>,
+    moments_plot: Option<Value>,
+    moments_key: Vec<Key>,
+    sites_plot: Option<Value>,
+    sites_key: Vec<Key>,
+    sites: Table,
+    placed_on: String,
+    callers: Vec<Callers>,
+    sources: Vec<(&'static str, String)>,
+    unseen: Vec<String>,
+}
+
+/// A site with its full name and who called it.
+#[derive(Debug, Serialize)]
+struct Callers {
+    short: String,
+    name: String,
+    stack: Vec<String>,
+}
+
+impl TranslationView {
+    pub(super) fn of(traced: &Translation, summary: &TranslationSummary) -> Result<Self, Error> {
+        let (verdict, command) = summary.verdict.parts();
+        let large = summary.sites.iter().chain(&summary.rest).any(|line| line.share_large > 0.0);
+        let sites_key = [("on 4 KiB pages", css(SIZES[0].1)), ("left on 2 MiB pages", css(SIZES[2].1))];
+        let sites_key = sites_key.into_iter().take(if large { 2 } else { 1 });
+        let colour = |name: &String| Key { colour: css(colour_of(name)), name: name.clone() };
+        Ok(Self {
+            processor: traced.processor.name.clone(),
+            verdict,
+            command: command.map(str::to_owned),
+            region: summary.region_sentence(),
+            shares_plot: plots::shares(summary)?.map(Value::from_safe_string),
+            priced: tables::priced(summary),
+            predictions: tables::predictions(summary),
+            modelled: tables::modelled(summary),
+            reach_plot: plots::reach(&traced.reach)?.map(Value::from_safe_string),
+            moments_plot: plots::moments(traced)?.map(Value::from_safe_string),
+            moments_key: traced.configurations.iter().map(|of| colour(&of.name)).collect(),
+            sites_plot: plots::sites(summary)?.map(Value::from_safe_string),
+            sites_key: sites_key.map(|(name, colour)| Key { colour, name: name.to_owned() }).collect(),
+            sites: tables::sites(summary, MOST_SITES),
+            placed_on: traced.placed_on.clone(),
+            callers: summary.sites.iter().take(MOST_SITES).filter(|site| !site.stack.is_empty()).map(callers).collect(),
+            sources: sources(traced),
+            unseen: traced.unseen.clone(),
+        })
+    }
+}
+
+fn callers(site: &SiteLine) -> Callers {
+    Callers { short: shortened(&site.name, 72), name: site.name.clone(), stack: site.stack.clone() }
+}

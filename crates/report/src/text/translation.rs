@@ -1,0 +1,120 @@
+//! What translation costs, for a terminal: the verdict, what the models counted and predict, where the walks come from,
+//! and what of it came from where.
+
+use super::Style;
+use crate::tables::translation as tables;
+use crate::translation::sources::sources;
+use crate::{Translation, TranslationSummary};
+
+/// Sites that are shown; the others are one line.
+const MOST_SITES: usize = 15;
+
+/// `traced` and what it means. Begins with its heading.
+pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, style: Style) -> String {
+    let mut text = style.heading(&format!("What translation costs (traced, modelled on {})", traced.processor.name));
+    let (sentence, command) = summary.verdict.parts();
+    text += &style.paragraph(&sentence);
+    if let Some(command) = command {
+        text += &format!("\n    {command}\n");
+    }
+    text += &section(style, "Of 1,000 accesses (instr. walks: of 1,000 instructions)", &tables::modelled(summary));
+    text += &summary.region_sentence().map(|sentence| style.paragraph(&sentence)).unwrap_or_default();
+    text += &section(style, "Share of the time in walks, an estimate: likely (low–high)", &tables::priced(summary));
+    text += &section(style, "Predicted and measured time, as a share of that on 4k", &tables::predictions(summary));
+    let sites = tables::sites(summary, MOST_SITES);
+    text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
+    text += &format!("\n{}", style.heading("What came from where"));
+    text += &style.list(sources(traced).iter().map(|(name, said)| format!("{name}: {said}")));
+    if !traced.unseen.is_empty() {
+        text += &format!("\n{}", style.heading("What the trace could not see"));
+        text += &style.list(&traced.unseen);
+    }
+    text
+}
+
+/// A table under its heading; nothing, if it has no rows.
+fn section(style: Style, heading: &str, of: &crate::tables::Table) -> String {
+    if of.rows.is_empty() { String::new() } else { format!("\n{}{}", style.heading(heading), style.rows(of)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::translation::Site;
+    use crate::{Profile, Summary};
+
+    fn text_of(profile: &Profile, style: Style) -> String {
+        let summary = Summary::of(profile);
+        translation(profile.translation.as_ref().unwrap(), summary.translation.as_ref().unwrap(), style)
+    }
+
+    #[test]
+    fn it_shows_each_configuration_site_and_source_within_the_width() {
+        let profile = fixture::profile();
+        for width in [60, 80, 120] {
+            let text = text_of(&profile, Style { width, colour: false });
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(width), "{width}\n{text}");
+        }
+        let text = text_of(&profile, Style { width: 200, colour: false });
+        for part in [
+            "modelled on zen4)",
+            "34.0 % (21.0–47.0)",
+            "direct-segment",
+            "99.70 % of the D-TLB misses",
+            "build_graph",
+            "graph/build.c:214",
+            "stacks",
+            "not attributed",
+            "on thp",
+            "a replay of its own accesses",
+            "AVX-512",
+            "0.67 (0.58–0.83)",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+    }
+
+    #[test]
+    fn hundreds_of_sites_are_fifteen_and_one_line() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        traced.sites =
+            (0..300).map(|n| Site { function: format!("site{n:03}"), walks: n, bytes: 1, ..Site::default() }).collect();
+        let text = text_of(&profile, Style::default());
+        assert!(text.contains("site299") && text.contains("site285") && !text.contains("site284"), "{text}");
+        assert!(text.contains("285 more sites"));
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal_nor_fill_it() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        traced.sites[0].function = format!("\x1b[2J\n{}", "std::vector<".repeat(400));
+        traced.sites[1].file = Some("\x1b]0;title\x07".into());
+        traced.configurations[1].name = "\x1b[31m".into();
+        traced.processor.name = "\u{9b}".into();
+        traced.tracer = "\x07".into();
+        traced.unseen.push("\x1b[0m".into());
+        traced.placed_on = "\x1b".into();
+        let text = text_of(&profile, Style { width: 80, colour: false });
+        assert!(!text.chars().any(|letter| letter.is_control() && letter != '\n'), "{text:?}");
+        assert!(text.lines().count() < 120, "{text}");
+    }
+
+    #[test]
+    fn next_to_nothing_is_a_section_without_numbers_that_are_none() {
+        let mut profile = fixture::profile();
+        profile.translation = Some(Translation::default());
+        let empty = text_of(&profile, Style::default());
+        assert!(empty.contains("No access was counted") && !empty.contains("NaN") && !empty.contains('─'), "{empty}");
+        let one = Translation {
+            configurations: vec![crate::translation::Modelled { name: "4k".into(), ..Default::default() }],
+            ..Translation::default()
+        };
+        profile.translation = Some(one);
+        let one = text_of(&profile, Style::default());
+        assert!(one.contains("4k") && one.contains('–') && !one.contains("NaN"), "{one}");
+    }
+}

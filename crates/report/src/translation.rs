@@ -1,0 +1,252 @@
+//! What address translation costs a program: what a trace of it did in models of hardware, and what that is worth.
+//!
+//! Counts are of the counted part of a trace: all of it, or its bursts without their warm-up. What is an estimate says so
+//! by its type: [`Range`]. A field that could not be had is empty, and [`Translation::unseen`] says why.
+//!
+//! ```text
+//!   Translation           plain data, a part of a profile's JSON
+//!   summary, verdict      what it means beside the measured runs, and what to do
+//!   sites                 where the walks come from, in lines that can be shown
+//!   sources               what came from where
+//! ```
+
+pub mod sites;
+pub mod sources;
+pub mod summary;
+pub mod verdict;
+
+use serde::{Deserialize, Serialize};
+
+/// A number that is not known exactly.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Range {
+    /// The least that it can be.
+    pub low: f64,
+    /// The best guess.
+    pub likely: f64,
+    /// The most that it can be.
+    pub high: f64,
+}
+
+impl Range {
+    /// What is left of 1: a share of the time becomes what it saves, and the other way round.
+    #[must_use]
+    pub fn rest(self) -> Self {
+        Self { low: 1.0 - self.high, likely: 1.0 - self.likely, high: 1.0 - self.low }
+    }
+
+    /// The sum of two that may both be at their ends.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { low: self.low + other.low, likely: self.likely + other.likely, high: self.high + other.high }
+    }
+
+    /// Itself, if it is made of numbers: a price divided by no time is none.
+    #[must_use]
+    pub fn finite(self) -> Option<Self> {
+        [self.low, self.likely, self.high].into_iter().all(f64::is_finite).then_some(self)
+    }
+}
+
+/// What a trace of the program came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Translation {
+    /// The processor that was modelled, and where its sizes are from.
+    pub processor: Processor,
+    /// What traced, such as `QEMU 7.2.19, user mode`.
+    pub tracer: String,
+    /// Memory accesses of the traced run: operands in memory of its instructions.
+    pub accesses: u64,
+    /// Instructions of the traced run.
+    pub instructions: u64,
+    /// Accesses that the counts below are of.
+    pub counted_accesses: u64,
+    /// Instructions that the counts below are of.
+    pub counted_instructions: u64,
+    /// Bursts that were counted; 0 if the whole run was.
+    pub bursts: u64,
+    /// What the traced run took from start to end, in seconds.
+    pub traced_s: f64,
+    /// Processor time of the traced run against that of one on 4 KiB pages.
+    pub slowdown: Option<f64>,
+    /// What the program's accesses did, configuration by configuration; 4 KiB pages first.
+    pub configurations: Vec<Modelled>,
+    /// Where the memory came from that the walks were for, on 4 KiB pages, most walks first.
+    pub sites: Vec<Site>,
+    /// The walks that were for memory of no site: stacks, globals, files.
+    pub rest: Vec<Rest>,
+    /// The page kind of the real run that [`Site::huge_share`] was read in; empty if it was read in none.
+    pub placed_on: String,
+    /// Misses of one fully associative TLB of 4 KiB pages, by its entries.
+    pub reach: Vec<Reach>,
+    /// Walks over the run.
+    pub moments: Vec<Moment>,
+    /// What a walk costs on this machine, in nanoseconds, and how that is known.
+    pub walk_cost: Option<WalkCost>,
+    /// What hardware counters told of real runs, where there are any.
+    pub counted: Vec<Counted>,
+    /// Why no hardware counter was read, and the remedy; none if one was.
+    pub uncounted: Option<String>,
+    /// What the trace could not see, a sentence each.
+    pub unseen: Vec<String>,
+}
+
+impl Translation {
+    /// The configuration called `name`, in any spelling that [`canonical`] knows.
+    #[must_use]
+    pub fn configuration(&self, name: &str) -> Option<&Modelled> {
+        let name = canonical(name);
+        self.configurations.iter().find(|modelled| canonical(&modelled.name) == name)
+    }
+}
+
+/// One spelling of a configuration's name: `4K` is `4k`, `direct segment` is `direct-segment`, `no translation` is `none`.
+#[must_use]
+pub fn canonical(name: &str) -> String {
+    let name = name.to_lowercase().replace(' ', "-");
+    if name == "no-translation" { "none".to_owned() } else { name }
+}
+
+/// A modelled processor.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Processor {
+    /// Its name, such as `zen4`.
+    pub name: String,
+    /// Its sizes in words, such as `L1 72 full; L2 3072, 24 ways`.
+    pub geometry: String,
+    /// Where the sizes are from.
+    pub source: String,
+}
+
+/// What the accesses did in one configuration.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Modelled {
+    /// `4k`, `2m`, `1g`, `direct-segment`, `none` and so on; found by [`canonical`].
+    pub name: String,
+    /// Accesses to data.
+    pub data: Side,
+    /// Fetches of instructions.
+    pub instruction: Side,
+    /// Share of the run's time that goes into walks for data, where walks have a price.
+    pub data_share: Option<Range>,
+    /// The same for instructions.
+    pub instruction_share: Option<Range>,
+    /// Time that a run would take, as a share of that on 4 KiB pages.
+    pub time: Option<Range>,
+}
+
+/// Counts of one kind of access.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Side {
+    /// Accesses.
+    pub accesses: u64,
+    /// Those that missed the first level.
+    pub first_level_misses: u64,
+    /// Those that missed every level, and walked.
+    pub walks: u64,
+    /// Memory references of the walks.
+    pub walk_references: u64,
+    /// Walks whose last entry lay in a line not touched lately: the expensive ones.
+    pub far_walks: u64,
+    /// Walks for addresses in the primary region: a direct segment would take them away.
+    pub region_walks: u64,
+    /// Accesses that a direct segment translated.
+    pub in_segment: u64,
+}
+
+/// Code that allocated memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Site {
+    /// The function that asked for the memory, wrappers of allocators left out.
+    pub function: String,
+    /// Its source file, where debug information names it.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+    /// The program or library that it is in.
+    pub module: String,
+    /// Who called it, inmost first, allocator's wrappers included.
+    pub stack: Vec<String>,
+    /// Allocations in the traced run.
+    pub allocations: u64,
+    /// Bytes allocated in the traced run.
+    pub bytes: u64,
+    /// Walks for this memory on 4 KiB pages.
+    pub walks: u64,
+    /// The same on 2 MiB pages.
+    pub walks_large: u64,
+    /// Share of this site's memory that lay on huge pages in the region's real run.
+    pub huge_share: Option<f64>,
+}
+
+/// Memory that no site allocated.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rest {
+    /// What it is: `stacks`, `globals`, `files` and so on.
+    pub what: String,
+    /// Walks for it on 4 KiB pages.
+    pub walks: u64,
+    /// The same on 2 MiB pages.
+    pub walks_large: u64,
+}
+
+/// What hardware counters told of a real run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counted {
+    /// The page kind that it ran on.
+    pub kind: String,
+    /// Walks for loads and stores.
+    pub walks: u64,
+    /// Cycles in which such a walk went on; none where the processor has no event for them.
+    pub walk_cycles: Option<u64>,
+    /// Cycles of the run.
+    pub cycles: u64,
+}
+
+impl Counted {
+    /// Part of the cycles in which a walk went on.
+    #[must_use]
+    pub fn share(&self) -> Option<f64> {
+        self.walk_cycles.filter(|_| self.cycles > 0).map(|walking| walking as f64 / self.cycles as f64)
+    }
+}
+
+/// A point of the curve of misses against size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Entries of the TLB, of 4 KiB each.
+    pub entries: u64,
+    /// Misses an access.
+    pub misses_per_access: f64,
+}
+
+/// A stretch of the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Moment {
+    /// Accesses of the program up to its end.
+    pub accesses: u64,
+    /// Accesses counted in it.
+    pub counted: u64,
+    /// Walks counted in it, in the order of the configurations.
+    pub walks: Vec<u64>,
+}
+
+/// The price of a walk.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WalkCost {
+    /// Nanoseconds a walk.
+    pub ns: Range,
+    /// How it was found: `replay`, `counters`, `mosaics` and so on.
+    pub from: String,
+    /// The words for a report.
+    pub how: String,
+}

@@ -1,0 +1,188 @@
+//! Where the walks come from: sites and the rest, as lines that can be shown.
+//!
+//! A line's words are fit for a terminal and for a page: control characters are shown, and line ends too. Names stay as
+//! long as they are; [`shortened`] makes room where there is little.
+
+use super::summary::part;
+use super::{Site, Translation};
+use crate::shell::printable;
+use serde::Serialize;
+
+/// What the walks for one site's memory, or for memory of no site, come to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteLine {
+    /// The function, or what the memory is.
+    pub name: String,
+    /// `file:line`, or the module where no debug information names them; empty for memory of no site.
+    pub place: String,
+    /// Who called it, inmost first.
+    pub stack: Vec<String>,
+    /// Part of all walks for data on 4 KiB pages.
+    pub share: f64,
+    /// What would be left of [`SiteLine::share`] on 2 MiB pages.
+    pub share_large: f64,
+    /// Walks on 4 KiB pages, a thousand accesses of the program.
+    pub walks_per_thousand: Option<f64>,
+    /// Bytes allocated in the traced run; none for memory of no site.
+    pub bytes: Option<u64>,
+    /// Allocations in the traced run; none for memory of no site.
+    pub allocations: Option<u64>,
+    /// Share of the memory that lay on huge pages in the region's real run.
+    pub huge_share: Option<f64>,
+}
+
+impl SiteLine {
+    /// The sites, most walks first; and the memory of no site, with the walks that nobody can account for at its end.
+    pub(super) fn all(traced: &Translation) -> (Vec<Self>, Vec<Self>) {
+        let small = traced.configuration("4k").map(|of| of.data).unwrap_or_default();
+        let (told, told_large) = told(traced);
+        let all = small.walks.max(told);
+        let accesses = if small.accesses > 0 { small.accesses } else { traced.counted_accesses };
+        let line = |name: &str, walks: u64, walks_large: u64| Self {
+            name: one_line(name),
+            place: String::new(),
+            stack: Vec::new(),
+            share: part(walks, all).unwrap_or(0.0),
+            share_large: part(walks_large, all).unwrap_or(0.0),
+            walks_per_thousand: part(walks, accesses).map(|part| part * 1000.0),
+            bytes: None,
+            allocations: None,
+            huge_share: None,
+        };
+        let mut sites: Vec<&Site> = traced.sites.iter().collect();
+        sites.sort_by_key(|site| std::cmp::Reverse(site.walks));
+        // What allocated nothing is no site, but a name for memory that came otherwise.
+        let (sites, nameless): (Vec<&Site>, Vec<&Site>) =
+            sites.into_iter().partition(|site| site.allocations > 0 || site.bytes > 0);
+        let sites = sites.into_iter().map(|site| Self {
+            place: place(site),
+            stack: site.stack.iter().map(|frame| one_line(frame)).collect(),
+            bytes: Some(site.bytes),
+            allocations: Some(site.allocations),
+            huge_share: site.huge_share.filter(|share| share.is_finite()),
+            ..line(&site.function, site.walks, site.walks_large)
+        });
+        let nameless = nameless.into_iter().map(|site| line(&site.function, site.walks, site.walks_large));
+        let rest = traced.rest.iter().map(|rest| line(&rest.what, rest.walks, rest.walks_large));
+        let mut rest: Vec<Self> = nameless.chain(rest).collect();
+        if told > 0 && told < all {
+            // Where walks on 2 MiB pages were not told apart at all, none is known to be left over.
+            let large = traced.configuration("2m").filter(|_| told_large > 0).map_or(0, |of| of.data.walks);
+            rest.push(line("not attributed", all - told, large.saturating_sub(told_large)));
+        }
+        rest.retain(|line| line.share > 0.0);
+        (sites.collect(), rest)
+    }
+}
+
+/// The walks that have a site or are for known memory: on 4 KiB pages, and on 2 MiB pages.
+fn told(traced: &Translation) -> (u64, u64) {
+    let sites = traced.sites.iter().map(|site| (site.walks, site.walks_large));
+    let rest = traced.rest.iter().map(|rest| (rest.walks, rest.walks_large));
+    sites.chain(rest).fold((0, 0), |sum, walks| (sum.0.saturating_add(walks.0), sum.1.saturating_add(walks.1)))
+}
+
+/// `graph/build.c:214`, or the module where there is no file.
+fn place(site: &Site) -> String {
+    match (&site.file, site.line) {
+        (Some(file), Some(line)) => one_line(&format!("{file}:{line}")),
+        (Some(file), None) => one_line(file),
+        (None, _) => one_line(&site.module),
+    }
+}
+
+/// `text` without control characters and line ends.
+fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
+}
+
+/// At most `most` letters of `text`: what a template repeats lies in the middle of a name, so that is left out.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    let head = most.saturating_sub(1).div_ceil(2);
+    let tail = most.saturating_sub(1) - head;
+    let mut short: String = letters[..head].iter().collect();
+    short.push('…');
+    short.extend(&letters[letters.len() - tail..]);
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translation::{Modelled, Rest, Side};
+
+    fn traced(walks: u64, sites: &[u64], rest: &[u64]) -> Translation {
+        let site =
+            |walks: &u64| Site { function: format!("site-{walks}"), walks: *walks, allocations: 1, ..Site::default() };
+        let data = Side { accesses: 1000, walks, ..Side::default() };
+        Translation {
+            configurations: vec![Modelled { name: "4k".into(), data, ..Modelled::default() }],
+            sites: sites.iter().map(site).collect(),
+            rest: rest.iter().map(|walks| Rest { what: "stacks".into(), walks: *walks, walks_large: 0 }).collect(),
+            ..Translation::default()
+        }
+    }
+
+    #[test]
+    fn shares_are_of_all_walks_and_what_is_not_told_has_a_line() {
+        let (sites, rest) = SiteLine::all(&traced(200, &[20, 100], &[40, 0]));
+        let shares = |lines: &[SiteLine]| lines.iter().map(|line| line.share).collect::<Vec<_>>();
+        assert_eq!((shares(&sites), shares(&rest)), (vec![0.5, 0.1], vec![0.2, 0.2]));
+        assert_eq!((sites[0].name.as_str(), rest[1].name.as_str()), ("site-100", "not attributed"));
+        assert_eq!(sites[0].walks_per_thousand, Some(100.0));
+    }
+
+    #[test]
+    fn what_is_left_on_large_pages_is_told_only_where_it_was_told_apart() {
+        let mut of = traced(200, &[100], &[]);
+        let large = Side { walks: 50, ..Side::default() };
+        of.configurations.push(Modelled { name: "2m".into(), data: large, ..Modelled::default() });
+        assert_eq!(SiteLine::all(&of).1[0].share_large, 0.0);
+        of.sites[0].walks_large = 30;
+        assert_eq!(SiteLine::all(&of).1[0].share_large, 0.1);
+    }
+
+    #[test]
+    fn counts_that_do_not_fit_make_no_share_above_all() {
+        let (sites, rest) = SiteLine::all(&traced(10, &[u64::MAX, u64::MAX], &[]));
+        assert!(sites.iter().all(|site| site.share <= 1.0) && rest.is_empty());
+        let (sites, rest) = SiteLine::all(&Translation { configurations: vec![], ..traced(0, &[0], &[0]) });
+        assert_eq!((sites[0].share, sites[0].walks_per_thousand, rest.len()), (0.0, None, 0));
+    }
+
+    #[test]
+    fn what_allocated_nothing_is_no_site() {
+        let mut of = traced(200, &[20, 100], &[40]);
+        of.sites[1].allocations = 0;
+        of.configurations[0].name = "4K".into();
+        let (sites, rest) = SiteLine::all(&of);
+        assert_eq!((sites.len(), sites[0].name.as_str()), (1, "site-20"));
+        assert_eq!((rest.len(), rest[0].name.as_str(), rest[0].share, rest[0].bytes), (3, "site-100", 0.5, None));
+    }
+
+    #[test]
+    fn words_stay_in_their_line() {
+        let mut of = traced(10, &[10], &[]);
+        of.sites[0].function = "evil\x1b[31m\nname".into();
+        of.sites[0].file = Some("a\rb.c".into());
+        of.sites[0].line = Some(7);
+        of.sites[0].stack = vec!["main\n".into()];
+        let (sites, _) = SiteLine::all(&of);
+        assert_eq!((sites[0].name.as_str(), sites[0].place.as_str()), (r"evil\x1b[31m\nname", r"a\x0db.c:7"));
+        assert_eq!(sites[0].stack, [r"main\n"]);
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shortened("abcdefghij", 10), "abcdefghij");
+        assert_eq!(shortened("abcdefghijk", 10), "abcde…hijk");
+        assert_eq!(
+            (shortened("äöü", 2), shortened("ab", 1), shortened("ab", 0)),
+            ("ä…".into(), "…".into(), "…".into())
+        );
+    }
+}

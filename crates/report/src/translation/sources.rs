@@ -1,0 +1,116 @@
+//! What of a trace's numbers came from where: counted, modelled, calibrated, measured.
+
+use super::summary::part;
+use super::{Counted, Processor, Translation};
+use crate::quantity::{count, estimate, rate, seconds, share};
+
+/// Names and what they say, in the order of the way from accesses to time.
+pub fn sources(traced: &Translation) -> Vec<(&'static str, String)> {
+    let mut sources = vec![
+        ("The trace", accesses(traced)),
+        ("TLBs", processor(traced)),
+        ("Price of a walk", price(traced)),
+        ("Hardware counters", counters(traced)),
+    ];
+    if !traced.placed_on.is_empty() {
+        let kind = &traced.placed_on;
+        sources.push((
+            "Huge pages of sites",
+            format!("read from the kernel's tables in a real run on {kind}, without the tracer"),
+        ));
+    }
+    if let Some(slowdown) = traced.slowdown.filter(|slowdown| slowdown.is_finite()) {
+        sources.push((
+            "Cost of the trace",
+            format!("{} times the processor time of a run on 4 KiB pages", rate(slowdown)),
+        ));
+    }
+    sources
+}
+
+fn accesses(traced: &Translation) -> String {
+    let tracer = if traced.tracer.is_empty() { "a tracer without a name" } else { &traced.tracer };
+    let all =
+        format!("{} accesses by {} instructions, seen by {tracer}", count(traced.accesses), count(traced.instructions));
+    if traced.bursts == 0 {
+        return format!("{all}; all of them counted");
+    }
+    let bursts = if traced.bursts == 1 { "one burst".to_owned() } else { format!("{} bursts", count(traced.bursts)) };
+    let of = part(traced.counted_accesses, traced.accesses).map_or_else(String::new, |of| format!(" ({})", share(of)));
+    format!("{all}; counted: {bursts} with {} of them{of}", count(traced.counted_accesses))
+}
+
+fn processor(traced: &Translation) -> String {
+    let Processor { name, geometry, source } = &traced.processor;
+    let geometry = if geometry.is_empty() { String::new() } else { format!(": {geometry}") };
+    let source = if source.is_empty() { String::new() } else { format!("; sizes from {source}") };
+    format!("modelled on {name}{geometry}{source}")
+}
+
+fn price(traced: &Translation) -> String {
+    let Some(cost) = traced.walk_cost.as_ref().filter(|cost| cost.ns.finite().is_some()) else {
+        return "not known, so shares of time and predicted times are left out".to_owned();
+    };
+    let how = if cost.how.is_empty() { &cost.from } else { &cost.how };
+    format!("{}, an estimate: {how}", estimate(&cost.ns, |ns| seconds(ns * 1e-9)))
+}
+
+fn counters(traced: &Translation) -> String {
+    if traced.counted.is_empty() {
+        return traced
+            .uncounted
+            .as_ref()
+            .map_or_else(|| "none was read".to_owned(), |why| format!("none was read: {why}"));
+    }
+    let words = |of: &Counted| {
+        let walking = of.share().map_or_else(String::new, |part| format!(" in {} of the cycles", share(part)));
+        format!("{} walks{walking} on {}", count(of.walks), of.kind)
+    };
+    format!("{}, in real runs", traced.counted.iter().map(words).collect::<Vec<_>>().join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::translation::{Range, WalkCost};
+
+    fn said(traced: &Translation, name: &str) -> String {
+        sources(traced).into_iter().find(|(of, _)| *of == name).map_or_else(String::new, |(_, said)| said)
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_to_be_missing() {
+        let mut traced = Translation::default();
+        assert!(said(&traced, "The trace").ends_with("all of them counted"));
+        assert!(said(&traced, "Price of a walk").starts_with("not known"));
+        assert_eq!(said(&traced, "Hardware counters"), "none was read");
+        traced.uncounted = Some("a virtual machine".into());
+        assert_eq!(said(&traced, "Hardware counters"), "none was read: a virtual machine");
+        assert_eq!(sources(&traced).len(), 4);
+        traced.walk_cost = Some(WalkCost { ns: Range { high: f64::NAN, ..Range::default() }, ..WalkCost::default() });
+        assert!(said(&traced, "Price of a walk").starts_with("not known"));
+    }
+
+    #[test]
+    fn bursts_counters_and_prices_are_told_with_their_numbers() {
+        let traced = Translation {
+            accesses: 4000,
+            counted_accesses: 1000,
+            bursts: 1,
+            counted: vec![Counted { kind: "4k".into(), walks: 1234, walk_cycles: Some(30), cycles: 100 }],
+            walk_cost: Some(WalkCost {
+                ns: Range { low: 9.0, likely: 30.0, high: 91.0 },
+                how: "replayed".into(),
+                ..WalkCost::default()
+            }),
+            slowdown: Some(5.64),
+            placed_on: "thp".into(),
+            ..Translation::default()
+        };
+        assert!(said(&traced, "The trace").ends_with("counted: one burst with 1,000 of them (25.0 %)"));
+        assert_eq!(said(&traced, "Hardware counters"), "1,234 walks in 30.0 % of the cycles on 4k, in real runs");
+        assert_eq!(said(&traced, "Price of a walk"), "30.0 ns (9.00 ns–91.0 ns), an estimate: replayed");
+        assert!(said(&traced, "Cost of the trace").starts_with("5.64 times"));
+        assert!(said(&traced, "Huge pages of sites").contains("on thp"));
+    }
+}

@@ -1,0 +1,180 @@
+//! What a trace means: rates instead of counts, prices beside measurements, and a verdict.
+//!
+//! - **Rates** are a thousand accesses, or a thousand instructions for fetches. Nothing counted is no rate, not a rate of 0.
+//! - **A page kind is predicted** by the configuration that models its page size: `thp` and `hugetlb` by `2m`, `hugetlb-1g`
+//!   by `1g`. The prediction is held against the measured ratio of the same kind, where both are there.
+
+use super::sites::SiteLine;
+use super::verdict::WalkVerdict;
+use super::{Modelled, Range, Translation, canonical};
+use crate::quantity;
+use crate::stats::Estimate;
+use crate::summary::{KindSummary, Verdict};
+use serde::Serialize;
+
+/// What a trace means.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TranslationSummary {
+    /// The configurations, in the trace's order.
+    pub configurations: Vec<ConfigurationSummary>,
+    /// Part of the walks for data, on 4 KiB pages, that were for the primary region. None if there were no walks.
+    pub region_share: Option<f64>,
+    /// Where the walks come from, most of them first.
+    pub sites: Vec<SiteLine>,
+    /// The same for memory that no site allocated, what could be told of no memory among it.
+    pub rest: Vec<SiteLine>,
+    /// What was predicted of the measured page kinds.
+    pub predictions: Vec<Prediction>,
+    /// What to think of it, and to do.
+    pub verdict: WalkVerdict,
+}
+
+/// What one configuration came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConfigurationSummary {
+    /// `4k`, `2m`, `direct-segment` and so on.
+    pub name: String,
+    /// Misses of the first level, a thousand accesses to data.
+    pub misses_per_thousand: Option<f64>,
+    /// Walks, a thousand accesses to data.
+    pub walks_per_thousand: Option<f64>,
+    /// Walks for instructions, a thousand instructions.
+    pub instruction_walks_per_thousand: Option<f64>,
+    /// Memory references of a walk for data.
+    pub references_a_walk: Option<f64>,
+    /// Part of the walks for data that are far.
+    pub far_share: Option<f64>,
+    /// Share of the time in walks for data.
+    pub data_share: Option<Range>,
+    /// The same for instructions.
+    pub instruction_share: Option<Range>,
+    /// Time of a run, as a share of that on 4 KiB pages.
+    pub time: Option<Range>,
+}
+
+impl ConfigurationSummary {
+    /// Share of the time in walks of both kinds; none if neither has a price.
+    pub fn share(&self) -> Option<Range> {
+        match (self.data_share, self.instruction_share) {
+            (Some(data), Some(instruction)) => Some(data.plus(instruction)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Part of the time on 4 KiB pages that it saves.
+    pub fn saving(&self) -> Option<Range> {
+        self.time.map(Range::rest)
+    }
+}
+
+/// What was predicted of a page kind, and what was measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    /// The page kind of the real runs.
+    pub kind: String,
+    /// The configuration that models it.
+    pub configuration: String,
+    /// Time on it, as a share of that on 4 KiB pages, predicted.
+    pub time: Range,
+    /// The measured ratio.
+    pub measured: Estimate,
+    /// What the measurement says by itself.
+    pub verdict: Verdict,
+}
+
+impl Prediction {
+    /// How far the best guess is from the measured median, as a part of the time on 4 KiB pages.
+    pub fn error(&self) -> f64 {
+        (self.time.likely - self.measured.median).abs()
+    }
+
+    /// Whether the two intervals have a common part.
+    pub fn meets(&self) -> bool {
+        self.time.low <= self.measured.high && self.measured.low <= self.time.high
+    }
+}
+
+impl TranslationSummary {
+    /// Draws the rates, the shares and the verdict from `traced`; `kinds` are what was measured of the program called by `command`.
+    pub fn of(traced: &Translation, kinds: &[KindSummary], command: &[String]) -> Self {
+        let configurations: Vec<_> = traced.configurations.iter().map(|of| configuration(of, traced)).collect();
+        let (sites, rest) = SiteLine::all(traced);
+        let small = traced.configuration("4k").map(|of| of.data).unwrap_or_default();
+        let mut summary = Self {
+            region_share: part(small.region_walks, small.walks),
+            predictions: predictions(&configurations, kinds),
+            configurations,
+            sites,
+            rest,
+            verdict: WalkVerdict::Uncounted,
+        };
+        summary.verdict = WalkVerdict::on(&summary, kinds, command);
+        summary
+    }
+
+    /// What a direct segment would take away, as a sentence; none if there were no walks.
+    pub fn region_sentence(&self) -> Option<String> {
+        self.region_share.map(|inside| {
+            format!(
+                "{} of the D-TLB misses are in the primary region: a direct segment takes them away.",
+                quantity::share(inside)
+            )
+        })
+    }
+
+    /// The configuration called `name`, in any spelling that [`canonical`] knows.
+    pub fn configuration(&self, name: &str) -> Option<&ConfigurationSummary> {
+        let name = canonical(name);
+        self.configurations.iter().find(|of| canonical(&of.name) == name)
+    }
+}
+
+/// The configuration that models a page kind.
+pub(crate) fn model_of(kind: &str) -> Option<&'static str> {
+    match kind {
+        "4k" => Some("4k"),
+        "thp" | "hugetlb" => Some("2m"),
+        "hugetlb-1g" => Some("1g"),
+        _ => None,
+    }
+}
+
+/// `count` of `whole`, from 0 to 1; none of nothing.
+pub(crate) fn part(count: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| count as f64 / whole as f64)
+}
+
+fn configuration(of: &Modelled, traced: &Translation) -> ConfigurationSummary {
+    let thousand = |count: u64, whole: u64| part(count, whole).map(|part| part * 1000.0);
+    let (data, instruction) = (&of.data, &of.instruction);
+    ConfigurationSummary {
+        name: of.name.clone(),
+        misses_per_thousand: thousand(data.first_level_misses, data.accesses),
+        walks_per_thousand: thousand(data.walks, data.accesses),
+        instruction_walks_per_thousand: thousand(instruction.walks, traced.counted_instructions),
+        references_a_walk: part(data.walk_references, data.walks),
+        far_share: part(data.far_walks, data.walks),
+        data_share: of.data_share.and_then(Range::finite),
+        instruction_share: of.instruction_share.and_then(Range::finite),
+        time: of.time.and_then(Range::finite),
+    }
+}
+
+fn predictions(configurations: &[ConfigurationSummary], kinds: &[KindSummary]) -> Vec<Prediction> {
+    let prediction = |kind: &KindSummary| {
+        let model = model_of(&kind.name)?;
+        let configuration = configurations.iter().find(|of| canonical(&of.name) == model)?;
+        Some(Prediction {
+            kind: kind.name.clone(),
+            configuration: configuration.name.clone(),
+            time: configuration.time?,
+            measured: kind.ratio?,
+            verdict: kind.verdict?,
+        })
+    };
+    kinds.iter().filter_map(prediction).collect()
+}
+
+#[cfg(test)]
+#[path = "summary_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! What a trace means, held against numbers worked out by hand.
+
+use super::*;
+use crate::fixture;
+use crate::translation::Side;
+use crate::{Profile, Summary};
+
+fn of(profile: &Profile) -> TranslationSummary {
+    Summary::of(profile).translation.unwrap()
+}
+
+#[test]
+fn rates_are_a_thousand_of_what_they_are_of() {
+    let mut profile = fixture::profile();
+    let traced = profile.translation.as_mut().unwrap();
+    traced.counted_instructions = 2000;
+    let data = Side {
+        accesses: 400,
+        first_level_misses: 100,
+        walks: 50,
+        walk_references: 75,
+        far_walks: 10,
+        region_walks: 40,
+        in_segment: 0,
+    };
+    traced.configurations[0].data = data;
+    traced.configurations[0].instruction = Side { walks: 3, ..Side::default() };
+    let summary = of(&profile);
+    let small = &summary.configurations[0];
+    assert_eq!((small.misses_per_thousand, small.walks_per_thousand), (Some(250.0), Some(125.0)));
+    assert_eq!((small.references_a_walk, small.far_share), (Some(1.5), Some(0.2)));
+    assert_eq!((small.instruction_walks_per_thousand, summary.region_share), (Some(1.5), Some(0.8)));
+    assert_eq!(summary.region_sentence().unwrap().split(' ').next(), Some("80.0"));
+}
+
+#[test]
+fn nothing_counted_is_no_rate() {
+    let mut profile = fixture::profile();
+    profile.translation = Some(Translation {
+        configurations: vec![Modelled { name: "4k".into(), ..Modelled::default() }],
+        ..Translation::default()
+    });
+    let summary = of(&profile);
+    let small = &summary.configurations[0];
+    assert_eq!([small.misses_per_thousand, small.walks_per_thousand, small.instruction_walks_per_thousand], [None; 3]);
+    assert_eq!([small.references_a_walk, small.far_share, summary.region_share], [None; 3]);
+    assert_eq!((small.share(), small.saving(), summary.predictions.len()), (None, None, 0));
+}
+
+#[test]
+fn a_price_divided_by_nothing_is_none() {
+    let mut profile = fixture::profile();
+    let traced = profile.translation.as_mut().unwrap();
+    let nan = Some(Range { likely: f64::NAN, ..Range::default() });
+    for of in &mut traced.configurations {
+        (of.data_share, of.instruction_share, of.time) =
+            (nan, None, Some(Range { high: f64::INFINITY, ..Range::default() }));
+    }
+    let summary = of(&profile);
+    assert!(summary.configurations.iter().all(|of| of.share().is_none() && of.time.is_none()));
+    assert!(!serde_json::to_string(&summary).unwrap().contains("null,null,null"));
+}
+
+#[test]
+fn shares_of_both_kinds_add_up_bound_by_bound() {
+    let data = Range { low: 0.1, likely: 0.2, high: 0.4 };
+    let mut profile = fixture::profile();
+    let small = &mut profile.translation.as_mut().unwrap().configurations[0];
+    (small.data_share, small.instruction_share) = (Some(data), Some(Range { low: 0.0, likely: 0.25, high: 0.5 }));
+    assert_eq!(of(&profile).configurations[0].share(), Some(Range { low: 0.1, likely: 0.45, high: 0.9 }));
+    profile.translation.as_mut().unwrap().configurations[0].instruction_share = None;
+    assert_eq!(of(&profile).configurations[0].share(), Some(data));
+    let saving = Range { low: 0.25, likely: 0.5, high: 1.5 }.rest();
+    assert_eq!(saving, Range { low: -0.5, likely: 0.5, high: 0.75 });
+}
+
+#[test]
+fn measured_kinds_stand_beside_what_models_them() {
+    let profile = fixture::profile();
+    let summary = of(&profile);
+    let pairs: Vec<(&str, &str)> =
+        summary.predictions.iter().map(|of| (of.kind.as_str(), of.configuration.as_str())).collect();
+    assert_eq!(pairs, [("thp", "2m"), ("hugetlb", "2m")], "folios are not modelled, 1 GiB was not measured");
+    let thp = &summary.predictions[0];
+    assert_eq!(thp.error(), (0.67 - thp.measured.median).abs());
+    assert!(thp.meets() && thp.verdict == Verdict::Gain);
+    let apart = Prediction { time: Range { low: 0.9, likely: 0.95, high: 0.99 }, ..thp.clone() };
+    assert!(!apart.meets());
+}
+
+#[test]
+fn a_configuration_is_found_in_any_spelling() {
+    let mut profile = fixture::profile();
+    let traced = profile.translation.as_mut().unwrap();
+    for (of, name) in
+        traced.configurations.iter_mut().zip(["4K", "2M", "1G", "direct segment", "64 ranges", "no translation"])
+    {
+        of.name = name.into();
+    }
+    let summary = of(&profile);
+    for name in ["4k", "2m", "1g", "direct-segment", "none"] {
+        assert!(summary.configuration(name).is_some(), "{name}");
+    }
+    assert_eq!((summary.region_share, summary.predictions.len()), (Some(0.997), 2));
+    assert_eq!(summary.predictions[0].configuration, "2M");
+    assert!(matches!(summary.verdict, WalkVerdict::Costly { .. }));
+    assert_eq!(summary.configuration("64-ranges").map(|of| of.name.as_str()), Some("64 ranges"));
+}

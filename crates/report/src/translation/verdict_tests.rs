@@ -1,0 +1,107 @@
+//! One made-up trace, turned a little at a time.
+
+use super::*;
+use crate::translation::Translation;
+use crate::{Profile, Summary, fixture};
+
+fn verdict(turn: impl FnOnce(&mut Profile)) -> WalkVerdict {
+    let mut profile = fixture::profile();
+    turn(&mut profile);
+    Summary::of(&profile).translation.unwrap().verdict
+}
+
+fn traced(turn: impl FnOnce(&mut Translation)) -> WalkVerdict {
+    verdict(|profile| turn(profile.translation.as_mut().unwrap()))
+}
+
+fn shares(of: &mut Translation, share: f64) {
+    let range = Some(Range { low: share / 2.0, likely: share, high: share * 1.5 });
+    (of.configurations[0].data_share, of.configurations[0].instruction_share) = (range, None);
+}
+
+#[test]
+fn prediction_and_measurement_stand_side_by_side_and_the_measurement_decides() {
+    let verdict = traced(|_| ());
+    let (words, command) = verdict.parts();
+    assert_eq!(command, None, "the advice has it");
+    for part in [
+        "34.0 % (21.0–47.1) of the time",
+        "62.0 % of the walks",
+        "build_graph",
+        "33.0 % (17.0–42.0)",
+        "What was measured decides",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    let WalkVerdict::Costly { cure: Cure::Pages { kind, measured: Some(gain), .. }, .. } = &verdict else {
+        panic!("{verdict:?}")
+    };
+    assert!(kind == "thp" && words.contains(&format!("measured: {} less", percent(*gain))), "{kind}: {words}");
+}
+
+#[test]
+fn without_a_measurement_the_prediction_recommends() {
+    let unmeasured = verdict(|profile| profile.samples.retain(|sample| sample.kind == "4k"));
+    let (words, command) = unmeasured.parts();
+    assert!(words.ends_with("Run it so:"), "{words}");
+    assert_eq!(command, Some("fieldstone run --region --pages thp -- gups 2G"));
+}
+
+#[test]
+fn a_kind_that_fails_fast_has_no_gain() {
+    let failed = verdict(|profile| {
+        profile.samples.retain(|sample| sample.kind != "hugetlb");
+        for sample in profile.samples.iter_mut().filter(|sample| sample.kind == "thp") {
+            sample.outcome = "signal 11 (SIGSEGV)".into();
+        }
+    });
+    let (words, command) = failed.parts();
+    assert!(words.contains("on it failed") && command.is_none(), "{words}");
+}
+
+#[test]
+fn one_gib_pages_must_be_worth_their_reserve() {
+    let one_gib = traced(|of| {
+        of.configurations[1].time = Some(Range { low: 0.9, likely: 0.95, high: 1.0 });
+        of.configurations[2].time = Some(Range { low: 0.6, likely: 0.7, high: 0.8 });
+    });
+    assert!(one_gib.parts().1.unwrap().contains("--pages hugetlb-1g"));
+}
+
+#[test]
+fn what_larger_pages_do_not_help_is_said() {
+    let none = Some(Range { low: 0.99, likely: 1.0, high: 1.0 });
+    let segment = traced(|of| of.configurations[1..3].iter_mut().for_each(|of| of.time = none));
+    assert!(segment.to_string().contains("A direct segment would take 33.7 %"), "{segment}");
+    let nothing = traced(|of| of.configurations[1..].iter_mut().for_each(|of| of.time = none));
+    assert!(nothing.to_string().contains("Nothing that was modelled gives it back"), "{nothing}");
+    assert!(segment.parts().1.is_none() && nothing.parts().1.is_none());
+}
+
+#[test]
+fn little_or_nothing_to_gain_is_said() {
+    assert!(traced(|of| shares(of, 0.019)).to_string().contains("nothing to gain"));
+    assert!(matches!(traced(|of| shares(of, 0.021)), WalkVerdict::Costly { .. }));
+    let no_walks = traced(|of| (of.configurations[0].data.walks, of.configurations[0].instruction.walks) = (0, 0));
+    assert_eq!(no_walks, WalkVerdict::NoWalks);
+    let unpriced =
+        traced(|of| of.configurations.iter_mut().for_each(|of| (of.data_share, of.instruction_share) = (None, None)));
+    assert!(unpriced.to_string().starts_with("Of 1,000 accesses 331 walk"), "{unpriced}");
+    assert_eq!(traced(|of| of.configurations.clear()), WalkVerdict::Uncounted);
+    assert_eq!(traced(|of| of.configurations[0].data.accesses = 0), WalkVerdict::Uncounted);
+}
+
+#[test]
+fn memory_of_no_site_is_named_where_it_dominates() {
+    let stacks = traced(|of| of.rest[0].walks = 90_000_000);
+    assert!(stacks.to_string().contains("for memory of stacks"), "{stacks}");
+}
+
+#[test]
+fn walks_for_instructions_are_not_put_down_to_an_allocation() {
+    let fetches =
+        traced(|of| of.configurations[0].instruction_share = Some(Range { low: 0.3, likely: 0.4, high: 0.5 }));
+    assert!(
+        fetches.to_string().contains("most of it for instructions") && !fetches.to_string().contains("build_graph")
+    );
+}

@@ -1,0 +1,76 @@
+//! A program's own addresses, done again on both kinds of page: what walks cost with just its locality.
+//!
+//! The true cost lies between the two orders: a program's loads depend on each other in part, and it computes between them. What it
+//! computes hides more of a walk, so that the upper bound holds for a program that does nothing but load.
+
+use fieldstone_workloads::replay::Places;
+use serde::{Deserialize, Serialize};
+
+use super::array::refused;
+use super::difference::{Difference, Order, Sides};
+use super::room_bytes;
+use crate::error::Result;
+
+/// What 4 KiB pages cost the addresses more, at best and at worst.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// Addresses that were replayed.
+    pub loads: u64,
+    /// The 2 MiB chunks that they touch, together.
+    pub footprint_bytes: u64,
+    /// None waits for another: the lower bound.
+    pub independent: Difference,
+    /// Each waits for the one before it: the upper bound.
+    pub dependent: Difference,
+}
+
+/// Replays `addresses` in their order, `pairs` times on each kind of page in each of the two orders, and once more that is not
+/// counted. `between` is as in [`super::calibrate`]. Takes twice the footprint of memory.
+///
+/// # Errors
+/// As [`super::calibrate`], and where the addresses are none or touch more memory than twice fits.
+pub fn replay(
+    addresses: &[u64],
+    pairs: usize,
+    mut between: impl FnMut(usize, usize) -> Result<()>,
+) -> Result<Replayed> {
+    let places = Places::compacted(addresses).map_err(refused)?;
+    let footprint_bytes = super::array_bytes(places.words()) as u64;
+    check_room(footprint_bytes, room_bytes())?;
+    let sides = Sides::new(places.words())?;
+    let each = pairs.max(1) + 1;
+    let independent = sides.compare(&places, Order::Independent, pairs, |done| between(done, 2 * each))?;
+    let dependent = sides.compare(&places, Order::Dependent, pairs, |done| between(each + done, 2 * each))?;
+    Ok(Replayed { loads: places.len() as u64, footprint_bytes, independent, dependent })
+}
+
+/// Whether both arrays fit.
+fn check_room(footprint_bytes: u64, room_bytes: u64) -> Result<()> {
+    if footprint_bytes <= room_bytes / 2 {
+        return Ok(());
+    }
+    let why = format!(
+        "the addresses touch {footprint_bytes} bytes, which are needed twice, and {room_bytes} are free: replay fewer of them"
+    );
+    Err(refused(std::io::Error::other(why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_the_footprint_has_to_be_free() {
+        assert!(check_room(10, 20).is_ok());
+        let error = check_room(10, 19).unwrap_err();
+        assert!(error.to_string().contains("replay fewer"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_is_told() {
+        let why = |addresses: &[u64]| replay(addresses, 6, |_, _| Ok(())).unwrap_err().to_string();
+        assert!(why(&[]).contains("no address"));
+        let scattered: Vec<u64> = (0..16_385).map(|chunk| chunk << 21).collect();
+        assert!(why(&scattered).contains("32 GiB"));
+    }
+}

@@ -1,0 +1,217 @@
+//! The traced run of a profile: one run under the tracer, told as [`Translation`].
+
+use fieldstone_report::translation::{Modelled, Moment, Processor, Reach, Side, Site, Translation};
+use fieldstone_translation::{Configuration, Counts};
+use fieldstone_wire::PageKind;
+
+use super::once::{self, Once};
+use super::plan::{Plan, Tracing as Asked};
+use super::price::price;
+use super::server;
+use crate::calibrate::replay;
+use crate::error::{Error, Result};
+use crate::launch::Treatment;
+use crate::signals::Interrupt;
+use crate::symbols::{FrameName, Symbols, frames_of};
+use crate::trace::{Followed, Records, Tracing, Whose};
+use fieldstone_wire::sites::Sites;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a traced run gives.
+#[derive(Debug)]
+pub struct Traced {
+    /// The run itself.
+    pub run: Once,
+    /// What its accesses came to.
+    pub followed: Followed,
+    /// The records that it wrote.
+    pub records: Arc<Records>,
+}
+
+/// Pairs of replays: six make an interval.
+const REPLAY_PAIRS: usize = 7;
+
+/// Runs `plan`'s program once under the tracer, and its accesses through the models.
+///
+/// # Errors
+/// As [`super::profile`].
+pub fn trace_once(plan: &Plan, asked: &Asked, interrupt: &Interrupt) -> Result<Traced> {
+    let tracing = Tracing::start(asked.bursts, &asked.configurations, asked.sites)?;
+    let records = tracing.records();
+    let treatment = Treatment::Traced(asked.tracer.clone(), Arc::clone(&records));
+    let plan = &Plan { timeout: asked.timeout, ..plan.clone() };
+    let run = match &plan.load {
+        None => once::run(plan, PageKind::Small4k, &treatment, false, interrupt),
+        Some(load) => server::run(plan, load, PageKind::Small4k, &treatment, false, interrupt),
+    };
+    // Threads that wait for a reader would wait for ever.
+    records.trace.close();
+    let followed = tracing.finish()?;
+    let (run, _) = run?;
+    interrupt.check()?;
+    Ok(Traced { run, followed, records })
+}
+
+/// Traces `plan`'s program. `native_s` is the processor time that a run on 4 KiB pages takes.
+pub(super) fn trace(plan: &Plan, asked: &Asked, native_s: Option<f64>, interrupt: &Interrupt) -> Result<Translation> {
+    let Traced { run, followed, records } = trace_once(plan, asked, interrupt)?;
+    let mut told = describe(&followed, asked);
+    told.sites = records.sites.as_ref().map(|sites| blamed(&followed, sites.record())).unwrap_or_default();
+    if asked.sites && records.trace.record().sites.load(Relaxed) == 0 {
+        told.unseen.push(
+            "who allocates: the recorder was not loaded (a static program, or one that clears LD_PRELOAD)".to_owned(),
+        );
+    }
+    if run.broken {
+        told.unseen.push(format!(
+            "the traced run ended with {}{}: what came after is not in the counts",
+            run.outcome,
+            run.last_words()
+        ));
+    }
+    if let Some(native_s) = native_s.filter(|native| *native > 0.0 && followed.sample.passed > 0) {
+        match replay(&followed.sample.addresses(), REPLAY_PAIRS, |_, _| interrupt.check()) {
+            Ok(replayed) => price(&mut told, &followed, &replayed, native_s),
+            Err(error @ Error::Interrupted { .. }) => return Err(error),
+            Err(error) => told.unseen.push(format!("what a walk costs: {error}")),
+        }
+    }
+    told.traced_s = run.elapsed.as_secs_f64();
+    told.slowdown = native_s.filter(|native| *native > 0.0).map(|native| (run.user_s + run.system_s) / native);
+    Ok(told)
+}
+
+fn describe(followed: &Followed, asked: &Asked) -> Translation {
+    let configurations = asked.configurations.iter().zip(&followed.counts);
+    Translation {
+        processor: Processor {
+            name: asked.machine.name.clone(),
+            geometry: String::new(),
+            source: asked.machine.source.clone(),
+        },
+        tracer: asked.tracer.words(),
+        accesses: followed.accesses,
+        instructions: followed.instructions,
+        counted_accesses: followed.counted_accesses,
+        counted_instructions: followed.counted_instructions,
+        bursts: followed.bursts,
+        configurations: configurations.map(|(configuration, counts)| modelled(configuration, counts)).collect(),
+        reach: reach(followed),
+        moments: followed
+            .moments
+            .iter()
+            .map(|moment| Moment { accesses: moment.accesses, counted: moment.counted, walks: moment.walks.clone() })
+            .collect(),
+        unseen: unseen(followed),
+        ..Translation::default()
+    }
+}
+
+fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {
+    Modelled {
+        name: configuration.name.clone(),
+        data: side(&counts.data),
+        instruction: side(&counts.instruction),
+        ..Modelled::default()
+    }
+}
+
+fn side(counts: &fieldstone_translation::Side) -> Side {
+    Side {
+        accesses: counts.accesses,
+        first_level_misses: counts.accesses - counts.hits[0] - counts.in_segment - counts.untranslated,
+        walks: counts.walks,
+        walk_references: counts.walk_memory_references,
+        far_walks: counts.walks_pte_line_missed,
+        region_walks: counts.walks_in_region,
+        in_segment: counts.in_segment,
+    }
+}
+
+/// Sites with their walks, most first; what no allocator gave out is told by what it is.
+fn blamed(followed: &Followed, sites: &Sites) -> Vec<Site> {
+    let mut symbols = Symbols::default();
+    let mut named: Vec<Site> =
+        followed.blame.iter().map(|(&whose, &walks)| site(whose, walks, sites, &mut symbols)).collect();
+    named.sort_by(|one, other| other.walks.cmp(&one.walks).then_with(|| one.function.cmp(&other.function)));
+    let mut blamed: Vec<Site> = Vec::new();
+    for site in named {
+        match blamed.iter_mut().find(|other| is_same_code(other, &site)) {
+            Some(other) => {
+                other.walks += site.walks;
+                other.allocations += site.allocations;
+                other.bytes += site.bytes;
+            }
+            None => blamed.push(site),
+        }
+    }
+    blamed.sort_by_key(|site| std::cmp::Reverse(site.walks));
+    blamed
+}
+
+/// Whether two stacks are told as one site: the stack of the one with the most walks stands for both.
+fn is_same_code(one: &Site, other: &Site) -> bool {
+    (&one.function, &one.file, one.line, &one.module) == (&other.function, &other.file, other.line, &other.module)
+}
+
+fn site(whose: Whose, walks: u64, sites: &Sites, symbols: &mut Symbols) -> Site {
+    let plain = |words: &str| Site { function: words.to_owned(), walks, ..Site::default() };
+    let number = match whose {
+        Whose::Site(number) => number,
+        Whose::Mapped => return plain("(mapped by the program, or an allocator's own)"),
+        Whose::Outside => return plain("(stack, globals, files)"),
+    };
+    let Some(record) = sites.site(number) else { return plain("(allocated, by whom was not recorded)") };
+    let name = symbols.name(&frames_of(sites, record));
+    Site {
+        function: name.function,
+        file: name.file.map(|file| file.to_string_lossy().into_owned()),
+        line: name.line,
+        module: name.module,
+        stack: name.stack.iter().map(frame_words).collect(),
+        allocations: record.allocations.load(Relaxed),
+        bytes: record.bytes.load(Relaxed),
+        walks,
+        ..Site::default()
+    }
+}
+
+fn frame_words(frame: &FrameName) -> String {
+    match (&frame.file, frame.line) {
+        (Some(file), Some(line)) => format!("{} ({}:{line})", frame.function, file.display()),
+        _ => format!("{} ({})", frame.function, frame.module),
+    }
+}
+
+/// The curve, an access of the program: the records are fewer than the accesses.
+fn reach(followed: &Followed) -> Vec<Reach> {
+    let data = followed.counts.first().map_or(0, |counts| counts.data.accesses);
+    let share = followed.recorded as f64 / data.max(1) as f64;
+    let points = followed.reach.iter();
+    points.map(|point| Reach { entries: point.entries, misses_per_access: point.misses_an_access * share }).collect()
+}
+
+fn unseen(followed: &Followed) -> Vec<String> {
+    let mut unseen = Vec::new();
+    if followed.counted_accesses == 0 {
+        unseen.push("no access was counted: the run was too short for the bursts asked for".to_owned());
+    }
+    if followed.laneless > 0 {
+        unseen.push(format!(
+            "{} threads beyond the {} that can be traced at once",
+            followed.laneless,
+            fieldstone_wire::trace::LANES
+        ));
+    }
+    if followed.generated > 0 {
+        unseen.push(
+            "which line of its source made the memory that a just-in-time compiler or an interpreter manages itself: the sites are those of malloc"
+                .to_owned(),
+        );
+    }
+    if followed.execs > 0 {
+        unseen.push(format!("{} programs that it started by exec: they ran without the tracer", followed.execs));
+    }
+    unseen
+}

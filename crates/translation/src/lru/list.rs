@@ -1,0 +1,136 @@
+//! A long list in order of use, with a hash to find the entries: every touch costs about the same.
+//!
+//! ```text
+//!   buckets   hash(key) → first entry → next of the chain → …
+//!   ring      newest ⇄ … ⇄ oldest ⇄ newest
+//! ```
+//! All entries are in the ring from the start, the empty ones (key 0) too. As the ring is closed, the oldest entry
+//! becomes the newest by moving `newest` back by one; no link changes when a new key takes the oldest one's entry.
+
+use super::index;
+
+/// The end of a chain.
+const NONE: u16 = u16::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    key: u64,
+    /// Neighbours in the ring.
+    newer: u16,
+    older: u16,
+    /// Next entry with the same hash.
+    chain: u16,
+}
+
+/// A fully associative table.
+#[derive(Debug, Clone)]
+pub(crate) struct List {
+    entries: Box<[Entry]>,
+    buckets: Box<[u16]>,
+    newest: u16,
+    /// 64 minus the bits of a bucket's number.
+    shift: u32,
+}
+
+impl List {
+    /// An entry's number has 16 bits, one of which is `NONE`.
+    pub(super) const MOST: u32 = NONE as u32;
+
+    pub(super) fn new(entries: u32) -> Self {
+        assert!((1..=Self::MOST).contains(&entries), "{entries} entries in one list");
+        // So many that a chain is nearly always empty or just the key that is looked for: branches go as foreseen.
+        let buckets = (entries * 16).next_power_of_two();
+        let mut list = Self {
+            entries: vec![Entry { key: 0, newer: 0, older: 0, chain: NONE }; index(entries.into())].into_boxed_slice(),
+            buckets: vec![NONE; index(buckets.into())].into_boxed_slice(),
+            newest: 0,
+            shift: 64 - buckets.ilog2(),
+        };
+        list.clear();
+        list
+    }
+
+    #[inline]
+    pub(super) fn touch(&mut self, key: u64) -> bool {
+        if self.entries[usize::from(self.newest)].key == key {
+            return true;
+        }
+        let bucket = self.bucket(key);
+        let mut at = self.buckets[bucket];
+        while at != NONE {
+            let entry = &self.entries[usize::from(at)];
+            if entry.key == key {
+                self.renew(at);
+                return true;
+            }
+            at = entry.chain;
+        }
+        self.replace(bucket, key);
+        false
+    }
+
+    #[inline]
+    fn bucket(&self, key: u64) -> usize {
+        index(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift)
+    }
+
+    /// Makes entry `at`, which is not the newest, the newest.
+    #[inline]
+    fn renew(&mut self, at: u16) {
+        let newest = self.newest;
+        let oldest = self.entries[usize::from(newest)].newer;
+        self.newest = at;
+        if at == oldest {
+            return;
+        }
+        let Entry { newer, older, .. } = self.entries[usize::from(at)];
+        self.entries[usize::from(newer)].older = older;
+        self.entries[usize::from(older)].newer = newer;
+        self.entries[usize::from(oldest)].older = at;
+        self.entries[usize::from(newest)].newer = at;
+        let entry = &mut self.entries[usize::from(at)];
+        (entry.newer, entry.older) = (oldest, newest);
+    }
+
+    /// The oldest entry becomes the newest, with another key.
+    #[inline]
+    fn replace(&mut self, bucket: usize, key: u64) {
+        let at = self.entries[usize::from(self.newest)].newer;
+        let old = self.entries[usize::from(at)].key;
+        if old != 0 {
+            self.unchain(old, at);
+        }
+        self.newest = at;
+        let entry = &mut self.entries[usize::from(at)];
+        entry.key = key;
+        entry.chain = self.buckets[bucket];
+        self.buckets[bucket] = at;
+    }
+
+    /// Takes entry `at` out of the chain of its key.
+    #[inline]
+    fn unchain(&mut self, key: u64, at: u16) {
+        let rest = self.entries[usize::from(at)].chain;
+        let bucket = self.bucket(key);
+        let mut link = self.buckets[bucket];
+        if link == at {
+            self.buckets[bucket] = rest;
+            return;
+        }
+        while self.entries[usize::from(link)].chain != at {
+            link = self.entries[usize::from(link)].chain;
+        }
+        self.entries[usize::from(link)].chain = rest;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.buckets.fill(NONE);
+        let count = u16::try_from(self.entries.len()).unwrap_or(NONE);
+        for (entry, at) in self.entries.iter_mut().zip(0..count) {
+            let newer = if at == 0 { count - 1 } else { at - 1 };
+            let older = if at + 1 == count { 0 } else { at + 1 };
+            *entry = Entry { key: 0, newer, older, chain: NONE };
+        }
+        self.newest = 0;
+    }
+}

@@ -1,0 +1,70 @@
+//! The tables against the simplest thing that can be right: vectors in order of use.
+
+use proptest::prelude::*;
+
+use super::Table;
+use super::list::List;
+use super::sets::Sets;
+
+/// Sets as vectors, the most recent key first.
+struct Naive {
+    sets: Vec<Vec<u64>>,
+    ways: usize,
+}
+
+impl Naive {
+    fn new(count: u32, ways: u32) -> Self {
+        Self { sets: vec![Vec::new(); count as usize], ways: ways as usize }
+    }
+
+    fn touch(&mut self, page: u64, key: u64) -> bool {
+        let number = usize::try_from(page).unwrap() % self.sets.len();
+        let set = &mut self.sets[number];
+        let old = set.iter().position(|&other| other == key);
+        if let Some(place) = old {
+            set.remove(place);
+        }
+        set.insert(0, key);
+        set.truncate(self.ways);
+        old.is_some()
+    }
+}
+
+proptest! {
+    #[test]
+    fn sets_are_those_of_the_oracle(count in 1_u32..20, ways in 1_u32..26, pages in prop::collection::vec(0_u64..300, 1..800)) {
+        let (mut sets, mut naive) = (Sets::new(count, ways), Naive::new(count, ways));
+        for page in pages {
+            prop_assert_eq!(sets.touch(page, page + 1), naive.touch(page, page + 1), "page {}", page);
+        }
+    }
+
+    #[test]
+    fn a_list_is_one_set_of_the_oracle(entries in 1_u32..100, pages in prop::collection::vec(0_u64..150, 1..800), clear_at in 0_usize..800) {
+        let (mut list, mut naive) = (List::new(entries), Naive::new(1, entries));
+        for (at, page) in pages.into_iter().enumerate() {
+            if at == clear_at {
+                list.clear();
+                naive = Naive::new(1, entries);
+            }
+            prop_assert_eq!(list.touch(page + 1), naive.touch(0, page + 1), "page {}", page);
+        }
+    }
+}
+
+#[test]
+fn the_table_is_a_list_where_it_is_long_and_full() {
+    assert!(matches!(Table::full(72), Table::List(_)));
+    assert!(matches!(Table::full(32), Table::Sets(_)));
+    assert!(matches!(Table::new(3072, 24), Table::Sets(_)));
+}
+
+#[test]
+fn the_longest_list_holds_what_it_says() {
+    let mut list = List::new(Table::MOST_FULL);
+    let pages = u64::from(Table::MOST_FULL);
+    assert!((1..=pages).all(|key| !list.touch(key)));
+    assert!((1..=pages).all(|key| list.touch(key)), "all are held");
+    assert!(!list.touch(pages + 1) && !list.touch(1), "one more, and the oldest goes");
+    assert!(list.touch(3), "the next one stays");
+}

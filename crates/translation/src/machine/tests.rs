@@ -1,0 +1,76 @@
+//! Descriptions: read, refused with the line or field, checked at random.
+
+use super::Machine;
+use crate::error::Error;
+use crate::page::PageSize;
+
+const SMALL: &str = r#"
+name = "small"
+source = "made up"
+walkers = 1
+l2_hit_cycles = 7
+shared_last = true
+data = [
+    { arrays = [{ name = "L1", entries = 60, ways = 5, pages = ["4K"] }, { name = "L1 large", entries = 3, pages = ["2M", "1G"] }] },
+    { arrays = [{ name = "L2", entries = 84, ways = 7, pages = ["4K", "2M"], pieces = ["1G"] }] },
+]
+instruction = [{ arrays = [{ name = "I", entries = 9, pages = ["4K", "2M", "1G"] }] }]
+walk_caches = { pml4e = 0, pdpte = 2, pde = 5, pte_lines = 6 }
+"#;
+
+fn refused(old: &str, new: &str) -> String {
+    assert!(SMALL.contains(old), "{old}");
+    let error = Machine::from_toml(&SMALL.replacen(old, new, 1)).unwrap_err();
+    assert!(matches!(error, Error::Machine { .. } | Error::Text { .. }));
+    error.to_string()
+}
+
+#[test]
+fn a_description_is_read() {
+    let machine = Machine::from_toml(SMALL).unwrap();
+    assert_eq!((machine.data.len(), machine.instruction_ranks().len()), (2, 2));
+    assert_eq!(machine.data[0].arrays[1].set_ways(), 3, "no ways: fully associative");
+    assert_eq!(machine.data[1].arrays[0].holds(PageSize::Huge1g), Some(PageSize::Large2m));
+    assert_eq!(machine.walk_caches.nested, 0);
+}
+
+#[test]
+fn what_is_no_description_is_told_with_its_line() {
+    assert!(refused("walkers = 1", "walkers = one").starts_with("line 4 "));
+    assert!(refused("walkers = 1", "walkers = -1").starts_with("line 4 "));
+    let unknown = refused("entries = 84", "entires = 84");
+    assert!(unknown.contains("entires") && unknown.contains("line 9 "), "{unknown}");
+    let size = refused(r#"pages = ["4K", "2M", "1G"]"#, r#"pages = ["4K", "3M"]"#);
+    assert!(size.contains("3M") && size.contains("line 11 "), "{size}");
+}
+
+#[test]
+fn what_cannot_be_built_is_told_with_its_field_and_a_remedy() {
+    for (old, new, field, remedy) in [
+        ("entries = 84, ways = 7", "entries = 84, ways = 8", "data[1].arrays[0].ways", "ways divide entries"),
+        ("entries = 60", "entries = 0", "data[0].arrays[0].entries", "give 1 to"),
+        ("walkers = 1", "walkers = 0", "walkers", "one at least"),
+        (r#"["2M", "1G"]"#, r#"["4K", "2M", "1G"]"#, "data[0]", "belongs to one array"),
+        (r#"pieces = ["1G"]"#, r#"pieces = ["4K"]"#, "data[1].arrays[0].pieces", "only pages larger"),
+        (r#"pages = ["4K"]"#, r#"pages = []"#, "data[0].arrays[0].pages", "at least one"),
+        (r#"ways = 5, pages = ["4K"]"#, r#"ways = 5, pages = ["2M"]"#, "data[0]", "one array"),
+        (r#"["4K", "2M", "1G"]"#, r#"["4K"]"#, "instruction[0]", "add it to `pages`"),
+        ("pdpte = 2", "pdpte = 70000", "walk_caches.pdpte", "at most"),
+        (r#"name = "small""#, r#"name = """#, "name", "give the machine a name"),
+    ] {
+        let message = refused(old, new);
+        assert!(message.contains(field) && message.contains(remedy), "{new}: {message}");
+    }
+}
+
+#[test]
+fn too_many_ranks_are_refused() {
+    let mut machine = Machine::from_toml(SMALL).unwrap();
+    let rank = machine.data[1].clone();
+    machine.data.extend([rank.clone(), rank]);
+    assert!(machine.check().unwrap_err().to_string().contains("data has 4 ranks"));
+    machine.data.truncate(1);
+    assert!(machine.check().unwrap_err().to_string().contains("only a rank behind the first is shared"));
+    (machine.shared_last, machine.data) = (false, Vec::new());
+    assert!(machine.check().unwrap_err().to_string().contains("data has 0 ranks"));
+}

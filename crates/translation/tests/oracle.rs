@@ -1,0 +1,389 @@
+//! Whole simulators against a model written as simply as can be: vectors in order of use, one access at a time, no
+//! filter, no hash, no tables by page size.
+
+use fieldstone_translation::{
+    Access, Configuration, Counts, Level, Machine, PageSize, Pages, Rank, Scheme, Side, Simulator, WalkCaches,
+    mosaic_is_huge,
+};
+use proptest::prelude::*;
+
+/// The most recently used first.
+#[derive(Clone)]
+struct Naive<K> {
+    keys: Vec<K>,
+    most: usize,
+}
+
+impl<K: PartialEq> Naive<K> {
+    fn new(most: u32) -> Self {
+        Self { keys: Vec::new(), most: most as usize }
+    }
+
+    /// Was it there? It is now, if there is room for anything.
+    fn touch(&mut self, key: K) -> bool {
+        let old = self.keys.iter().position(|other| *other == key);
+        if let Some(place) = old {
+            self.keys.remove(place);
+        }
+        self.keys.insert(0, key);
+        self.keys.truncate(self.most);
+        old.is_some()
+    }
+}
+
+/// A virtual place: in the region or not, and the address there.
+type Place = (bool, u64);
+
+#[derive(Clone)]
+struct NaiveArray {
+    level: Level,
+    sets: Vec<Naive<(PageSize, bool, u64)>>,
+}
+
+#[derive(Clone)]
+struct NaivePath {
+    pde: Naive<Place>,
+    pdpte: Naive<Place>,
+    pml4e: Naive<Place>,
+}
+
+/// The host's view: a place in the guest's physical memory is a page of the program or a table of a level.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Guest {
+    Page(Place),
+    Table(u32, Place),
+}
+
+struct NaiveCore {
+    configuration: Configuration,
+    /// Ranks as lists of arrays; data, then instruction with or without the shared one.
+    data: Vec<Vec<NaiveArray>>,
+    instruction: Vec<Vec<NaiveArray>>,
+    path: NaivePath,
+    lines: Naive<(PageSize, Place)>,
+    nested: Naive<(u32, Place)>,
+    host: [Naive<(u32, Place)>; 3],
+    range: Naive<usize>,
+    starts: Vec<u64>,
+    counts: Counts,
+}
+
+fn build(ranks: &[Rank]) -> Vec<Vec<NaiveArray>> {
+    let array = |level: &Level| NaiveArray {
+        sets: vec![Naive::new(level.set_ways()); (level.entries / level.set_ways()) as usize],
+        level: level.clone(),
+    };
+    ranks.iter().map(|rank| rank.arrays.iter().map(array).collect()).collect()
+}
+
+fn above((region, address): Place, shift: u32) -> Place {
+    (region, address >> shift)
+}
+
+impl NaiveCore {
+    fn new(configuration: &Configuration, starts: &[u64]) -> Self {
+        let caches = configuration.machine.walk_caches;
+        let entries = match configuration.scheme {
+            Scheme::RangeTlb { entries } => entries,
+            _ => 0,
+        };
+        Self {
+            data: build(&configuration.machine.data),
+            instruction: build(&configuration.machine.instruction),
+            path: NaivePath {
+                pde: Naive::new(caches.pde),
+                pdpte: Naive::new(caches.pdpte),
+                pml4e: Naive::new(caches.pml4e),
+            },
+            lines: Naive::new(caches.pte_lines),
+            nested: Naive::new(caches.nested),
+            host: [caches.pde, caches.pdpte, caches.pml4e].map(Naive::new),
+            range: Naive::new(entries),
+            starts: starts.to_vec(),
+            counts: Counts::default(),
+            configuration: configuration.clone(),
+        }
+    }
+
+    fn size_at(&self, (region, address): Place) -> PageSize {
+        match self.configuration.region_pages {
+            _ if !region => self.configuration.other_pages,
+            Pages::Uniform(size) => size,
+            Pages::Mosaic { huge, share } if mosaic_is_huge(address >> huge.shift(), share) => huge,
+            Pages::Mosaic { .. } => PageSize::Small4k,
+        }
+    }
+
+    fn access(&mut self, access: Access) {
+        let place = (access.is_in_region(), access.address());
+        let (fetch, shared) = (access.is_fetch(), self.configuration.machine.shared_last);
+        let size = self.size_at(place);
+        let in_tlb = self.configuration.nested.map_or(size, |host| size.min(host));
+        let mut side = Side { accesses: 1, ..Side::default() };
+        if self.configuration.scheme == Scheme::NoTranslation {
+            side.untranslated = 1;
+            return self.count(fetch, &side);
+        }
+        if self.configuration.scheme == Scheme::DirectSegment && place.0 {
+            side.in_segment = 1;
+            return self.count(fetch, &side);
+        }
+        let last_data = self.data.len() - 1;
+        let ranks = if fetch { self.instruction.len() + usize::from(shared) } else { self.data.len() };
+        for rank in 0..ranks {
+            let arrays = match fetch {
+                true if rank == self.instruction.len() => &mut self.data[last_data],
+                true => &mut self.instruction[rank],
+                false => &mut self.data[rank],
+            };
+            if touch_rank(arrays, place, in_tlb) {
+                side.hits[rank] = 1;
+                return self.count(fetch, &side);
+            }
+            let ranged = matches!(self.configuration.scheme, Scheme::RangeTlb { .. }) && place.0 && rank == 0;
+            if ranged && self.range.touch(self.starts.iter().filter(|&&start| start <= place.1).count()) {
+                side.range_hits = 1;
+                return self.count(fetch, &side);
+            }
+        }
+        self.walk(place, size, &mut side);
+        self.count(fetch, &side);
+    }
+
+    fn count(&mut self, fetch: bool, side: &Side) {
+        *(if fetch { &mut self.counts.instruction } else { &mut self.counts.data }) += side;
+    }
+
+    fn walk(&mut self, place: Place, size: PageSize, side: &mut Side) {
+        side.walks = 1;
+        side.walks_by_size[size as usize] = 1;
+        side.walks_in_region = u64::from(place.0);
+        side.walks_pte_line_missed = u64::from(!self.lines.touch((size, above(place, size.shift() + 3))));
+        // Tables that are read, by the bits that the table above resolves; the last one first.
+        let mut tables = vec![size.shift() + 9];
+        let known = |tables: &mut Vec<u32>, cache: &mut Naive<Place>, shift: u32| {
+            let hit = cache.touch(above(place, shift));
+            if !hit {
+                tables.push(shift + 9);
+            }
+            hit
+        };
+        let path = &mut self.path;
+        let _ = (size == PageSize::Small4k && known(&mut tables, &mut path.pde, 21))
+            || (size <= PageSize::Large2m && known(&mut tables, &mut path.pdpte, 30))
+            || known(&mut tables, &mut path.pml4e, 39);
+        side.walk_memory_references = tables.len() as u64;
+        if let Some(host) = self.configuration.nested {
+            for shift in tables {
+                side.walk_memory_references += self.host_walk(Guest::Table(shift, above(place, shift)), host);
+            }
+            side.walk_memory_references += self.host_walk(Guest::Page(place), host);
+        }
+    }
+
+    /// Entries of the host's tables that are read to find a place of the guest.
+    fn host_walk(&mut self, guest: Guest, host: PageSize) -> u64 {
+        // Tables lie one behind the other, each level for itself.
+        let (kind, (region, address)) = match guest {
+            Guest::Page(place) => (0, place),
+            // A region begins at 2^57, and so do its tables in their level.
+            Guest::Table(shift, (region, number)) => {
+                (shift, (false, (number + (u64::from(region) << (57 - shift))) * 4096))
+            }
+        };
+        if self.nested.touch((kind, (region, address >> host.shift()))) {
+            return 0;
+        }
+        let mut read = 1;
+        for (cache, shift) in self.host.iter_mut().zip([21, 30, 39]).skip(host as usize) {
+            if cache.touch((kind, (region, address >> shift))) {
+                break;
+            }
+            read += 1;
+        }
+        read
+    }
+}
+
+fn touch_rank(arrays: &mut [NaiveArray], (region, address): Place, size: PageSize) -> bool {
+    for array in arrays {
+        if let Some(held) = array.level.holds(size) {
+            let page = address >> held.shift();
+            // The region begins at 2^57, which counts where sets are no power of two.
+            let number = page + (u64::from(region) << (57 - held.shift()));
+            let count = array.sets.len() as u64;
+            let mut sets = array.sets.iter_mut().zip(0..);
+            return sets.any(|(set, at)| at == number % count && set.touch((held, region, page)));
+        }
+    }
+    false
+}
+
+fn level(pages: &'static [PageSize], pieces: &'static [PageSize]) -> impl Strategy<Value = Level> {
+    (1_u32..9, 1_u32..7, any::<bool>()).prop_map(move |(sets, ways, full)| Level {
+        name: "array".to_owned(),
+        entries: sets * ways * if full { 3 } else { 1 },
+        ways: if full { 0 } else { ways },
+        pages: pages.to_vec(),
+        pieces: pieces.to_vec(),
+    })
+}
+
+fn first_rank() -> impl Strategy<Value = Rank> {
+    use PageSize::{Huge1g, Large2m, Small4k};
+    prop_oneof![
+        level(&[Small4k, Large2m, Huge1g], &[]).prop_map(|array| Rank { arrays: vec![array] }),
+        (level(&[Small4k], &[]), level(&[Large2m], &[Huge1g])).prop_map(|(one, two)| Rank { arrays: vec![one, two] }),
+        (level(&[Small4k], &[]), level(&[Large2m], &[]), level(&[Huge1g], &[]))
+            .prop_map(|(one, two, three)| Rank { arrays: vec![one, two, three] }),
+    ]
+}
+
+fn second_rank() -> impl Strategy<Value = Rank> {
+    use PageSize::{Huge1g, Large2m, Small4k};
+    prop_oneof![
+        level(&[Small4k], &[]).prop_map(|array| Rank { arrays: vec![array] }),
+        level(&[Small4k, Large2m], &[Huge1g]).prop_map(|array| Rank { arrays: vec![array] }),
+        (level(&[Small4k, Large2m], &[]), level(&[Huge1g], &[])).prop_map(|(one, two)| Rank { arrays: vec![one, two] }),
+    ]
+}
+
+fn machine() -> impl Strategy<Value = Machine> {
+    let caches = (0_u32..4, 0_u32..4, 0_u32..40, 0_u32..40, 0_u32..9);
+    let ranks = (first_rank(), prop::collection::vec(second_rank(), 0..3));
+    (ranks, first_rank(), any::<bool>(), caches).prop_map(|((first, more), fetched, shared_last, caches)| Machine {
+        name: "random".to_owned(),
+        source: "proptest".to_owned(),
+        walkers: 1,
+        l2_hit_cycles: 7,
+        // What a fetch shares lies behind a first rank of its own, and of loads and stores.
+        shared_last: shared_last && !more.is_empty(),
+        data: [vec![first], more].concat(),
+        instruction: vec![fetched],
+        walk_caches: WalkCaches {
+            pml4e: caches.0,
+            pdpte: caches.1,
+            pde: caches.2,
+            pte_lines: caches.3,
+            nested: caches.4,
+        },
+    })
+}
+
+fn size() -> impl Strategy<Value = PageSize> {
+    prop::sample::select(PageSize::ALL.to_vec())
+}
+
+fn configuration() -> impl Strategy<Value = Configuration> {
+    let scheme = prop_oneof![
+        6 => Just(Scheme::Paged),
+        1 => Just(Scheme::DirectSegment),
+        1 => (1_u32..5).prop_map(|entries| Scheme::RangeTlb { entries }),
+        1 => Just(Scheme::NoTranslation),
+    ];
+    let large = prop::sample::select(vec![PageSize::Large2m, PageSize::Huge1g]);
+    let pages = prop_oneof![
+        size().prop_map(Pages::Uniform),
+        (large, 0.0..1.0).prop_map(|(huge, share)| Pages::Mosaic { huge, share }),
+    ];
+    (machine(), scheme, pages, size(), prop::option::of(size())).prop_map(
+        |(machine, scheme, region_pages, other_pages, nested)| Configuration {
+            name: "random".to_owned(),
+            machine,
+            scheme,
+            region_pages,
+            other_pages,
+            nested,
+        },
+    )
+}
+
+/// Near one another and far apart, so that every structure has hits and misses.
+fn accesses() -> impl Strategy<Value = Vec<Access>> {
+    let address = (0_u64..3, 0_u64..3, 0_u64..12, 0_u64..24, 0_u64..2)
+        .prop_map(|(far, gib, chunk, page, byte)| (far << 39) + (gib << 30) + (chunk << 21) + (page << 12) + byte);
+    let access = (address, any::<bool>(), prop::bool::weighted(0.3)).prop_map(|(address, region, fetch)| {
+        let access = if region { Access::in_region(address) } else { Access::outside(address) };
+        if fetch { access.fetch() } else { access }
+    });
+    prop::collection::vec(access, 1..600)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_simulator_counts_what_the_oracle_counts(
+        configurations in prop::collection::vec(configuration(), 1..3),
+        trace in accesses(),
+        batch in 1_usize..200,
+        starts in prop::collection::vec(0_u64..1 << 40, 0..5),
+    ) {
+        let mut simulator = Simulator::new(&configurations).unwrap();
+        simulator.set_ranges(&starts);
+        trace.chunks(batch).for_each(|batch| simulator.run(batch));
+        for (configuration, counts) in configurations.iter().zip(simulator.counts()) {
+            let mut oracle = NaiveCore::new(configuration, &starts);
+            trace.iter().for_each(|access| oracle.access(*access));
+            prop_assert_eq!(*counts, oracle.counts);
+            for side in [counts.data, counts.instruction] {
+                let apart = side.hits.iter().sum::<u64>() + side.in_segment + side.range_hits + side.untranslated + side.walks;
+                prop_assert_eq!(side.accesses, apart, "each access is counted once");
+            }
+        }
+    }
+
+    #[test]
+    fn warming_moves_state_and_flushing_forgets_it(configuration in configuration(), trace in accesses()) {
+        let one = std::slice::from_ref(&configuration);
+        let (mut warmed, mut twice) = (Simulator::new(one).unwrap(), Simulator::new(one).unwrap());
+        twice.run(&trace);
+        let first = twice.counts()[0];
+        twice.run(&trace);
+        warmed.warm(&trace);
+        prop_assert_eq!(warmed.counts()[0], Counts::default());
+        warmed.run(&trace);
+        let mut sum = first;
+        sum += &warmed.counts()[0];
+        prop_assert_eq!(sum, twice.counts()[0], "a warm run is the second one");
+        warmed.flush();
+        warmed.run(&trace);
+        prop_assert_eq!(warmed.counts()[0], twice.counts()[0], "after a flush a run is the first one");
+    }
+
+    #[test]
+    fn the_watched_accesses_are_those_that_walked(configurations in prop::collection::vec(configuration(), 2..4), trace in accesses()) {
+        let mut simulator = Simulator::new(&configurations).unwrap();
+        simulator.watch(Some(1));
+        simulator.run(&trace);
+        let counts = simulator.counts()[1];
+        prop_assert_eq!(simulator.walked().len() as u64, counts.data.walks + counts.instruction.walks);
+        let mut alone = Simulator::new(&configurations[1..2]).unwrap();
+        for (at, access) in trace.iter().enumerate() {
+            let before = alone.counts()[0];
+            alone.run(&[*access]);
+            let walked = alone.counts()[0].data.walks + alone.counts()[0].instruction.walks
+                - before.data.walks - before.instruction.walks;
+            prop_assert_eq!(simulator.walked().contains(&u32::try_from(at).unwrap()), walked == 1);
+        }
+    }
+
+    #[test]
+    fn what_a_same_page_filter_takes_away_is_told_instead(configuration in configuration(), trace in accesses()) {
+        let one = std::slice::from_ref(&configuration);
+        let (mut whole, mut filtered) = (Simulator::new(one).unwrap(), Simulator::new(one).unwrap());
+        let mut last: [Option<Access>; 2] = [None; 2];
+        for access in trace.iter().flat_map(|access| [*access; 3]) {
+            whole.run(&[access]);
+            let before = &mut last[usize::from(access.is_fetch())];
+            let same = |other: Access| other.is_in_region() == access.is_in_region() && other.address() >> 12 == access.address() >> 12;
+            if before.is_some_and(same) {
+                filtered.skipped(access, 1);
+            } else {
+                filtered.run(&[access]);
+            }
+            *before = Some(access);
+        }
+        prop_assert_eq!(filtered.counts(), whole.counts());
+    }
+}

@@ -1,0 +1,136 @@
+//! The record and the mailbox as plain data: what is written is what is read.
+
+#![allow(unsafe_code, reason = "a record is made as the kernel makes it: of zeroes")]
+
+extern crate std;
+
+use std::boxed::Box;
+use std::vec::Vec;
+
+use super::*;
+
+fn record() -> Box<Sites> {
+    // SAFETY: all zeroes are a valid record: numbers and atomics.
+    unsafe { Box::<Sites>::new_zeroed().assume_init() }
+}
+
+fn nowhere(_: &[u64]) -> [u16; FRAMES] {
+    [NO_MODULE; FRAMES]
+}
+
+#[test]
+fn one_stack_is_one_site() {
+    let sites = record();
+    let first = sites.intern(&[10, 20, 30], |frames| {
+        assert_eq!(frames, [10, 20, 30]);
+        core::array::from_fn(|place| place as u16)
+    });
+    assert_ne!(first, 0);
+    assert_eq!(sites.intern(&[10, 20, 30], |_| panic!("it is known")), first);
+    let others = [&[10, 30, 20][..], &[10, 20], &[10, 20, 30, 0], &[30, 20, 10], &[0]];
+    let numbers: Vec<u32> = others.iter().map(|frames| sites.intern(frames, nowhere)).collect();
+    for (place, number) in numbers.iter().enumerate() {
+        assert!(*number != 0 && *number != first && !numbers[..place].contains(number), "{numbers:?}");
+    }
+    assert_eq!(sites.count.load(Relaxed), 6);
+    let frames: Vec<_> = sites.site(first).unwrap().frames().collect();
+    assert_eq!(frames, [(10, 0), (20, 1), (30, 2)]);
+    assert_eq!(sites.sites().count(), 6);
+    assert!(sites.site(0).is_none() && sites.site(u32::MAX).is_none());
+}
+
+#[test]
+fn a_deep_stack_loses_its_outermost_frames() {
+    let sites = record();
+    let deep: Vec<u64> = (1..=20).collect();
+    let number = sites.intern(&deep, nowhere);
+    let frames: Vec<u64> = sites.site(number).unwrap().frames().map(|(frame, _)| frame).collect();
+    assert_eq!(frames, deep[..FRAMES]);
+    assert_eq!(sites.intern(&deep[..FRAMES], nowhere), number);
+}
+
+#[test]
+fn a_full_table_has_no_site_for_one_more() {
+    let sites = record();
+    let mut seen = std::vec![false; SITES];
+    for frame in 1..SITES as u64 {
+        let number = sites.intern(&[frame * 16], nowhere) as usize;
+        assert!(number != 0 && !seen[number], "{frame}: {number}");
+        seen[number] = true;
+    }
+    assert_eq!(sites.intern(&[7], nowhere), 0);
+    assert_ne!(sites.intern(&[16], nowhere), 0, "those that are there are still found");
+}
+
+#[test]
+fn threads_agree_on_a_site() {
+    let sites = record();
+    let numbers: Vec<Vec<u32>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| (1..500).map(|frame| sites.intern(&[frame, 1], nowhere)).collect::<Vec<u32>>()))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(numbers.iter().all(|of_thread| of_thread == &numbers[0]));
+    assert_eq!(sites.count.load(Relaxed), 499);
+}
+
+#[test]
+fn a_module_is_entered_once() {
+    let sites = record();
+    let first = sites.intern_module(0x1000, 0x1000..0x3000, b"/lib/a.so");
+    assert_eq!(sites.intern_module(0x1000, 0x1000..0x3000, b"/lib/a.so"), first);
+    let others =
+        [sites.intern_module(0x9000, 0x9000..0xa000, b"/lib/a.so"), sites.intern_module(0x1000, 0..1, b"/lib/b.so")];
+    assert!(others[0] != first && others[1] != first && others[0] != others[1]);
+    let path: Vec<u8> = sites.module(first).unwrap().path().collect();
+    assert_eq!(path, b"/lib/a.so");
+    let long = [b'x'; PATH_BYTES + 9];
+    let cut = sites.intern_module(5, 0..1, &long);
+    assert_eq!(sites.module(cut).unwrap().path().len(), PATH_BYTES);
+    assert_eq!(sites.intern_module(5, 0..1, &long), cut);
+    assert!(sites.module(NO_MODULE).is_none() && sites.module(77).is_none());
+    for base in 100..100 + MODULES as u64 {
+        sites.intern_module(base, 0..1, b"many");
+    }
+    assert_eq!(sites.intern_module(9999, 0..1, b"many"), NO_MODULE);
+}
+
+#[test]
+fn a_letter_reads_as_it_was_rung() {
+    let messages = [
+        Message::Here { address: 0x7000, bytes: 0x2000 },
+        Message::Quiet,
+        Message::Alloc { address: 0x55, bytes: 24, site: 16383 },
+        Message::Free { address: 0x55 },
+    ];
+    // SAFETY: all zeroes are a valid letter.
+    let letter: Letter = unsafe { core::mem::zeroed() };
+    let words = || [&letter.bell, &letter.address, &letter.bytes, &letter.site].map(|word| word.load(Relaxed));
+    assert_eq!(Message::read(words()), None, "nobody has rung");
+    for message in messages {
+        letter.ring(message);
+        assert_eq!(Message::read(words()), Some(message));
+    }
+    assert_eq!(Message::read([9, 0, 0, 0]), None);
+    let odd = Message::read([3, 1, 2, 16384]);
+    assert_eq!(odd, Some(Message::Alloc { address: 1, bytes: 2, site: 0 }), "no table has such a site");
+}
+
+#[test]
+fn a_bell_is_the_first_word_of_a_letter() {
+    let end = MAILBOX + MAILBOX_BYTES as u64;
+    assert!(Message::is_bell(MAILBOX) && Message::is_bell(MAILBOX + 64) && Message::is_bell(end - 64));
+    assert!(!Message::is_bell(MAILBOX + 8) && !Message::is_bell(MAILBOX - 64) && !Message::is_bell(end));
+    assert!(OURS.contains(&MAILBOX) && OURS.contains(&(CACHES + (LETTERS * CACHE_BYTES) as u64 - 1)));
+}
+
+#[test]
+fn a_record_of_another_build_is_refused() {
+    let mut sites = record();
+    assert_eq!(sites.check(), Err(Mismatch));
+    (sites.magic, sites.build) = (crate::MAGIC, BUILD);
+    assert_eq!(sites.check(), Ok(()));
+    sites.build += 1;
+    assert_eq!(sites.check(), Err(Mismatch));
+}

@@ -1,0 +1,257 @@
+//! The record of a trace: what the tracing plugin writes while the program runs, and we read beside it.
+//!
+//! ```text
+//! Trace   Plan | doorbell | lane 0 | lane 1 | ...                    one memfd, sparse: lanes nobody uses cost nothing
+//! Lane    owner | batch 0 | batch 1 | ... | batch 3         one for each thread being traced
+//! Batch   state | phase | ticket | counts | record 0 | record 1 | ...
+//! ```
+//!
+//! A lane has one writer, its thread, and one reader, us. The writer fills batches in turn; [`Batch::state`] hands each
+//! over and back, and whoever waits sleeps on it as on a futex. A record is one word:
+//!
+//! ```text
+//!  63 62   61      60       59 ........................ 0
+//!  kind    judged  depends  address (user addresses have at most 57 bits)
+//! ```
+//!
+//! Now and then an access is judged: whether its address was read from memory shortly before, so that it could not begin
+//! earlier.
+//!
+//! An event takes [`EVENT_WORDS`] records: the first, of kind [`Kind::Event`], says which, the others are its operands, raw.
+//! Events lie between the accesses in the order in which the thread made them, so that the memory that an access hits is
+//! known when the access is read.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Threads that can be traced at once; the accesses of more are counted, not recorded.
+pub const LANES: usize = 256;
+/// Batches of a lane.
+pub const BATCHES: usize = 4;
+/// Records of a batch: 128 KiB.
+pub const RECORDS: usize = 16 << 10;
+/// Records that one event takes, the first included.
+pub const EVENT_WORDS: usize = 5;
+
+const KIND_SHIFT: u32 = 62;
+const JUDGED: u64 = 1 << 61;
+const DEPENDS: u64 = 1 << 60;
+const ADDRESS: u64 = (1 << 60) - 1;
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    /// Data read or written.
+    Data = 0,
+    /// An instruction fetched from another page than the one before.
+    Fetch = 1,
+    /// The first word of an event.
+    Event = 2,
+}
+
+/// One word of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Record(pub u64);
+
+impl Record {
+    /// Data at `address`.
+    #[must_use]
+    pub const fn data(address: u64) -> Self {
+        Self(address & ADDRESS)
+    }
+
+    /// An instruction at `address`.
+    #[must_use]
+    pub const fn fetch(address: u64) -> Self {
+        Self(address & ADDRESS | (Kind::Fetch as u64) << KIND_SHIFT)
+    }
+
+    /// The first word of an event; its operands follow.
+    #[must_use]
+    pub const fn event(event: Event) -> Self {
+        Self(event as u64 | (Kind::Event as u64) << KIND_SHIFT)
+    }
+
+    /// The same access, judged.
+    #[must_use]
+    pub const fn judged(self, depends: bool) -> Self {
+        Self(self.0 | JUDGED | if depends { DEPENDS } else { 0 })
+    }
+
+    /// Whether its address was read from memory shortly before, if that was judged.
+    #[must_use]
+    pub const fn depends(self) -> Option<bool> {
+        if self.0 & JUDGED == 0 { None } else { Some(self.0 & DEPENDS != 0) }
+    }
+
+    /// What it is about, or `None` for a word that no version of ours writes.
+    #[must_use]
+    pub const fn kind(self) -> Option<Kind> {
+        match self.0 >> KIND_SHIFT {
+            0 => Some(Kind::Data),
+            1 => Some(Kind::Fetch),
+            2 => Some(Kind::Event),
+            _ => None,
+        }
+    }
+
+    /// The address of an access.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        self.0 & ADDRESS
+    }
+}
+
+/// What happened to the program's memory; the operands are named in order, those not named are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Event {
+    /// address, bytes, 1 if private anonymous read-write memory: mapped, in place of whatever was there.
+    Map = 1,
+    /// address, bytes: no longer mapped.
+    Unmap = 2,
+    /// address, bytes, site: an allocator of the program gave this out. Sites are numbers of the sites record.
+    Alloc = 3,
+    /// address: taken back by the allocator.
+    Free = 4,
+    /// from, bytes, to, bytes there: moved, or made longer or shorter, by mremap.
+    Move = 5,
+}
+
+impl Event {
+    /// The event with this number.
+    #[must_use]
+    pub const fn from_code(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Self::Map),
+            2 => Some(Self::Unmap),
+            3 => Some(Self::Alloc),
+            4 => Some(Self::Free),
+            5 => Some(Self::Move),
+            _ => None,
+        }
+    }
+}
+
+/// What the plugin is asked to do.
+///
+/// ```text
+/// |<-------------------- period -------------------->|
+/// | warm-up | counted |           passing            | warm-up | counted | ...
+/// |<----- burst ----->|
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Accesses recorded in a row, the warm-up's among them; 0: all of them.
+    pub burst: u64,
+    /// Of these, the first that only warm the model up.
+    pub warm_up: u64,
+    /// Accesses that pass from the start of one burst to the start of the next.
+    pub period: u64,
+}
+
+/// How a batch stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Standing {
+    /// The thread may fill it.
+    Free = 0,
+    /// We may read it.
+    Full = 1,
+}
+
+/// What the accesses of a batch are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Phase {
+    /// They count.
+    Counted = 0,
+    /// They warm the model up, and do not count.
+    Warming = 1,
+    /// They passed unrecorded between two bursts; events alone are in the batch.
+    Passing = 2,
+}
+
+impl Phase {
+    /// The phase with this number.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Counted),
+            1 => Some(Self::Warming),
+            2 => Some(Self::Passing),
+            _ => None,
+        }
+    }
+}
+
+/// Records of one thread, in order.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Batch {
+    /// A [`Standing`].
+    pub state: AtomicU32,
+    /// A [`Phase`].
+    pub phase: AtomicU32,
+    /// Place in the order in which the batches of all threads were handed over.
+    pub ticket: AtomicU64,
+    /// Records in it.
+    pub filled: AtomicU64,
+    /// Accesses that the records stand for: those that hit the page of the access before are counted, not recorded.
+    pub accesses: AtomicU64,
+    /// Instructions that ran meanwhile.
+    pub instructions: AtomicU64,
+    /// The records.
+    pub records: [AtomicU64; RECORDS],
+}
+
+/// What one thread writes.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Lane {
+    /// Process number; 0 while the lane is free. Taken by compare-exchange, given back by us once it is empty.
+    pub process: AtomicU32,
+    /// Thread number.
+    pub thread: AtomicU32,
+    /// The process that this one was forked from, if it has been.
+    pub parent: AtomicU32,
+    /// Non-zero once the thread has left and its last batch is handed over.
+    pub left: AtomicU32,
+    /// The batches.
+    pub batches: [Batch; BATCHES],
+}
+
+/// The shared record of one traced run.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Trace {
+    /// [`crate::MAGIC`], written last.
+    pub magic: u64,
+    /// [`BUILD`] of the writer.
+    pub build: u64,
+    /// What was asked.
+    pub plan: Plan,
+    /// Grows, and is woken as a futex, each time a batch is handed over.
+    pub doorbell: AtomicU32,
+    /// Batches handed over so far: the next [`Batch::ticket`].
+    pub tickets: AtomicU64,
+    /// Non-zero once nobody reads any more: threads then record nothing and never wait.
+    pub closed: AtomicU32,
+    /// Threads that found no free lane.
+    pub laneless: AtomicU32,
+    /// Programs started by exec: they run without the plugin.
+    pub execs: AtomicU32,
+    /// Processes begun by fork.
+    pub forks: AtomicU32,
+    /// Blocks of code translated outside any file: written by the program itself.
+    pub generated: AtomicU32,
+    /// Non-zero once the site recorder has reported: the program's allocations are seen.
+    pub sites: AtomicU32,
+    /// One for each thread.
+    pub lanes: [Lane; LANES],
+}
+
+/// Identifies the build: both sides refuse a trace of another one.
+pub const BUILD: u64 = crate::BUILD.rotate_left(17) ^ size_of::<Trace>() as u64;

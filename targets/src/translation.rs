@@ -1,0 +1,178 @@
+//! The section `[translation]`: what a trace costs, how well bursts stand for all of it, and how well it foretells real runs.
+//!
+//! Everything is measured as a user would: each round is a `fieldstone profile --trace`, and what it saved is read. A round has
+//! runs on 4 KiB pages and the traced run in it, so that both saw the machine in the same mood.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
+use fieldstone_report::{Profile, Sample, Saved, Translation};
+
+use crate::cell::{Cell, Verdict, judge};
+use crate::goals::{Goal, Goals};
+
+const SECTION: &str = "translation";
+
+/// A program whose bursts are held against its full trace.
+const TRACED: [(&str, &[&str]); 6] = [
+    ("gups", &["256M", "8000000"]),
+    ("chase", &["256M", "8000000"]),
+    ("rbtree", &["400000"]),
+    ("bfs", &["17"]),
+    ("cg", &["150000"]),
+    ("bt", &["48"]),
+];
+
+/// A program whose saving is foretold. None of them takes part in the pricing of another.
+const FORETOLD: [(&str, &[&str]); 5] =
+    [("gups", &["1G"]), ("chase", &["1G"]), ("rbtree", &["1500000"]), ("bfs", &["19"]), ("cg", &["600000"])];
+
+/// Measures the section's cells.
+pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
+    let directory = std::env::current_exe()?.parent().context("this program lies in a directory")?.to_owned();
+    let place = Place { directory, limit };
+    if "full_sim_slowdown".contains(only) {
+        show(place.slowdown(goals.get(SECTION, "full_sim_slowdown")?)?);
+    }
+    if "burst_slowdown_memcached".contains(only) {
+        show(place.server(goals.get(SECTION, "burst_slowdown_memcached")?)?);
+    }
+    if "burst_miss_error".contains(only) {
+        for (name, arguments) in TRACED {
+            show(place.bursts(goals.get(SECTION, "burst_miss_error")?, name, arguments)?);
+        }
+    }
+    if "prediction_error".contains(only) {
+        for (name, arguments) in FORETOLD {
+            show(place.prediction(goals.get(SECTION, "prediction_error")?, name, arguments)?);
+        }
+    }
+    Ok(())
+}
+
+struct Place {
+    directory: PathBuf,
+    limit: Duration,
+}
+
+impl Place {
+    /// GUPS on 512 MiB, every access through four models, by the clock.
+    fn slowdown(&self, goal: Goal) -> anyhow::Result<Cell> {
+        let options = ["--full", "--no-sites", "--tlb", "zen4", "--runs", "1", "--pages", "4k"];
+        self.repeat(goal, "gups 512M", "by the clock", || {
+            let profile = self.profile(&options, "gups", &["512M"])?;
+            let native = profile.samples.first().context("one run was measured")?.wall_s;
+            Ok(translation(&profile)?.traced_s / native)
+        })
+    }
+
+    /// Processor time of memcached, under a load of gets.
+    fn server(&self, goal: Goal) -> anyhow::Result<Cell> {
+        for needed in ["memcached", "memcaslap"] {
+            if !on_path(needed) {
+                return Ok(Cell::skipped(goal, &format!("there is no {needed}: make packages")));
+            }
+        }
+        let load = "memcaslap -s 127.0.0.1:21311 -x 200000 -T 1 -c 16 >/dev/null";
+        let options = ["--runs", "1", "--pages", "4k", "--metric", "cpu", "--ready", "21311", "--load", load];
+        self.repeat(goal, "memcached", "CPU time of the server", || {
+            let profile = self.profile(
+                &options,
+                "memcached",
+                &["-p", "21311", "-l", "127.0.0.1", "-t", "1", "-m", "256", "-u", "nobody"],
+            )?;
+            translation(&profile)?.slowdown.context("a server's processor time is measured")
+        })
+    }
+
+    /// Walks an access on 4 KiB pages: bursts against the full trace.
+    fn bursts(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<Cell> {
+        if !self.directory.join(name).exists() {
+            return Ok(Cell::skipped_part(goal, name, "it is not built"));
+        }
+        let rate = |options: &[&str]| {
+            let profile = self.profile(options, name, arguments)?;
+            let told = translation(&profile)?;
+            let data = &told.configuration("4K").context("4K is always modelled")?.data;
+            anyhow::Ok(data.walks as f64 / data.accesses.max(1) as f64)
+        };
+        let common = ["--no-sites", "--tlb", "zen4", "--runs", "1", "--pages", "4k"];
+        let full = rate(&[&common[..], &["--full"]].concat())?;
+        self.repeat(goal, name, "bursts against all accesses", || Ok((rate(&common)? / full - 1.0).abs()))
+    }
+
+    /// The saving of 2 MiB pages: foretold from the trace against that of real runs, as a share of the run. Translation happens in
+    /// user mode; what first touches cost the kernel is not foretold, and not counted as saved.
+    fn prediction(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<Cell> {
+        if !self.directory.join(name).exists() {
+            return Ok(Cell::skipped_part(goal, name, "it is not built"));
+        }
+        let options = ["--no-sites", "--runs", "2", "--pages", "thp", "--metric", "cpu"];
+        self.repeat(goal, name, "a share of the run", || {
+            let profile = self.profile(&options, name, arguments)?;
+            let foretold = translation(&profile)?
+                .configuration("2M")
+                .and_then(|large| large.time)
+                .context("a walk has a price")?;
+            let sum = |kind: &str, of: fn(&Sample) -> f64| -> f64 {
+                profile.samples.iter().filter(|sample| sample.kind == kind).map(of).sum()
+            };
+            let user = |kind| sum(kind, |sample| sample.user_s);
+            let saved = (user("4k") - user("thp")) / sum("4k", |sample| sample.user_s + sample.system_s);
+            Ok((1.0 - foretold.likely - saved).abs())
+        })
+    }
+
+    /// Measures until the verdict stands, or the time is over.
+    fn repeat(
+        &self,
+        goal: Goal,
+        part: &str,
+        note: &str,
+        mut once: impl FnMut() -> anyhow::Result<f64>,
+    ) -> anyhow::Result<Cell> {
+        let since = Instant::now();
+        let mut found = Vec::new();
+        loop {
+            found.push(once().with_context(|| format!("{} {part}", goal.name))?);
+            let estimate = Estimate::of_median(&found);
+            let enough = found.len() >= FEWEST_FOR_INTERVAL;
+            if enough && (judge(goal.limit, estimate) != Verdict::Undecided || since.elapsed() > self.limit) {
+                let mut cell = Cell::measured(goal, part, estimate, note);
+                cell.samples = vec![(part.to_owned(), found)];
+                return Ok(cell);
+            }
+        }
+    }
+
+    /// One `fieldstone profile --trace`.
+    fn profile(&self, options: &[&str], name: &str, arguments: &[&str]) -> anyhow::Result<Profile> {
+        let room = tempfile::tempdir()?;
+        let json = room.path().join("profile.json");
+        let bundled = self.directory.join(name);
+        let program: OsString = if bundled.exists() { bundled.into() } else { name.into() };
+        let mut command = Command::new(self.directory.join("fieldstone"));
+        command.args(["profile", "--trace", "--json"]).arg(&json).args(options).arg("--").arg(program).args(arguments);
+        let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+        if output.status.code() != Some(0) {
+            bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        match Saved::load(&json)? {
+            Saved::Profile(profile) => Ok(*profile),
+            _ => bail!("{name}: what was saved is no profile"),
+        }
+    }
+}
+
+fn translation(profile: &Profile) -> anyhow::Result<&Translation> {
+    profile.translation.as_ref().context("it was traced")
+}
+
+fn on_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory: PathBuf| Path::new(&directory).join(name).is_file())
+}
