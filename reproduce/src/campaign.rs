@@ -21,6 +21,8 @@ const FEW_RUNS: u32 = 6;
 const LARGE_BYTES: u64 = 1 << 30;
 /// Of a cell that counts instructions: counts are exact, and the second one shows it.
 const COUNTS: u32 = 2;
+/// Of a cell that takes whole profiles: those have rounds of their own.
+const PROFILES: u32 = 1;
 /// What is left to the rest of the system.
 const SPARED_BYTES: u64 = 1 << 30;
 
@@ -87,10 +89,12 @@ impl Campaign {
     /// What is not measured yet, run by run.
     fn todo<'a>(&self, cells: &'a [Cell], saved: &Saved) -> Vec<(u32, &'a Cell)> {
         let runs_of = |cell: &Cell| {
-            let counts = cell.rows.iter().any(|row| row.shows == Shows::Instructions);
+            let shows = |shows| cell.rows.iter().any(|row| row.shows == shows);
             let few = self.quick || cell.memory_bytes > LARGE_BYTES;
-            self.runs.unwrap_or(if counts {
+            self.runs.unwrap_or(if shows(Shows::Instructions) {
                 COUNTS
+            } else if shows(Shows::Walks) {
+                PROFILES
             } else if few {
                 FEW_RUNS
             } else {

@@ -41,7 +41,7 @@ struct Arguments {
     /// `list`, or experiments, or cells of them (experiment/group/column, or its beginning)
     #[arg(required_unless_present = "cell")]
     names: Vec<String>,
-    /// Small sizes and short rounds: less than a minute for each experiment
+    /// Small sizes and short rounds: a minute or two for each experiment
     #[arg(long)]
     quick: bool,
     /// Samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]

@@ -114,6 +114,10 @@ pub enum Shows {
     Microseconds,
     /// As many ADD instructions as take the time of an operation.
     Adds,
+    /// A part of a run's time, as models of hardware and the price of a page walk come to it: likely, the least, the most.
+    Estimate,
+    /// Page walks an operation, counted in models.
+    Walks,
     /// What the paper says; nothing is measured.
     Published,
 }
@@ -176,12 +180,27 @@ pub struct Figure {
     /// What stands in the place of a number, such as `yes` or an errno.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
+    /// How far off it may be, where one sample knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Ends>,
+}
+
+/// Between what a number lies.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ends {
+    /// The least.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// Probability that it lies there; none for an estimate, and for the range of a few values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
 }
 
 impl Figure {
     /// A number without a baseline.
     pub fn of(row: impl Into<String>, value: f64) -> Self {
-        Self { row: row.into(), value, ratio: None, pages: None, instead: None }
+        Self { row: row.into(), value, ratio: None, pages: None, instead: None, ends: None }
     }
 
     /// A word in the place of a number.
@@ -228,5 +247,6 @@ pub fn all() -> Vec<Experiment> {
         crate::blog::experiment(),
         crate::fragmentation::experiment(),
         crate::appel_li::experiment(),
+        crate::direct_segments::experiment(),
     ]
 }

@@ -23,6 +23,7 @@ pub mod child;
 pub mod command;
 pub mod contest;
 pub mod count;
+pub mod direct_segments;
 pub mod experiment;
 pub mod figure4;
 pub mod figure5;

@@ -23,10 +23,10 @@ pub struct Quotation {
 }
 
 impl Quotation {
-    /// The number, where the value is nothing else but a mark of a footnote; for plots.
+    /// The number, where the value is nothing else but a mark of a footnote or of a percentage; for plots.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
-        self.value.trim_start_matches(['*', '†']).parse().ok()
+        self.value.trim_start_matches(['*', '†']).trim_end_matches('%').parse().ok()
     }
 }
 

@@ -28,16 +28,41 @@ fn number(shows: Shows, value: f64) -> String {
         Shows::Ratio => format!("{value:.2}"),
         Shows::Nanoseconds => quantity::seconds(value * 1e-9),
         Shows::Instructions => format!("{value:.1}"),
-        Shows::Share => quantity::percent(value),
+        Shows::Share => quantity::share(value),
+        Shows::Estimate => quantity::percent(value),
         Shows::Microseconds => three_digits(value),
+        Shows::Walks => format!("{value:.3}"),
         Shows::Adds | Shows::Published => format!("{value:.0}"),
     }
 }
 
-/// `1.31 – 1.40`, and that it is no interval where it is none.
+/// `1.31 – 1.40`, and that it is no interval where it is none. Nothing for what was counted once.
 fn interval(shows: Shows, estimate: &Estimate) -> String {
+    let is_one = estimate.n == 1 && estimate.low == estimate.high;
     let ends = format!("{} – {}", number(shows, estimate.low), number(shows, estimate.high));
-    if estimate.is_interval() { ends } else { format!("range {ends}") }
+    match estimate.is_interval() || shows == Shows::Estimate {
+        _ if is_one => String::new(),
+        true => ends,
+        false => format!("range {ends}"),
+    }
+}
+
+/// What the line's intervals are, where one has any.
+fn interval_words(line: &Line) -> Option<&'static str> {
+    let ends = line.entries.iter().flatten().filter_map(|entry| entry.ours.as_ref());
+    let words = if line.shows == Shows::Estimate { "least – most" } else { "95 % interval" };
+    ends.map(|ours| interval(line.shows, ours)).any(|words| !words.is_empty()).then_some(words)
+}
+
+/// Whether the line shows what the paper might have measured, and its text has not.
+fn lacks_paper(line: &Line) -> bool {
+    matches!(line.shows, Shows::Ratio | Shows::Share) && !has_paper(line)
+}
+
+/// The paper's number on the scale of the line: its shares are in percent.
+fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
+    let number = entry.paper.as_ref()?.number()?;
+    Some(if matches!(shows, Shows::Share | Shows::Estimate) { number / 100.0 } else { number })
 }
 
 /// Ours, or why there is none.

@@ -146,7 +146,7 @@ fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
     pages.dedup();
     Entry {
         cell: cell.id.clone(),
-        ours: Estimate::of_median(&shown),
+        ours: estimate(&figures, &shown),
         value: median(&values),
         paper: row.paper.as_deref().and_then(quotation::find).cloned(),
         skipped: if measured.is_empty() { saved.skipped(&cell.id).map(str::to_owned) } else { None },
@@ -154,6 +154,18 @@ fn entry(cell: &Cell, row: &Row, saved: &Saved) -> Entry {
         pages,
         one_after_the_other,
     }
+}
+
+/// The median of what was measured and its interval; between the figures' own ends, where they have some.
+fn estimate(figures: &[&Figure], shown: &[f64]) -> Option<Estimate> {
+    let plain = Estimate::of_median(shown)?;
+    let ends = || figures.iter().filter_map(|figure| figure.ends);
+    let Some(first) = ends().next() else { return Some(plain) };
+    let low = ends().map(|ends| ends.low).fold(plain.low, f64::min);
+    let high = ends().map(|ends| ends.high).fold(plain.high, f64::max);
+    // Several intervals together are none of any known probability.
+    let confidence = if figures.len() == 1 { first.confidence } else { None };
+    Some(Estimate { low, high, confidence, ..plain })
 }
 
 #[cfg(test)]
@@ -185,6 +197,20 @@ mod tests {
         assert_eq!((entry.paper.as_ref().unwrap().value.as_str(), entry.one_after_the_other), ("2.97", 1));
         let none = line.entries[1].as_ref().unwrap();
         assert_eq!((none.ours, none.skipped.as_deref()), (None, Some("too large")));
+    }
+
+    #[test]
+    fn a_figure_s_own_ends_are_its_interval() {
+        let figure = |low, value, high, confidence| Figure {
+            ends: Some(crate::experiment::Ends { low, high, confidence }),
+            ..Figure::of("r", value)
+        };
+        let (one, other) = (figure(0.1, 0.2, 0.4, Some(0.95)), figure(0.05, 0.3, 0.35, Some(0.95)));
+        let alone = estimate(&[&one], &[0.2]).unwrap();
+        assert_eq!((alone.low, alone.median, alone.high, alone.confidence), (0.1, 0.2, 0.4, Some(0.95)));
+        let both = estimate(&[&one, &other], &[0.2, 0.3]).unwrap();
+        assert_eq!((both.low, both.median, both.high, both.confidence), (0.05, 0.25, 0.4, None));
+        assert_eq!(estimate(&[], &[]), None);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::process::{Ended, descendants, wait4};
 
 use crate::error::{Error, Result};
-use crate::outcome;
 use crate::signals::{Interrupt, send, send_group};
 
 const POLL: Duration = Duration::from_millis(10);
@@ -82,23 +81,22 @@ pub(crate) fn end_strays(leader: u32, spared: u32) {
     }
 }
 
-/// Asks a server to end, and makes it end if it does not within `patience`. How it ended.
-pub(crate) fn stop_gently(pid: u32, patience: Duration) -> String {
+/// Asks a server to end, and makes it end if it does not within `patience`. How it ended, if that could be told.
+pub(crate) fn stop_gently(pid: u32, patience: Duration) -> Option<Ended> {
     send(pid, libc::SIGTERM);
     let until = Instant::now() + patience;
-    let ended = loop {
+    loop {
         match wait4(Some(pid), false) {
             Ok(None) if Instant::now() < until => sleep(POLL),
             Ok(None) => {
                 send_group(pid, libc::SIGKILL);
                 send(pid, libc::SIGKILL);
-                break wait(pid).ok();
+                return wait(pid).ok();
             }
-            Ok(ended) => break ended,
-            Err(_) => break None,
+            Ok(ended) => return ended,
+            Err(_) => return None,
         }
-    };
-    ended.map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status))
+    }
 }
 
 #[cfg(test)]
@@ -131,12 +129,13 @@ mod tests {
     #[test]
     fn who_is_asked_to_end_is_given_its_time() {
         let pid = sleeper();
-        assert_eq!(stop_gently(pid, Duration::from_secs(3600)), "signal 15 (SIGTERM)");
+        let signal = |ended: Option<Ended>| ended.and_then(|ended| ended.status.signal());
+        assert_eq!(signal(stop_gently(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
         let mut deaf = Command::new("sh");
         deaf.args(["-c", "trap '' TERM; echo; exec sleep 1000"]).process_group(0).stdout(std::process::Stdio::piped());
         let mut deaf = deaf.spawn().unwrap();
         std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        assert_eq!(stop_gently(deaf.id(), Duration::from_millis(20)), "signal 9 (SIGKILL)");
+        assert_eq!(signal(stop_gently(deaf.id(), Duration::from_millis(20))), Some(libc::SIGKILL));
         assert!(deaf.wait().is_err(), "it is reaped");
     }
 }

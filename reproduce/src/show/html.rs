@@ -6,7 +6,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
-use super::{NOT_IN_TEXT, bars, has_paper, interval, notes, ours, plot, session};
+use super::{NOT_IN_TEXT, bars, has_paper, interval, lacks_paper, notes, ours, plot, session};
 use crate::experiment::Shows;
 use crate::summary::{Entry, Line, Summary, Table};
 
@@ -86,8 +86,7 @@ fn shown(table: &Table) -> Result<Shown> {
 }
 
 fn shown_line(line: &Line) -> ShownLine {
-    let is_compared = matches!(line.shows, Shows::Ratio | Shows::Share);
-    let paper = is_compared.then(|| if has_paper(line) { "" } else { NOT_IN_TEXT }).filter(|text| !text.is_empty());
+    let paper = lacks_paper(line).then_some(NOT_IN_TEXT);
     let cells =
         line.entries.iter().map(|entry| entry.as_ref().map(|entry| cell(line.shows, entry)).unwrap_or_default());
     ShownLine { row: line.row.clone(), paper, cells: cells.collect() }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{NOT_IN_TEXT, has_paper, interval, notes, ours, session};
+use super::{NOT_IN_TEXT, interval, lacks_paper, notes, ours, session};
 use crate::experiment::Shows;
 use crate::summary::{Entry, Line, Summary};
 
@@ -36,8 +36,7 @@ pub fn markdown(summaries: &[Summary], command: &str) -> String {
 }
 
 fn row(line: &Line) -> String {
-    let without = matches!(line.shows, Shows::Ratio | Shows::Share) && !has_paper(line);
-    let name = if without { format!("{} (paper: {NOT_IN_TEXT})", line.row) } else { line.row.clone() };
+    let name = if lacks_paper(line) { format!("{} (paper: {NOT_IN_TEXT})", line.row) } else { line.row.clone() };
     let cells: Vec<String> = line.entries.iter().map(|entry| cell(line.shows, entry.as_ref())).collect();
     format!("| {name} | {} |", cells.join(" | "))
 }

@@ -8,7 +8,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::number;
+use super::{number, paper_number};
 use crate::experiment::Shows;
 use crate::summary::{Line, Table};
 
@@ -33,12 +33,22 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(20, 140, 160),
 ];
 
-/// The lines of a table that are plotted together: those that show what its first ratio (or share) shows, and have a number.
+/// The lines of a table that are plotted together: those that show what its first ratio (or share, or walks) shows, and have a
+/// number.
 pub(super) fn lines(table: &Table) -> Vec<&Line> {
-    let is_plotted = |line: &&Line| matches!(line.shows, Shows::Ratio | Shows::Share);
+    let is_plotted = |line: &&Line| scale(line.shows).is_some();
     let Some(shows) = table.lines.iter().find(is_plotted).map(|line| line.shows) else { return Vec::new() };
     let has_number = |line: &&Line| line.entries.iter().flatten().any(|entry| entry.ours.is_some());
-    table.lines.iter().filter(|line| line.shows == shows).filter(has_number).collect()
+    table.lines.iter().filter(|line| scale(line.shows) == scale(shows)).filter(has_number).collect()
+}
+
+/// What stands on one axis; none for what is not plotted.
+fn scale(shows: Shows) -> Option<Shows> {
+    match shows {
+        Shows::Share | Shows::Estimate => Some(Shows::Share),
+        Shows::Ratio | Shows::Walks => Some(shows),
+        _ => None,
+    }
 }
 
 /// The colour of the line at a place, as a style sheet writes it.
@@ -53,8 +63,10 @@ pub(super) fn plot(table: &Table) -> Result<Option<String>> {
     let Some(first) = lines.first() else { return Ok(None) };
     let entries = || lines.iter().flat_map(|line| line.entries.iter().flatten());
     let ours = entries().filter_map(|entry| entry.ours.map(|of| of.high));
-    let papers = entries().filter_map(|entry| entry.paper.as_ref()?.number());
-    let top = ours.chain(papers).filter(|value| value.is_finite()).fold(1.0, f64::max).min(1e6) * 1.06;
+    let papers = entries().filter_map(|entry| paper_number(first.shows, entry));
+    // Walks may be few; a ratio or a share has 1 in its plot.
+    let least = if first.shows == Shows::Walks { 0.0 } else { 1.0 };
+    let top = ours.chain(papers).filter(|value| value.is_finite()).fold(least, f64::max).clamp(1e-3, 1e6) * 1.06;
     let mut svg = String::new();
     {
         let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -98,17 +110,29 @@ fn draw(canvas: &Canvas<'_>, table: &Table, lines: &[&Line], shows: Shows, top: 
     for (at, line) in lines.iter().enumerate() {
         // Side by side within a column, so that intervals do not hide each other.
         let shift = 0.5 + 0.5 * ((at as f64 + 0.5) / lines.len() as f64 - 0.5);
-        draw_line(area, line, COLOURS[at % COLOURS.len()], shift, top)?;
+        draw_line(area, line, COLOURS[at % COLOURS.len()], shift, top, is_ordered(table))?;
     }
     Ok(())
 }
 
-fn draw_line(area: &Area<'_>, line: &Line, colour: RGBColor, shift: f64, top: f64) -> Result<(), Failure> {
+/// Whether the columns are quantities: only those have something between them.
+fn is_ordered(table: &Table) -> bool {
+    table.columns.iter().all(|column| column.starts_with(|letter: char| letter.is_ascii_digit()))
+}
+
+fn draw_line(
+    area: &Area<'_>,
+    line: &Line,
+    colour: RGBColor,
+    shift: f64,
+    top: f64,
+    joined: bool,
+) -> Result<(), Failure> {
     let mut before = None;
     for (at, entry) in line.entries.iter().enumerate() {
         let x = at as f64 + shift;
         let Some(entry) = entry else { continue };
-        if let Some(paper) = entry.paper.as_ref().and_then(crate::quotation::Quotation::number) {
+        if let Some(paper) = paper_number(line.shows, entry) {
             area.draw(&Circle::new((x, paper.clamp(0.0, top)), 9, colour.stroke_width(3)))?;
         }
         let Some(ours) = entry.ours else {
@@ -121,7 +145,7 @@ fn draw_line(area: &Area<'_>, line: &Line, colour: RGBColor, shift: f64, top: f6
         }
         area.draw(&PathElement::new(vec![(x, low), (x, high)], colour.stroke_width(4)))?;
         area.draw(&Circle::new((x, middle), 7, colour.filled()))?;
-        before = Some((x, middle));
+        before = joined.then_some((x, middle));
     }
     Ok(())
 }

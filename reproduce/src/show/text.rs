@@ -6,8 +6,8 @@ use std::ops::Range;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle, presets};
 use fieldstone_report::quantity::bytes;
 
-use super::{NOT_IN_TEXT, has_paper, interval, is_published, notes, ours, session};
-use crate::experiment::{Experiment, Scale, Shows};
+use super::{NOT_IN_TEXT, has_paper, interval, interval_words, is_published, lacks_paper, notes, ours, session};
+use crate::experiment::{Experiment, Scale};
 use crate::summary::{Line, Summary};
 
 const RULED: TableStyle = presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─'));
@@ -65,22 +65,26 @@ fn fitting(heading: &[String], lines: &[Vec<String>], width: usize) -> Vec<Range
 
 /// A line: the name, and in each column the number, its interval and the paper's.
 fn row(line: &Line) -> Vec<String> {
-    let paper = match (line.shows, has_paper(line)) {
-        (Shows::Ratio | Shows::Share, true) => "\n  paper".to_owned(),
-        (Shows::Ratio | Shows::Share, false) => format!("\n  paper: {NOT_IN_TEXT}"),
-        _ => String::new(),
-    };
     if is_published(line) {
         let numbers =
             line.entries.iter().map(|entry| entry.as_ref().map_or_else(String::new, |entry| ours(line.shows, entry)));
         return [line.row.clone()].into_iter().chain(numbers).collect();
     }
-    let mut cells = vec![format!("{}\n  95 % interval{paper}", line.row)];
+    let (words, with_paper) = (interval_words(line), has_paper(line));
+    let mut name = vec![line.row.clone()];
+    name.extend(words.map(|words| format!("  {words}")));
+    if with_paper {
+        name.push("  paper".to_owned());
+    } else if lacks_paper(line) {
+        name.push(format!("  paper: {NOT_IN_TEXT}"));
+    }
+    let mut cells = vec![name.join("\n")];
     cells.extend(line.entries.iter().map(|entry| {
         let Some(entry) = entry else { return String::new() };
-        let interval = entry.ours.as_ref().map(|estimate| interval(line.shows, estimate)).unwrap_or_default();
-        let paper = entry.paper.as_ref().map_or("", |paper| paper.value.as_str());
-        format!("{}\n{interval}\n{paper}", ours(line.shows, entry)).trim_end_matches('\n').to_owned()
+        let ends = || entry.ours.as_ref().map(|estimate| interval(line.shows, estimate)).unwrap_or_default();
+        let paper = || entry.paper.as_ref().map(|paper| paper.value.clone()).unwrap_or_default();
+        let parts = [Some(ours(line.shows, entry)), words.map(|_| ends()), with_paper.then(paper)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("\n").trim_end_matches('\n').to_owned()
     }));
     cells
 }
@@ -104,7 +108,7 @@ pub fn list(experiments: &[Experiment], with_cells: bool, width: u16) -> String 
     }
     align(&mut rows, 3);
     let mut all = rows.trim_fmt()
-        + "\n\nTime: in full; with --quick each takes less than a minute. Cells that memory does not hold are skipped by name.\n";
+        + "\n\nTime: in full; with --quick each takes a minute or two. Cells that memory does not hold are skipped by name.\n";
     if with_cells {
         let cells = experiments.iter().flat_map(|experiment| (experiment.cells)(Scale::Full));
         for cell in cells {

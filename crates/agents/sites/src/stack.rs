@@ -19,6 +19,8 @@
 
 #![allow(unsafe_code, reason = "reads return addresses on the stack and the mapped cache")]
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use fieldstone_wire::sites::{CACHE_BYTES, FRAMES, Message, Sites};
 
 use crate::modules;
@@ -39,14 +41,19 @@ struct Remembered {
     places: [u32; FRAMES],
 }
 
-const ENTRIES: usize = CACHE_BYTES / size_of::<Remembered>();
+/// Stacks that are remembered for the same return address at the same place: an allocator's wrapper is called by many.
+const WAYS: usize = 8;
+const SETS: usize = CACHE_BYTES / (WAYS * size_of::<Remembered>());
 
 /// The number of the site that calls from `sp`; 0 when the table of sites is full.
 pub(crate) fn site(sites: &Sites, thread: &Thread, sp: StackPointer) -> u32 {
-    let cached = thread.cache().map(|cache| entry(cache, sp));
-    // SAFETY: an entry of this thread's own cache, which the thread is in once only: zeroes, or what `remember` wrote.
-    if let Some(known) = cached.map(|entry| unsafe { &*entry }).filter(|known| known.holds(sites, sp)) {
-        return known.site;
+    let cached = thread.cache().map(|cache| set(cache, sp));
+    if let Some(set) = cached {
+        // SAFETY: a set of this thread's own cache, which the thread is in once only: zeroes, or what was written below.
+        let known = (0..WAYS).map(|way| unsafe { &*set.add(way) }).find(|known| known.holds(sites, sp));
+        if let Some(known) = known {
+            return known.site;
+        }
     }
     thread.letter().ring(Message::Quiet);
     let (stack, number) = keeping_errno(|| {
@@ -54,19 +61,23 @@ pub(crate) fn site(sites: &Sites, thread: &Thread, sp: StackPointer) -> u32 {
         let number = sites.intern(stack.frames(), modules::of);
         (stack, number)
     });
-    if let Some((entry, remembered)) = cached.zip(Remembered::of(&stack, number)) {
-        // SAFETY: an entry of this thread's own cache; nothing refers to it now.
-        unsafe { entry.write(remembered) };
+    if let Some((set, remembered)) = cached.zip(Remembered::of(&stack, number)) {
+        // The ways in turn.
+        let turn = thread.letter().turn.load(Relaxed);
+        thread.letter().turn.store(turn.wrapping_add(1), Relaxed);
+        // SAFETY: as above; nothing refers to the entry now.
+        unsafe { set.add(turn as usize % WAYS).write(remembered) };
     }
     number
 }
 
-/// The only entry of the cache where this place can be.
-fn entry(cache: u64, sp: StackPointer) -> *mut Remembered {
+/// The first of the entries of the cache where this place can be.
+fn set(cache: u64, sp: StackPointer) -> *mut Remembered {
     // SAFETY: the caller's return address is there.
     let called_from = unsafe { *sp };
     let hash = (called_from ^ (sp as u64).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    core::ptr::with_exposed_provenance_mut::<Remembered>(cache as usize).wrapping_add((hash >> 32) as usize % ENTRIES)
+    core::ptr::with_exposed_provenance_mut::<Remembered>(cache as usize)
+        .wrapping_add((hash >> 32) as usize % SETS * WAYS)
 }
 
 impl Remembered {

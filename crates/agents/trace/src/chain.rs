@@ -3,14 +3,14 @@
 //! A walk for an address that is known early hides behind other work; one for an address that was itself just read does not.
 //! Registers cannot be seen, so two signs are taken: an instruction that loads into a register that its own address is made
 //! of (`decode` finds these), and a word beside one of the addresses recorded last that points to where the access goes.
-//! Looking costs a system call, so only each 64th recorded access is judged.
+//! Looking costs a system call, so only each 512th recorded access is judged.
 
 #![allow(unsafe_code, reason = "asks the kernel for a look at the guest's memory, which may be gone")]
 
 use std::ffi::c_void;
 
 /// Each of so many recorded accesses is judged.
-const EACH: u32 = 64;
+const EACH: u32 = 512;
 /// Addresses that are remembered.
 const REMEMBERED: usize = 4;
 /// What is looked at around a remembered address: two lines.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_list_depends_and_an_array_does_not() {
-        let nodes: Vec<Box<[u64; 32]>> = (0..1000).map(|_| Box::new([7; 32])).collect();
+        let nodes: Vec<Box<[u64; 32]>> = (0..20_000).map(|_| Box::new([7; 32])).collect();
         let place = |at: usize| nodes[at].as_ptr().addr() as u64;
         let mut linked = nodes.clone();
         let places: Vec<u64> = linked.iter().map(|node| node.as_ptr().addr() as u64).collect();
@@ -70,17 +70,17 @@ mod tests {
         }
         let judge = |places: &dyn Fn(usize) -> u64| {
             let mut chain = Chain::NEW;
-            let judged: Vec<bool> = (0..1000).filter_map(|at| chain.note(places(at) + 16, false, 0)).collect();
-            assert_eq!(judged.len(), 1000 / EACH as usize);
+            let judged: Vec<bool> = (0..20_000).filter_map(|at| chain.note(places(at) + 16, false, 0)).collect();
+            assert_eq!(judged.len(), 20_000 / EACH as usize);
             judged.iter().filter(|depends| **depends).count()
         };
-        assert_eq!(judge(&|at| places[at]), 1000 / EACH as usize);
+        assert_eq!(judge(&|at| places[at]), 20_000 / EACH as usize);
         assert_eq!(judge(&place), 0);
     }
 
     #[test]
     fn memory_that_is_gone_harms_nobody() {
         let mut chain = Chain::NEW;
-        assert!((1..1000).filter_map(|at| chain.note(at << 12, false, 0)).all(|depends| !depends));
+        assert!((1..5000).filter_map(|at| chain.note(at << 12, false, 0)).all(|depends| !depends));
     }
 }

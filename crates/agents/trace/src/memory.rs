@@ -14,14 +14,29 @@ use crate::qemu::Id;
 use crate::thread::{Asked, of};
 use crate::trace::trace;
 
+/// The numbers of the guest's system calls: x86-64's, whatever runs QEMU.
+mod guest {
+    pub(super) const MMAP: i64 = 9;
+    pub(super) const MPROTECT: i64 = 10;
+    pub(super) const MUNMAP: i64 = 11;
+    pub(super) const BRK: i64 = 12;
+    pub(super) const MREMAP: i64 = 25;
+    pub(super) const CLONE: i64 = 56;
+    pub(super) const FORK: i64 = 57;
+    pub(super) const VFORK: i64 = 58;
+    pub(super) const EXECVE: i64 = 59;
+    pub(super) const EXECVEAT: i64 = 322;
+    pub(super) const CLONE3: i64 = 435;
+}
+
 const PAGE_BYTES: u64 = 4096;
-const EXECS: [i64; 2] = [libc::SYS_execve, libc::SYS_execveat];
+const EXECS: [i64; 2] = [guest::EXECVE, guest::EXECVEAT];
 
 /// Where the heap of brk begins and ends; 0 until the first call. A fork's child goes on from its parent's.
 static BREAK: AtomicU64 = AtomicU64::new(0);
 
 /// They begin a process, or a thread: what it finds there is told before it begins.
-const BEGINNINGS: [i64; 4] = [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+const BEGINNINGS: [i64; 4] = [guest::FORK, guest::VFORK, guest::CLONE, guest::CLONE3];
 
 /// A system call begins.
 #[allow(clippy::too_many_arguments, reason = "QEMU's type")]
@@ -63,10 +78,10 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
         trace().generated.fetch_add(1, Relaxed);
     }
     let event = match call {
-        libc::SYS_mmap => Some((Event::Map, [result, pages(second), u64::from(is_private_anonymous(fourth)), 0])),
-        libc::SYS_munmap => Some((Event::Unmap, [first, pages(second), 0, 0])),
-        libc::SYS_mremap => Some((Event::Move, [first, pages(second), result, pages(third)])),
-        libc::SYS_brk => moved_break(result),
+        guest::MMAP => Some((Event::Map, [result, pages(second), u64::from(is_private_anonymous(fourth)), 0])),
+        guest::MUNMAP => Some((Event::Unmap, [first, pages(second), 0, 0])),
+        guest::MREMAP => Some((Event::Move, [first, pages(second), result, pages(third)])),
+        guest::BRK => moved_break(result),
         _ => None,
     };
     // What the site recorder maps is not the program's.
@@ -79,7 +94,7 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
 /// Whether memory is asked for that the program can write code into: no loader does that.
 fn makes_code(call: i64, protection: u64, flags: u64) -> bool {
     let runs = protection & u64::from(libc::PROT_EXEC.cast_unsigned()) != 0;
-    runs && (call == libc::SYS_mprotect || call == libc::SYS_mmap && is_private_anonymous(flags))
+    runs && (call == guest::MPROTECT || call == guest::MMAP && is_private_anonymous(flags))
 }
 
 fn is_private_anonymous(flags: u64) -> bool {

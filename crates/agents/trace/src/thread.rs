@@ -142,11 +142,12 @@ impl Thread {
     }
 
     fn hand_over(&mut self) {
-        let accesses = (self.began - self.left).max(0).cast_unsigned() + self.left_out;
+        let left = self.paused.map_or(self.left, |(left, _)| left);
+        let accesses = (self.began - left).max(0).cast_unsigned() + self.left_out;
         if let Some(writer) = &mut self.writer {
             writer.hand_over(self.phase, accesses, self.instructions);
         }
-        self.began = self.left;
+        self.began = left;
         self.left_out = 0;
         self.instructions = 0;
     }
@@ -221,6 +222,9 @@ impl Thread {
 
     #[inline(always)]
     fn entered(&mut self, word: Word) {
+        if self.paused.is_some() {
+            return;
+        }
         self.instructions += word.0 >> 51 & Word::MOST;
         self.left_out += word.0 >> 40 & Word::MOST;
         let page = word.0 & ((1 << 40) - 1);

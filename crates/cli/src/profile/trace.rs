@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "trace")]
     full: bool,
     /// Accesses of a burst; the first quarter warms the models up
-    #[arg(long, value_name = "ACCESSES", default_value_t = 2_000_000, requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
+    #[arg(long, value_name = "ACCESSES", default_value_t = 1_000_000, requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
     burst: u64,
     /// Accesses from the start of one burst to that of the next
     #[arg(long, value_name = "ACCESSES", default_value_t = 20_000_000, requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]

@@ -13,6 +13,7 @@
 //! The baseline is the program as it is, without the agent, on base pages only: the same allocator, and what the agent
 //! costs counts against the others.
 
+mod counted;
 mod findings;
 mod once;
 mod order;
@@ -37,6 +38,8 @@ use crate::launch::Treatment;
 use crate::pages::{self, Held};
 use crate::session::RegionOptions;
 use crate::signals::Interrupt;
+use counted::Tally;
+use traced::Native;
 
 pub use once::{Once, Watched};
 pub use plan::{Bursts, Load, Metric, Plan, Tracing};
@@ -121,18 +124,29 @@ pub fn profile(
     let sequence = order::abba(&kinds, plan.runs);
     tell(Event::Estimate(u32::try_from(sequence.len()).unwrap_or(u32::MAX), round * plan.runs));
     let mut samples = Vec::new();
+    let mut tally = Tally::default();
+    let mut native = Native::default();
     for (position, &(round, kind)) in sequence.iter().enumerate() {
         let position = u32::try_from(position).unwrap_or(u32::MAX);
         tell(Event::Run(position, kind));
         let (once, _) = taking.run(kind, false)?;
+        if kind == PageKind::Small4k {
+            native.add(&once);
+        }
+        if let Some(counted) = &once.walks {
+            tally.add(kind, counted);
+        }
         samples.push(taking.sample(&once, kind, round, position));
     }
     let translation = plan.trace.as_ref().map(|asked| {
         tell(Event::Trace);
-        traced::trace(plan, asked, native_s(&samples), interrupt)
+        traced::trace(plan, asked, &native, interrupt)
     });
     let mut profile = taking.describe(candidates, samples, taken_at.as_secs());
     profile.translation = translation.transpose()?;
+    if let Some(told) = &mut profile.translation {
+        (told.counted, told.uncounted) = tally.finish();
+    }
     Ok(profile)
 }
 
@@ -288,14 +302,6 @@ impl Taking<'_> {
             translation: None,
         }
     }
-}
-
-/// Processor time of a run on 4 KiB pages: the median.
-fn native_s(samples: &[Sample]) -> Option<f64> {
-    let baseline = samples.iter().filter(|sample| sample.kind == PageKind::Small4k.name());
-    let mut times: Vec<f64> = baseline.map(|sample| sample.user_s + sample.system_s).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
 }
 
 /// Shared by the two ways of running: the watch of a run that is watched.

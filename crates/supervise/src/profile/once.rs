@@ -9,10 +9,12 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use fieldstone_report::Footprint;
+use fieldstone_sys::counters::Walks;
 use fieldstone_sys::process::Ended;
 use fieldstone_wire::PageKind;
 use rustix::fs::MemfdFlags;
 
+use super::counted::Counting;
 use super::plan::Plan;
 use super::watch_if;
 use crate::error::{Error, Result};
@@ -37,6 +39,8 @@ pub struct Once {
     pub user_s: f64,
     /// Time in the kernel, in seconds.
     pub system_s: f64,
+    /// All processor time of it, a server's start and end too, in seconds.
+    pub whole_cpu_s: f64,
     /// Page faults without a disk.
     pub minor_faults: u64,
     /// Page faults that read a disk.
@@ -49,6 +53,8 @@ pub struct Once {
     pub output_hash: Option<u64>,
     /// Whether the program crashed, was killed or hung. An exit code says nothing: `grep` has its own.
     pub broken: bool,
+    /// Page walks that the hardware counted, or why it counted none; nothing where that was not asked.
+    pub walks: Option<std::result::Result<Walks, String>>,
     /// The end of the standard error.
     pub stderr: String,
 }
@@ -87,6 +93,7 @@ pub(super) fn run(
     let mut running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
     interrupt.watch_group(pid);
+    let counting = plan.trace.is_some().then(|| Counting::start(pid));
     let output = running.child.stdout.take().map(hash_output);
     let watch = watch_if(watch, &running);
     let deadline = Deadline::start(pid, plan.timeout, interrupt.clone());
@@ -101,6 +108,7 @@ pub(super) fn run(
         TIMED_OUT.clone_into(&mut once.outcome);
         once.broken = true;
     }
+    once.walks = counting.map(Counting::finish);
     once.output_hash = output.and_then(|thread| thread.join().ok());
     once.stderr = read_end(&mut words);
     Ok((once, watched))
@@ -111,6 +119,7 @@ fn describe(ended: &Ended, elapsed: Duration) -> Once {
         elapsed,
         user_s: Duration::from_nanos(ended.user_ns).as_secs_f64(),
         system_s: Duration::from_nanos(ended.system_ns).as_secs_f64(),
+        whole_cpu_s: Duration::from_nanos(ended.user_ns + ended.system_ns).as_secs_f64(),
         minor_faults: ended.minor_faults,
         major_faults: ended.major_faults,
         max_resident_bytes: ended.max_resident_bytes,

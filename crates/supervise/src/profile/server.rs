@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::process;
 use fieldstone_wire::PageKind;
 
+use super::counted::Counting;
 use super::once::{Once, TIMED_OUT, Watched, last_words, read_end, seen, stdin};
 use super::plan::{Load, Plan};
 use super::watch_if;
@@ -52,6 +53,7 @@ pub(super) fn run(
     let running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
     interrupt.watch_group(pid);
+    let counting = plan.trace.is_some().then(|| Counting::start(pid));
     let watch = watch_if(watch, &running);
     let ready = wait_ready(pid, load.port, plan.timeout, interrupt);
     let before = used(pid);
@@ -59,7 +61,8 @@ pub(super) fn run(
     let after = used(pid);
     let resident = process::stat(pid).map_or(0, |stat| stat.resident_bytes);
     let died = has_ended(pid);
-    let outcome = stop::stop_gently(pid, plan.timeout.min(GENTLE));
+    let ended = stop::stop_gently(pid, plan.timeout.min(GENTLE));
+    let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
     let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
     stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
@@ -80,6 +83,8 @@ pub(super) fn run(
         // What it says to SIGTERM is no failure.
         broken: died || applied.timed_out,
         output_hash: None,
+        walks: counting.map(Counting::finish),
+        whole_cpu_s: ended.map_or(0.0, |ended| Duration::from_nanos(ended.user_ns + ended.system_ns).as_secs_f64()),
         stderr,
     };
     Ok((once, watched))

@@ -1,7 +1,8 @@
 //! The traced run of a profile: one run under the tracer, told as [`Translation`].
 
+use fieldstone_report::stats::median;
 use fieldstone_report::translation::{Modelled, Moment, Processor, Reach, Side, Site, Translation};
-use fieldstone_translation::{Configuration, Counts};
+use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 
 use super::once::{self, Once};
@@ -40,7 +41,7 @@ pub fn trace_once(plan: &Plan, asked: &Asked, interrupt: &Interrupt) -> Result<T
     let tracing = Tracing::start(asked.bursts, &asked.configurations, asked.sites)?;
     let records = tracing.records();
     let treatment = Treatment::Traced(asked.tracer.clone(), Arc::clone(&records));
-    let plan = &Plan { timeout: asked.timeout, ..plan.clone() };
+    let plan = &Plan { timeout: asked.timeout, trace: None, ..plan.clone() };
     let run = match &plan.load {
         None => once::run(plan, PageKind::Small4k, &treatment, false, interrupt),
         Some(load) => server::run(plan, load, PageKind::Small4k, &treatment, false, interrupt),
@@ -53,8 +54,25 @@ pub fn trace_once(plan: &Plan, asked: &Asked, interrupt: &Interrupt) -> Result<T
     Ok(Traced { run, followed, records })
 }
 
-/// Traces `plan`'s program. `native_s` is the processor time that a run on 4 KiB pages takes.
-pub(super) fn trace(plan: &Plan, asked: &Asked, native_s: Option<f64>, interrupt: &Interrupt) -> Result<Translation> {
+/// Processor times of real runs on 4 KiB pages, in seconds.
+#[derive(Debug, Default)]
+pub(super) struct Native {
+    /// From start to end: what a trace sees.
+    whole: Vec<f64>,
+    /// What is compared: of a server, while it has its load.
+    compared: Vec<f64>,
+}
+
+impl Native {
+    /// Adds a run.
+    pub(super) fn add(&mut self, once: &Once) {
+        self.whole.push(once.whole_cpu_s);
+        self.compared.push(once.user_s + once.system_s);
+    }
+}
+
+/// Traces `plan`'s program; `native` are the real runs that its times are shares of.
+pub(super) fn trace(plan: &Plan, asked: &Asked, native: &Native, interrupt: &Interrupt) -> Result<Translation> {
     let Traced { run, followed, records } = trace_once(plan, asked, interrupt)?;
     let mut told = describe(&followed, asked);
     told.sites = records.sites.as_ref().map(|sites| blamed(&followed, sites.record())).unwrap_or_default();
@@ -70,7 +88,8 @@ pub(super) fn trace(plan: &Plan, asked: &Asked, native_s: Option<f64>, interrupt
             run.last_words()
         ));
     }
-    if let Some(native_s) = native_s.filter(|native| *native > 0.0 && followed.sample.passed > 0) {
+    let some = |times: &[f64]| median(times).filter(|time| *time > 0.0);
+    if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed > 0) {
         match replay(&followed.sample.addresses(), REPLAY_PAIRS, |_, _| interrupt.check()) {
             Ok(replayed) => price(&mut told, &followed, &replayed, native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
@@ -78,7 +97,7 @@ pub(super) fn trace(plan: &Plan, asked: &Asked, native_s: Option<f64>, interrupt
         }
     }
     told.traced_s = run.elapsed.as_secs_f64();
-    told.slowdown = native_s.filter(|native| *native > 0.0).map(|native| (run.user_s + run.system_s) / native);
+    told.slowdown = some(&native.compared).map(|native| (run.user_s + run.system_s) / native);
     Ok(told)
 }
 
@@ -87,7 +106,7 @@ fn describe(followed: &Followed, asked: &Asked) -> Translation {
     Translation {
         processor: Processor {
             name: asked.machine.name.clone(),
-            geometry: String::new(),
+            geometry: geometry(&asked.machine),
             source: asked.machine.source.clone(),
         },
         tracer: asked.tracer.words(),
@@ -106,6 +125,18 @@ fn describe(followed: &Followed, asked: &Asked) -> Translation {
         unseen: unseen(followed),
         ..Translation::default()
     }
+}
+
+/// The data TLBs in words: `L1 72 full; L2 3072, 24 ways; 6 walkers`.
+fn geometry(machine: &Machine) -> String {
+    let array = |level: &Level| {
+        let pages: Vec<String> = level.pages.iter().map(ToString::to_string).collect();
+        let ways = if level.ways == 0 { "full".to_owned() } else { format!("{} ways", level.ways) };
+        format!("{} {}, {ways} ({})", level.name, level.entries, pages.join(", "))
+    };
+    let ranks = machine.data.iter().flat_map(|rank| &rank.arrays).map(array);
+    let walkers = if machine.walkers == 1 { "1 walker".to_owned() } else { format!("{} walkers", machine.walkers) };
+    ranks.chain([walkers]).collect::<Vec<_>>().join("; ")
 }
 
 fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {

@@ -8,7 +8,7 @@
 //! MAILBOX              + 1 MiB                + 16 MiB                                  + 528 MiB
 //! | letter 0 | ... 16383 | the record, shared   | what each thread has cached: 32 KiB for a letter |
 //!
-//! letter  bell | address | bytes | site | owner | busy | cache | -      eight words
+//! letter  bell | address | bytes | site | owner | busy | cache | turn   eight words
 //! ```
 //!
 //! The thread writes address, bytes and site, and last the bell, which says what has happened: see [`Message`]. Whoever
@@ -73,8 +73,8 @@ pub struct Letter {
     pub busy: AtomicU64,
     /// Where the thread's cache is mapped; 0 while it is not, all ones when there was no memory for it.
     pub cache: AtomicU64,
-    /// For later.
-    pub reserved: AtomicU64,
+    /// Counts what was put into the cache.
+    pub turn: AtomicU64,
 }
 
 impl Letter {

@@ -1,0 +1,153 @@
+//! The rows of a workload, each with the place where its number is.
+
+use fieldstone_report::Footprint;
+
+use crate::experiment::{Figure, Row, Shows};
+
+use super::profiles::{Processor, Profiles, Told, allocated_by, read_write, swapped};
+use super::workload::{Job, Workload};
+
+const MEMORY: &str = "How memory is used";
+const COST_PAPER: &str = "Time in TLB misses on the paper's processor, an E5-2430";
+const COST_HERE: &str = "Time in TLB misses on this processor";
+const SEGMENT: &str = "D-TLB misses that are in the direct segment";
+const SAVED: &str = "What large pages save here: predicted, and in real runs";
+const WALKS: &str = "Page walks for data in 1,000 instructions";
+const GUPS_PAPER: &str = "GUPS by size: page walks an update, E5-2430";
+const GUPS_HERE: &str = "GUPS by size: page walks an update, this processor";
+const GUPS_SAVED: &str = "GUPS by size: what large pages save here";
+
+/// Configurations, by their names in a profile and here.
+const CONFIGURATIONS: [(&str, &str); 4] =
+    [("4k", "4 KiB pages"), ("2m", "2 MiB pages"), ("1g", "1 GiB pages"), ("direct-segment", "direct segment")];
+
+type Read = Box<dyn Fn(&Profiles) -> Option<Told>>;
+
+/// A row, and where its number is.
+pub(super) struct Reading {
+    pub(super) row: Row,
+    read: Read,
+}
+
+impl Reading {
+    fn new(row: Row, read: impl Fn(&Profiles) -> Option<Told> + 'static) -> Self {
+        Self { row, read: Box::new(read) }
+    }
+
+    /// The number that fills the row, or a dash where the profiles have none.
+    pub(super) fn figure(&self, profiles: &Profiles) -> Figure {
+        let name = self.row.figure();
+        match (self.read)(profiles) {
+            Some(told) => Figure { ends: told.ends, ..Figure::of(name, told.value) },
+            None => Figure::word(name, "–"),
+        }
+    }
+}
+
+/// All rows of a workload.
+pub(super) fn readings(workload: &Workload) -> Vec<Reading> {
+    let mut all = Vec::new();
+    if let Some([permissions, costs, segment]) = workload.paper {
+        all.extend(memory(permissions));
+        all.extend(Processor::ALL.into_iter().flat_map(|processor| cost(processor, costs)));
+        all.extend(Processor::ALL.map(|processor| in_segment(processor, segment)));
+        all.extend(saved(SAVED, None));
+        all.extend(Processor::ALL.into_iter().flat_map(walks));
+    }
+    if let (Job::Gups { column, .. }, Some(updates)) = (&workload.job, workload.job.updates()) {
+        all.extend(Processor::ALL.into_iter().flat_map(|processor| scaling(processor, column, updates)));
+        all.extend(saved(GUPS_SAVED, Some(column)));
+    }
+    all
+}
+
+fn quoted(table: &str, line: &str, column: &str) -> String {
+    format!("direct-segments/{table}/{line}/{column}")
+}
+
+fn memory(line: &str) -> [Reading; 4] {
+    let of = |name: &str| Row::showing(Shows::Share, MEMORY, name);
+    let read = |read: fn(&Footprint) -> Option<f64>| {
+        move |profiles: &Profiles| profiles.footprint().and_then(read).map(Told::exactly)
+    };
+    let mapped = of("mapped with read-write permission").with_paper(quoted("memory", line, "read-write"));
+    [
+        Reading::new(mapped, read(|footprint| read_write(footprint, |share| share.bytes))),
+        Reading::new(
+            of("resident with read-write permission"),
+            read(|footprint| read_write(footprint, |share| share.resident_bytes)),
+        ),
+        Reading::new(of("allocated by, part of the run"), |profiles| {
+            allocated_by(profiles.footprint()?, profiles.run_s()?).map(Told::exactly)
+        }),
+        Reading::new(of("swapped out at most"), read(swapped)),
+    ]
+}
+
+/// Shares of the time: for data in each configuration, and for instructions on small pages.
+fn cost(processor: Processor, line: &str) -> Vec<Reading> {
+    let table = if processor == Processor::Paper { COST_PAPER } else { COST_HERE };
+    let row = |what: &str, column: Option<&str>| {
+        let row = Row::showing(Shows::Estimate, table, format!("{what}, {}", processor.name()));
+        match column {
+            Some(column) if processor == Processor::Paper => row.with_paper(quoted("cost", line, column)),
+            _ => row,
+        }
+    };
+    let papers = [Some("4KB D-TLB"), Some("2MB D-TLB"), Some("1GB D-TLB"), None];
+    let mut all: Vec<Reading> = CONFIGURATIONS
+        .into_iter()
+        .zip(papers)
+        .map(|((name, words), paper)| {
+            Reading::new(row(&format!("{words}: data"), paper), move |profiles| {
+                Some(Told::estimated(profiles.configuration(processor, name)?.data_share?))
+            })
+        })
+        .collect();
+    let fetches = Reading::new(row("4 KiB pages: instructions", Some("4KB I-TLB")), move |profiles| {
+        Some(Told::estimated(profiles.configuration(processor, "4k")?.instruction_share?))
+    });
+    all.insert(1, fetches);
+    all
+}
+
+fn in_segment(processor: Processor, line: &str) -> Reading {
+    let row = Row::showing(Shows::Share, SEGMENT, format!("misses of {}", processor.name()));
+    let row = if processor == Processor::Paper { row.with_paper(quoted("segment", line, "in")) } else { row };
+    Reading::new(row, move |profiles| profiles.in_segment(processor).map(Told::exactly))
+}
+
+/// The saving of each configuration by the model, and of large pages in real runs.
+fn saved(table: &'static str, column: Option<&'static str>) -> Vec<Reading> {
+    let row = |shows, name: String| {
+        let row = Row::showing(shows, table, name);
+        column.map_or_else(|| row.clone(), |column| row.clone().in_column(column))
+    };
+    let predicted = CONFIGURATIONS[1..].iter().map(|&(name, words)| {
+        let row = row(Shows::Estimate, format!("{words}, predicted"));
+        Reading::new(row, move |profiles| profiles.predicted(name))
+    });
+    let real = row(Shows::Share, "2 MiB pages, real runs".to_owned());
+    predicted.chain([Reading::new(real, |profiles| profiles.saved("thp"))]).collect()
+}
+
+fn walks(processor: Processor) -> Vec<Reading> {
+    let reading = |(name, words): (&'static str, &str)| {
+        let row = Row::showing(Shows::Walks, WALKS, format!("{words}, walks on {}", processor.name()));
+        Reading::new(row, move |profiles| {
+            profiles.walks_per_instruction(processor, name).map(|walks| Told::exactly(walks * 1e3))
+        })
+    };
+    CONFIGURATIONS.map(reading).into()
+}
+
+fn scaling(processor: Processor, column: &'static str, updates: u64) -> Vec<Reading> {
+    let table = if processor == Processor::Paper { GUPS_PAPER } else { GUPS_HERE };
+    let reading = |(name, words): (&'static str, &str)| {
+        let row = Row::showing(Shows::Walks, table, format!("{words}, {}", processor.name())).in_column(column);
+        Reading::new(row, move |profiles| {
+            profiles.walks(processor, name).map(|walks| Told::exactly(walks / updates as f64))
+        })
+    };
+    CONFIGURATIONS.map(reading).into()
+}

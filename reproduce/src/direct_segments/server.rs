@@ -1,0 +1,63 @@
+//! Servers under a bounded load over the loopback: what is started, what loads it, on which port.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::profile::Missing;
+
+/// A program to profile, and its load if it is a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Started {
+    pub(super) command: Vec<String>,
+    pub(super) load: Option<Load>,
+}
+
+/// For `--load` and `--ready`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) command: String,
+    pub(super) port: u16,
+}
+
+/// What memcaslap sends: keys of 16 bytes, values of 1 KiB, as many sets as gets.
+const REQUESTS: &str = "key\n16 16 1\nvalue\n1024 1024 1\ncmd\n0 0.5\n1 0.5\n";
+
+/// memcached with two threads, and memcaslap, which asks for 50 keys at once: else the kernel's part in it would be most.
+pub(super) fn memcached(folder: &Path, operations: u32) -> Result<Started> {
+    find("memcached", "memcached")?;
+    find("memcaslap", "libmemcached-tools")?;
+    let port = free_port()?;
+    let mut command = format!("memcached -l 127.0.0.1 -p {port} -U 0 -m 1024 -t 2");
+    if is_root() {
+        // It refuses to be root's.
+        command += " -u nobody";
+    }
+    let requests = folder.join("requests");
+    std::fs::write(&requests, REQUESTS)?;
+    let requests = requests.display();
+    let load = format!("memcaslap -s 127.0.0.1:{port} -T 2 -c 16 -w 100k -d 50 -F {requests} -x {operations}");
+    Ok(Started { command: command.split(' ').map(str::to_owned).collect(), load: Some(Load { command: load, port }) })
+}
+
+/// A port that nobody listens on.
+pub(super) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+pub(super) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The file of a program, in the path or where only root looks.
+///
+/// # Errors
+/// [`Missing`], with the package of Debian's that has it.
+pub(super) fn find(program: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);
+    let found = all.map(|folder| folder.join(program)).find(|file| file.is_file());
+    Ok(found.ok_or_else(|| Missing(format!("no {program}: install the package {package}")))?)
+}
