@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fieldstone_supervise::AgentFile;
 use fieldstone_supervise::profile::{Bursts, Tracing};
 use fieldstone_supervise::trace::Tracer;
@@ -17,6 +17,9 @@ const RECORDER: &[u8] = include_bytes!(env!("SITES_AGENT"));
 
 /// How many times longer than a run a traced one may take.
 const SLOWER: f64 = 50.0;
+
+/// Entries of the range TLB, as in Redundant Memory Mappings (Karakostas et al.).
+const RANGES: u32 = 32;
 
 /// Part of each burst that only warms the models up.
 const WARM_UP: u64 = 4;
@@ -37,9 +40,58 @@ pub(crate) struct Arguments {
     /// Accesses from the start of one burst to that of the next
     #[arg(long, value_name = "ACCESSES", default_value_t = 20_000_000, requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
     period: u64,
+    /// What the accesses are run through beside 4 KiB pages, separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODELS",
+        value_delimiter = ',',
+        default_value = "2m,1g,direct-segment",
+        requires = "trace"
+    )]
+    models: Vec<Model>,
     /// Do not record allocations: for a program that does not bear a preloaded library, or to trace faster
     #[arg(long, requires = "trace")]
     no_sites: bool,
+}
+
+/// What can be modelled beside 4 KiB pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// The region on pages of 2 MiB
+    #[value(name = "2m")]
+    Large,
+    /// The region on pages of 1 GiB; left out where the processor has no TLB for them
+    #[value(name = "1g")]
+    Huge,
+    /// The region in a direct segment
+    DirectSegment,
+    /// 32 range TLBs beside the second level
+    Ranges,
+    /// A quarter, a half and three quarters of the region on pages of 2 MiB
+    Mosaics,
+    /// 4 KiB and 2 MiB pages of a guest whose host has 4 KiB ones
+    Nested,
+    /// No translation at all
+    None,
+}
+
+impl Model {
+    fn configurations(self, machine: &Machine) -> Vec<Configuration> {
+        let paged = |size| Configuration::paged(machine, size);
+        match self {
+            Self::Large => vec![paged(PageSize::Large2m)],
+            Self::Huge if !machine.has_pages(PageSize::Huge1g) => Vec::new(),
+            Self::Huge => vec![paged(PageSize::Huge1g)],
+            Self::DirectSegment => vec![Configuration::direct_segment(machine)],
+            Self::Ranges => vec![Configuration::range_tlb(machine, RANGES)],
+            Self::Mosaics => [0.25, 0.5, 0.75].map(|share| Configuration::mosaic(machine, share)).to_vec(),
+            Self::Nested => {
+                [PageSize::Small4k, PageSize::Large2m].map(|size| paged(size).on_host(PageSize::Small4k)).to_vec()
+            }
+            Self::None => vec![Configuration::no_translation(machine)],
+        }
+    }
 }
 
 /// What to trace, and with which models.
@@ -50,12 +102,8 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
     let tracer = Tracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
     let machine = machine(&arguments.tlb)?;
     let bursts = bursts(arguments)?;
-    let configurations = vec![
-        Configuration::paged(&machine, PageSize::Small4k),
-        Configuration::paged(&machine, PageSize::Large2m),
-        Configuration::paged(&machine, PageSize::Huge1g),
-        Configuration::direct_segment(&machine),
-    ];
+    let asked = arguments.models.iter().flat_map(|model| model.configurations(&machine));
+    let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(asked).collect();
     Ok(Tracing {
         tracer,
         bursts,

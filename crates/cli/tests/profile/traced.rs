@@ -184,3 +184,18 @@ fn bursts_stand_for_the_whole() {
     let (one, other) = (rate(&bursts), rate(&whole));
     assert!((one / other - 1.0).abs() < 0.1, "{one} against {other}");
 }
+
+#[test]
+fn all_models_are_run_in_one_pass() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let gups = workload("gups").display().to_string();
+    let options = "--full --no-sites --models 2m,1g,direct-segment,ranges,mosaics,nested,none";
+    let (_, told) = trace(&stage, options, &[&gups, "4M", "50000"]);
+    let walks = |name: &str| told.configuration(name).unwrap_or_else(|| panic!("no {name}: {told:?}")).data.walks;
+    // The more of the region is on large pages, the fewer walks; a host with small pages takes that back.
+    let order = ["4K", "25 % on 2M", "50 % on 2M", "75 % on 2M", "2M", "direct segment", "no translation"].map(walks);
+    assert!(order.is_sorted_by(|more, fewer| more >= fewer) && order[0] > 10 * order[4].max(1), "{order:?}");
+    assert_eq!(walks("no translation"), 0);
+    assert!(walks("32 ranges") < walks("4K") / 10, "the table is one range");
+    assert!(walks("2M on a host with 4K") > walks("4K") / 2, "what the guest joins, the host splits");
+}

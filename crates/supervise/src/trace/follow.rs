@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use fieldstone_translation::reach::{Reach, ReachPoint};
-use fieldstone_translation::{Access, Configuration, Counts, PageSize, PrimaryRegion, Simulator};
+use fieldstone_translation::{Access, Configuration, Counts, PageSize, PrimaryRegion, Scheme, Simulator};
 use fieldstone_wire::trace::{EVENT_WORDS, Event, Kind, LANES, Phase, Record, Trace};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -90,6 +90,8 @@ pub struct Follower {
     configurations: Vec<Configuration>,
     cores: Vec<Option<Simulator>>,
     processes: HashMap<u32, Process>,
+    /// Whether a configuration must know where the region's pieces begin.
+    has_ranges: bool,
     /// The accesses that were placed and not yet run, and the records that they come from.
     placed: Vec<Access>,
     records: Vec<Record>,
@@ -113,6 +115,7 @@ impl Follower {
             configurations: configurations.to_vec(),
             cores: (0..LANES).map(|_| None).collect(),
             processes: HashMap::new(),
+            has_ranges: configurations.iter().any(|one| matches!(one.scheme, Scheme::RangeTlb { .. })),
             placed: Vec::new(),
             records: Vec::new(),
             last: [None; LANES],
@@ -197,7 +200,12 @@ impl Follower {
                     let Some((operands, after)) = after.split_at_checked(EVENT_WORDS - 1) else { break };
                     rest = after;
                     self.simulate(&process.allocations, origin.lane, phase);
-                    process.change(record.address(), operands);
+                    if process.change(record.address(), operands)
+                        && self.has_ranges
+                        && let Some(core) = &mut self.cores[origin.lane]
+                    {
+                        core.set_ranges(&process.region.range_starts());
+                    }
                 }
                 None => break,
             }
@@ -267,9 +275,11 @@ impl Listener for Follower {
 }
 
 impl Process {
-    fn change(&mut self, code: u64, operands: &[Record]) {
-        let [Record(first), Record(second), Record(third), Record(fourth)] = operands else { return };
-        match Event::from_code(code) {
+    /// What an event changes; whether that is where the region lies.
+    fn change(&mut self, code: u64, operands: &[Record]) -> bool {
+        let [Record(first), Record(second), Record(third), Record(fourth)] = operands else { return false };
+        let event = Event::from_code(code);
+        match event {
             Some(Event::Map) if *third != 0 => self.region.add(*first, *second),
             Some(Event::Map | Event::Unmap) => self.region.remove(*first, *second),
             Some(Event::Move) => self.moved(*first, *second, *third, *fourth),
@@ -277,6 +287,7 @@ impl Process {
             Some(Event::Free) => self.allocations.remove(*first),
             None => {}
         }
+        matches!(event, Some(Event::Map | Event::Unmap | Event::Move))
     }
 }
 
