@@ -19,12 +19,12 @@ const SECTION: &str = "translation";
 
 /// A program whose bursts are held against its full trace.
 const TRACED: [(&str, &[&str]); 6] = [
-    ("gups", &["256M", "8000000"]),
+    ("gups", &["256M", "16000000"]),
     ("chase", &["256M", "8000000"]),
     ("rbtree", &["400000"]),
     ("bfs", &["17"]),
-    ("cg", &["150000"]),
-    ("bt", &["48"]),
+    ("cg", &["64M", "1"]),
+    ("bt", &["64M", "1"]),
 ];
 
 /// A program whose saving is foretold. None of them takes part in the pricing of another.

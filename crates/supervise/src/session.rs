@@ -1,21 +1,15 @@
-//! Our end of the record that injected processes share with us.
-//!
-//! A memfd, reached by them as `/proc/PID/fd/N` of ours: no file to leave behind, no descriptor for them to inherit,
-//! and nothing to be reached once we are gone.
+//! Our end of the record that processes with a region share with us.
 
-#![allow(unsafe_code, reason = "maps the shared session")]
+#![allow(unsafe_code, reason = "vouches for the shape of a session")]
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use fieldstone_wire::{BUILD, Config, MAGIC, NAME_BYTES, PageKind, Session};
-use rustix::fs::MemfdFlags;
-use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
 use crate::error::{Error, Result};
+use crate::shared::Shared;
 
 /// What is asked of the region.
 #[derive(Clone, Debug)]
@@ -44,15 +38,7 @@ impl RegionOptions {
 
 /// A session that this process made.
 #[derive(Debug)]
-pub struct SharedSession {
-    memory: NonNull<Session>,
-    file: OwnedFd,
-}
-
-// SAFETY: everything that changes in a session after its making is atomic.
-unsafe impl Send for SharedSession {}
-// SAFETY: as above.
-unsafe impl Sync for SharedSession {}
+pub struct SharedSession(Shared<Session>);
 
 impl SharedSession {
     /// Makes a session. With `watched`, processes that leave wait to be looked at (see [`Self::wait`]).
@@ -67,16 +53,6 @@ impl SharedSession {
             let room = process.get_mut(..name.len()).filter(|room| room.len() < NAME_BYTES).ok_or_else(too_long)?;
             room.copy_from_slice(name.as_bytes());
         }
-        let file = rustix::fs::memfd_create("fieldstone-session", MemfdFlags::CLOEXEC)
-            .map_err(|errno| Error::system("make the session")(errno.into()))?;
-        let bytes = size_of::<Session>();
-        rustix::fs::ftruncate(&file, bytes as u64).map_err(|errno| Error::system("size the session")(errno.into()))?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is named, so nothing that exists is touched.
-        let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
-        let mapped = mapped.map_err(|errno| Error::system("map the session")(errno.into()))?;
-        let memory = NonNull::new(mapped.cast::<Session>())
-            .ok_or_else(|| Error::system("map the session")(std::io::ErrorKind::OutOfMemory.into()))?;
         let config = Config {
             page_kind: options.pages as u32,
             prefault: u32::from(options.prefault),
@@ -85,26 +61,27 @@ impl SharedSession {
             reserve_bytes: options.reserve_bytes,
             process,
         };
-        // SAFETY: just mapped, page-aligned, as long as a session, and not yet told to anybody; zeroed atomics are valid.
-        unsafe {
-            (*memory.as_ptr()).config = config;
-            (*memory.as_ptr()).build = BUILD;
-            (*memory.as_ptr()).magic = MAGIC;
-        }
-        Ok(Self { memory, file })
+        // SAFETY: a session is made of numbers and atomics, for which zero is a value; what is written here is not changed again.
+        let shared = unsafe {
+            Shared::create("fieldstone-session", |session: &mut Session| {
+                session.config = config;
+                session.build = BUILD;
+                session.magic = MAGIC;
+            })
+        };
+        shared.map(Self)
     }
 
     /// The shared record.
     #[must_use]
     pub fn record(&self) -> &Session {
-        // SAFETY: mapped until `self` is dropped; only atomics in it change.
-        unsafe { self.memory.as_ref() }
+        self.0.record()
     }
 
     /// The path by which another process of this user opens it.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+        self.0.path()
     }
 
     /// Waits until a process wants to be looked at, or `timeout` has passed. `seen` is the count of the last call.
@@ -134,15 +111,6 @@ impl SharedSession {
 fn also(options: &RegionOptions) -> u32 {
     let bit = |asked, bit| if asked { bit } else { 0 };
     bit(options.stacks, Config::STACKS) | bit(options.globals, Config::GLOBALS)
-}
-
-impl Drop for SharedSession {
-    fn drop(&mut self) {
-        // SAFETY: this mapping is ours alone, and the borrow of `record` ends with `self`.
-        unsafe {
-            let _ = rustix::mm::munmap(self.memory.as_ptr().cast(), size_of::<Session>());
-        }
-    }
 }
 
 #[cfg(test)]

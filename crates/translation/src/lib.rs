@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `page`, `access` | page sizes; one access in eight bytes |
 //! | `region`, `segment` | where a program's memory lies in the primary region; the registers BASE, LIMIT, OFFSET |
-//! | `machine/` | TLBs and walk caches of a processor: checked, read from TOML, presets, found by CPUID |
+//! | `machine/` | TLBs and walk caches of a processor: checked, read from TOML, presets, corrected by what a processor tells |
 //! | `mosaic`, `configuration` | which memory has which pages; what is simulated |
 //! | `lru/` | the two replacement structures: short sets, long lists |
 //! | `simulator/` | the hot loop; page walks, nested ones too; counts |
@@ -51,7 +51,7 @@ pub use access::Access;
 pub use configuration::{Configuration, Pages, Scheme};
 pub use cost::{Calibration, CalibrationPoint, Estimate, MosaicFit, MosaicRun, Pattern, WalkCost};
 pub use error::{Error, Result};
-pub use machine::{Cpuid, Level, Machine, Rank, WalkCaches};
+pub use machine::{Level, Machine, Rank, Told, WalkCaches};
 pub use mosaic::mosaic_is_huge;
 pub use page::PageSize;
 pub use reach::{Reach, ReachPoint};

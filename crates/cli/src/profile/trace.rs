@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use fieldstone_supervise::AgentFile;
 use fieldstone_supervise::profile::{Bursts, Tracing};
 use fieldstone_supervise::trace::Tracer;
-use fieldstone_sys::cpuid;
-use fieldstone_translation::{Configuration, Machine, PageSize};
+use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
+use fieldstone_translation::{Configuration, Machine, PageSize, Told};
 
 const PLUGIN: &[u8] = include_bytes!(env!("TRACE_AGENT"));
 const RECORDER: &[u8] = include_bytes!(env!("SITES_AGENT"));
@@ -132,16 +132,7 @@ fn presets() -> String {
 
 fn machine(name: &str) -> anyhow::Result<Machine> {
     if name == "host" {
-        let cpu = cpuid::cpu();
-        return Machine::for_cpu(&cpu.vendor, cpu.family, cpu.model).with_context(|| {
-            format!(
-                "no preset for this processor ({} family {}, model {}): give --tlb one of {}, or a file",
-                cpu.vendor,
-                cpu.family,
-                cpu.model,
-                presets()
-            )
-        });
+        return host();
     }
     if let Some(machine) = Machine::preset(name) {
         return Ok(machine);
@@ -151,4 +142,34 @@ fn machine(name: &str) -> anyhow::Result<Machine> {
     }
     let text = fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
     Machine::from_toml(&text).with_context(|| name.to_owned())
+}
+
+/// The preset of this processor, with what it tells of itself.
+fn host() -> anyhow::Result<Machine> {
+    let cpu = cpuid::cpu();
+    let told: Vec<Told> = cpu.tlbs.iter().filter_map(told).collect();
+    let preset = Machine::for_cpu(&cpu.vendor, cpu.family, cpu.model).with_context(|| {
+        let Cpu { vendor, family, model, .. } = &cpu;
+        format!(
+            "no preset for this processor ({vendor} family {family}, model {model}): give --tlb one of {}, or a file",
+            presets()
+        )
+    })?;
+    Ok(preset.corrected(&told))
+}
+
+fn told(tlb: &Tlb) -> Option<Told> {
+    let smallest = *tlb.pages.first()?;
+    Some(Told {
+        fetch: matches!(tlb.serves, Serves::Instructions | Serves::All),
+        data: tlb.serves.loads(),
+        rank: usize::from(tlb.level.checked_sub(1)?),
+        page: PageSize::ALL.into_iter().find(|size| size.bytes() == smallest)?,
+        entries: tlb.entries,
+        ways: match tlb.ways {
+            Ways::Of(ways) => ways,
+            Ways::Full => tlb.entries,
+            Ways::Untold => 0,
+        },
+    })
 }

@@ -1,7 +1,7 @@
 //! Pieces of the trace that are kept, to be replayed: evenly from the whole run, in no more memory than a fixed size.
 
 /// Addresses that are kept at most.
-const MOST: usize = 4 << 20;
+const MOST: usize = 1 << 20;
 
 /// Every so many-th piece of the trace.
 #[derive(Clone, Debug)]

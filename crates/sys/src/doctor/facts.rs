@@ -7,7 +7,7 @@ use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
 use crate::perf::{self, Counters};
 use crate::userfault::{self, Userfault};
-use crate::{pagemap, process};
+use crate::{collapse, pagemap, process};
 
 /// What was found on this machine, for this user.
 #[derive(Clone, Debug, Serialize)]
@@ -30,6 +30,15 @@ pub struct Facts {
     pub frames_visible: bool,
     /// Whether the kernel can take transparent huge pages from a program (`PR_SET_THP_DISABLE`).
     pub thp_can_be_refused: bool,
+    /// Whether `qemu-x86_64` is in the path.
+    pub emulator: bool,
+    /// Whether this user may put a running process's memory on huge pages.
+    pub may_collapse: bool,
+}
+
+fn in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
 
 impl Facts {
@@ -46,6 +55,8 @@ impl Facts {
             may_turn_knobs: huge_pages::knobs_writable(),
             frames_visible: pagemap::frames_visible(),
             thp_can_be_refused: process::thp_disabled().is_ok(),
+            emulator: in_path("qemu-x86_64"),
+            may_collapse: collapse::is_permitted(),
         }
     }
 

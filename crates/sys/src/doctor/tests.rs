@@ -46,6 +46,8 @@ fn well() -> Facts {
         may_turn_knobs: true,
         frames_visible: true,
         thp_can_be_refused: true,
+        emulator: true,
+        may_collapse: true,
     }
 }
 
@@ -70,12 +72,14 @@ fn a_machine_well_set_up_does_all() {
         [
             "profile",
             "profile --load",
+            "profile --trace",
             "run --region --pages hugetlb-1g",
             "run --region --pages hugetlb",
             "run --region --pages thp",
             "run --region --pages folio-64k",
             "run --region --pages 4k",
             "run --region --stats",
+            "run --pid",
         ]
     );
 }
@@ -98,6 +102,18 @@ fn a_user_is_told_what_root_would_do() {
     // The others are not touched by that.
     assert_eq!(verdict(&facts, "profile").level, Level::Works);
     assert_eq!(verdict(&facts, "run --region --pages thp").level, Level::Works);
+}
+
+#[test]
+fn what_is_missing_is_told_with_its_remedy() {
+    let facts = Facts { emulator: false, may_collapse: false, ..well() };
+    for (command, remedy) in
+        [("profile --trace", "apt-get install qemu-user"), ("run --pid", "sudo fieldstone run --pid")]
+    {
+        let verdict = verdict(&facts, command);
+        assert_eq!(verdict.level, Level::Unavailable);
+        assert!(verdict.remedy.unwrap().contains(remedy), "{command}");
+    }
 }
 
 #[test]

@@ -16,9 +16,10 @@ const USUAL_MAP_COUNT: u64 = 65530;
 /// A verdict for each command, in the order in which a newcomer meets them.
 #[must_use]
 pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
-    let mut verdicts = vec![profile(facts, "profile"), profile_load(facts)];
+    let mut verdicts = vec![profile(facts, "profile"), profile_load(facts), trace(facts)];
     verdicts.extend(PageKind::ALL.iter().rev().map(|page_kind| region(facts, *page_kind)));
     verdicts.push(page_kind_report(facts));
+    verdicts.push(running(facts));
     verdicts
 }
 
@@ -55,6 +56,34 @@ fn profile_load(facts: &Facts) -> Verdict {
     let mut verdict = profile(facts, "profile --load");
     if facts.machine.cpus < 2 {
         verdict.lower(Level::Limited, "one CPU: the server and its load take turns on it", None);
+    }
+    verdict
+}
+
+fn trace(facts: &Facts) -> Verdict {
+    let mut verdict = Verdict::new("profile --trace", Level::Works, "page walks by models, priced by replay", None);
+    if !facts.emulator {
+        let remedy = Some("sudo apt-get install qemu-user".to_owned());
+        verdict.lower(Level::Unavailable, "there is no qemu-x86_64, which traces", remedy);
+    }
+    if facts.machine.architecture != "x86_64" {
+        verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
+    }
+    if facts.machine.cpus < 2 {
+        verdict.lower(Level::Limited, "one CPU: the program and the models take turns on it", None);
+    }
+    verdict
+}
+
+/// Collapsing a running process's memory from outside.
+fn running(facts: &Facts) -> Verdict {
+    let mut verdict = Verdict::new("run --pid", Level::Works, "huge pages for a program that already runs", None);
+    if !facts.may_collapse {
+        let remedy = Some("sudo fieldstone run --pid PID".to_owned());
+        verdict.lower(Level::Unavailable, "this user lacks CAP_SYS_NICE", remedy);
+    }
+    if facts.transparent.huge_bytes.is_none() {
+        verdict.lower(Level::Unavailable, "this kernel has no transparent huge pages", None);
     }
     verdict
 }

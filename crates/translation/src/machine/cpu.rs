@@ -1,39 +1,26 @@
-//! Which preset is the processor that we run on? Numbers in, machine out: the caller reads CPUID.
+//! Which preset is the processor that we run on? Numbers in, machine out: the caller asks the processor.
 //!
-//! Families and models are the displayed ones (extended fields added). Where CPUID describes TLBs, its numbers replace
-//! the preset's: Intel's leaf 18H, one array a subleaf; AMD's leaves 8000_0005H and 8000_0006H.
+//! Families and models are the displayed ones (extended fields added). What a processor tells of its TLBs replaces the
+//! preset's numbers.
 
 use super::{Level, Machine, Rank};
 use crate::page::PageSize;
 
-/// What CPUID says: registers in the order EAX, EBX, ECX, EDX.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cpuid {
-    /// `GenuineIntel`, `AuthenticAMD`; `ARM` for Arm's own cores.
-    pub vendor: String,
-    /// Displayed family; the implementer (0x41) on Arm.
-    pub family: u32,
-    /// Displayed model; the part number on Arm.
-    pub model: u32,
-    /// Leaf 18H, all its subleaves (Intel).
-    pub deterministic: Vec<[u32; 4]>,
-    /// Leaf 8000_0005H: first-rank TLBs (AMD).
-    pub amd_first: Option<[u32; 4]>,
-    /// Leaf 8000_0006H: second-rank TLBs (AMD).
-    pub amd_second: Option<[u32; 4]>,
-}
-
-/// A TLB as CPUID describes it.
-#[derive(Debug, Clone, Copy)]
-struct Described {
-    fetch: bool,
-    data: bool,
-    rank: usize,
+/// A TLB as a processor tells of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// Whether fetches are looked up there.
+    pub fetch: bool,
+    /// Whether loads are.
+    pub data: bool,
+    /// 0 for the nearest.
+    pub rank: usize,
     /// The smallest page size that it holds, by which the preset's array is found.
-    page: PageSize,
-    entries: u32,
-    /// 0: not told.
-    ways: u32,
+    pub page: PageSize,
+    /// Translations that it holds.
+    pub entries: u32,
+    /// Translations in a set; 0 where that is not told.
+    pub ways: u32,
 }
 
 impl Machine {
@@ -52,31 +39,27 @@ impl Machine {
         Self::preset(name)
     }
 
-    /// The same, with the entries and ways that CPUID tells where it tells any that make a machine.
+    /// The same machine with the entries and ways that the processor tells, where they make a machine.
     #[must_use]
-    pub fn for_cpuid(cpuid: &Cpuid) -> Option<Self> {
-        let preset = Self::for_cpu(&cpuid.vendor, cpuid.family, cpuid.model)?;
-        let mut machine = preset.clone();
-        let intel = cpuid.deterministic.iter().filter_map(intel_tlb);
-        let first = cpuid.amd_first.into_iter().flat_map(amd_first);
-        let second = cpuid.amd_second.into_iter().flat_map(amd_second);
-        for described in intel.chain(first).chain(second) {
-            if described.data {
-                correct(&mut machine.data, &described);
+    pub fn corrected(mut self, told: &[Told]) -> Self {
+        let preset = self.clone();
+        for told in told {
+            if told.data {
+                correct(&mut self.data, told);
             }
-            if described.fetch {
-                correct(&mut machine.instruction, &described);
+            if told.fetch {
+                correct(&mut self.instruction, told);
             }
         }
-        if machine != preset {
-            machine.source += " Entries corrected by CPUID.";
+        if self != preset {
+            self.source += " Entries corrected by what the processor tells.";
         }
-        Some(machine)
+        self
     }
 }
 
-/// Puts what CPUID tells into the array that it describes.
-fn correct(ranks: &mut [Rank], described: &Described) {
+/// Puts what is told into the array that it is about.
+fn correct(ranks: &mut [Rank], described: &Told) {
     let Some(rank) = ranks.get_mut(described.rank) else { return };
     let Some(array) = rank.arrays.iter_mut().find(|array| array.pages.contains(&described.page)) else { return };
     let entries = described.entries;
@@ -93,40 +76,9 @@ fn correct(ranks: &mut [Rank], described: &Described) {
     }
 }
 
-/// Leaf 18H: EDX has the kind (0 to 4), rank (5 to 7); EBX page sizes (0 to 3) and ways (16 to 31); ECX the sets.
-fn intel_tlb(&[_, ebx, ecx, edx]: &[u32; 4]) -> Option<Described> {
-    let kind = edx & 0x1f;
-    let rank = usize::try_from((edx >> 5 & 7).checked_sub(1)?).ok()?;
-    let page = match ebx & 0xf {
-        sizes if sizes & 1 != 0 => PageSize::Small4k,
-        sizes if sizes & 2 != 0 => PageSize::Large2m,
-        sizes if sizes & 8 != 0 => PageSize::Huge1g,
-        _ => return None,
-    };
-    // Kinds: 1 data, 2 instruction, 3 both, 4 loads only, 5 stores only. Stores are not modelled apart.
-    let (data, fetch) = (matches!(kind, 1 | 3 | 4), matches!(kind, 2 | 3));
-    let ways = ebx >> 16;
-    Some(Described { fetch, data, rank, page, entries: ways.checked_mul(ecx)?, ways })
-}
-
-/// Leaf 8000_0005H: EBX for 4 KiB pages: fetch entries (0 to 7) and data entries (16 to 23).
-fn amd_first([_, ebx, _, _]: [u32; 4]) -> [Described; 2] {
-    let described =
-        |fetch, entries| Described { fetch, data: !fetch, rank: 0, page: PageSize::Small4k, entries, ways: 0 };
-    [described(true, ebx & 0xff), described(false, ebx >> 16 & 0xff)]
-}
-
-/// Leaf 8000_0006H: EBX for 4 KiB pages: fetch entries (0 to 11) and data entries (16 to 27). Its four bits of ways have
-/// no code for 24, so the preset's number of sets stays instead.
-fn amd_second([_, ebx, _, _]: [u32; 4]) -> [Described; 2] {
-    let described =
-        |fetch, entries| Described { fetch, data: !fetch, rank: 1, page: PageSize::Small4k, entries, ways: 0 };
-    [described(true, ebx & 0xfff), described(false, ebx >> 16 & 0xfff)]
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Cpuid, Machine};
+    use super::{Machine, PageSize, Told};
 
     fn name(vendor: &str, family: u32, model: u32) -> Option<String> {
         Machine::for_cpu(vendor, family, model).map(|machine| machine.name)
@@ -142,31 +94,32 @@ mod tests {
         assert_eq!(name("ARM", 0x41, 0xd4f).as_deref(), Some("neoverse-v2"));
     }
 
-    #[test]
-    fn amd_entries_are_corrected_and_sets_stay() {
-        let zen = Cpuid { vendor: "AuthenticAMD".into(), family: 0x19, model: 0x61, ..Cpuid::default() };
-        // 96 data and 64 fetch entries first; 4000 = 0xfa0 is no multiple of 128 sets, 2048 = 0x800 is.
-        let odd =
-            Cpuid { amd_first: Some([0, 0xff60_ff40, 0, 0]), amd_second: Some([0, 0x6fa0_6200, 0, 0]), ..zen.clone() };
-        let machine = Machine::for_cpuid(&odd).unwrap();
-        assert_eq!((machine.data[0].arrays[0].entries, machine.data[0].arrays[0].ways), (96, 0));
-        assert_eq!((machine.data[1].arrays[0].entries, machine.data[1].arrays[0].ways), (3072, 24));
-        let even = Cpuid { amd_second: Some([0, 0x6800_6200, 0, 0]), ..zen.clone() };
-        let machine = Machine::for_cpuid(&even).unwrap();
-        assert_eq!((machine.data[1].arrays[0].entries, machine.data[1].arrays[0].ways), (2048, 16));
-        assert!(machine.source.contains("CPUID") && machine.check().is_ok());
-        assert_eq!(Machine::for_cpuid(&zen), Machine::preset("zen4"), "nothing told, nothing changed");
+    fn told(data: bool, rank: usize, page: PageSize, entries: u32, ways: u32) -> Told {
+        Told { fetch: !data, data, rank, page, entries, ways }
     }
 
     #[test]
-    fn intel_arrays_are_corrected_one_by_one() {
-        // Loads only, rank 1, 4 KiB, 6 ways of 20 sets; unified, rank 2, all sizes, 8 ways of 128 sets.
-        let leaves = vec![[0, 6 << 16 | 1, 20, 1 << 5 | 4], [0, 8 << 16 | 0xb, 128, 2 << 5 | 3], [0; 4]];
-        let cpuid =
-            Cpuid { vendor: "GenuineIntel".into(), family: 6, model: 0x97, deterministic: leaves, ..Cpuid::default() };
-        let machine = Machine::for_cpuid(&cpuid).unwrap();
-        assert_eq!((machine.data[0].arrays[0].entries, machine.data[0].arrays[0].ways), (120, 6));
-        assert_eq!((machine.data[1].arrays[0].entries, machine.data[1].arrays[0].ways), (1024, 8));
-        assert_eq!(machine.instruction, Machine::preset("golden-cove").unwrap().instruction);
+    fn entries_are_corrected_and_sets_stay() {
+        let zen = || Machine::preset("zen4").unwrap();
+        // 4000 is no multiple of 128 sets, 2048 is.
+        let odd =
+            zen().corrected(&[told(true, 0, PageSize::Small4k, 96, 0), told(true, 1, PageSize::Small4k, 4000, 0)]);
+        assert_eq!((odd.data[0].arrays[0].entries, odd.data[0].arrays[0].ways), (96, 0));
+        assert_eq!((odd.data[1].arrays[0].entries, odd.data[1].arrays[0].ways), (3072, 24));
+        let even = zen().corrected(&[told(true, 1, PageSize::Small4k, 2048, 0)]);
+        assert_eq!((even.data[1].arrays[0].entries, even.data[1].arrays[0].ways), (2048, 16));
+        assert!(even.source.contains("corrected") && even.check().is_ok());
+        assert_eq!(zen().corrected(&[]), zen(), "nothing told, nothing changed");
+        assert_eq!(zen().corrected(&[told(true, 7, PageSize::Small4k, 64, 4)]), zen(), "there is no such rank");
+    }
+
+    #[test]
+    fn arrays_are_corrected_one_by_one() {
+        let all = |data| told(data, 1, PageSize::Small4k, 1024, 8);
+        let machine = Machine::preset("golden-cove").unwrap();
+        let corrected = machine.clone().corrected(&[told(true, 0, PageSize::Small4k, 120, 6), all(true)]);
+        assert_eq!((corrected.data[0].arrays[0].entries, corrected.data[0].arrays[0].ways), (120, 6));
+        assert_eq!((corrected.data[1].arrays[0].entries, corrected.data[1].arrays[0].ways), (1024, 8));
+        assert_eq!(corrected.instruction, machine.instruction);
     }
 }

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::page::PageSize;
 
-pub use cpu::Cpuid;
+pub use cpu::Told;
 
 /// The most ranks that are counted apart.
 pub const RANKS: usize = 3;
