@@ -1,6 +1,7 @@
 //! `fieldstone profile --trace`: counts that can be worked out by hand, and programs that are hard to trace.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use fieldstone_report::Profile;
 use fieldstone_report::translation::Translation;
@@ -28,8 +29,12 @@ fn has_tracer() -> bool {
     found
 }
 
+/// A traced program and its models keep two processors busy: one at a time, or other tests run late.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// Traces `program` with the small TLB, and gives what was told.
 fn trace(stage: &Stage, options: &str, program: &[&str]) -> (Profile, Translation) {
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (tlb, json) = (stage.path("small.toml"), stage.path("traced.json"));
     fs::write(&tlb, SMALL).unwrap();
     let options = format!("--trace --tlb {} --runs 1 --pages 4k --json {} {options}", tlb.display(), json.display());
@@ -103,7 +108,8 @@ fn compile(stage: &Stage, name: &str, options: &[&str]) -> Option<String> {
     }
 }
 
-/// More pages than the small TLB has entries, round and round: each access of the round misses.
+/// More pages than the small TLB has entries, round and round: each access of the round misses. Where calloc has to clear what was
+/// used before, there is one round more.
 const THREADS_MISS: u64 = 64 * 20 * 256;
 
 #[test]
@@ -113,7 +119,7 @@ fn each_thread_has_a_core_of_its_own() {
     let (profile, told) = trace(&stage, "--full", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
     let walks = told.configurations[0].data.walks;
-    assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 20).contains(&walks), "{walks} of {THREADS_MISS}");
+    assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 10).contains(&walks), "{walks} of {THREADS_MISS}");
     let first = &told.sites[0];
     assert_eq!((first.function.as_str(), first.line, first.allocations, first.bytes), ("work", Some(9), 64, 64 << 20));
     assert!(first.file.as_ref().is_some_and(|file| file.ends_with("threads.c")), "{first:?}");
@@ -128,7 +134,7 @@ fn a_static_and_stripped_program_is_traced_without_names() {
     let Some(program) = compile(&stage, "threads", &["-static", "-s"]) else { return };
     let (_, told) = trace(&stage, "--full", &[&program]);
     let walks = told.configurations[0].data.walks;
-    assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 20).contains(&walks), "{walks} of {THREADS_MISS}");
+    assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 10).contains(&walks), "{walks} of {THREADS_MISS}");
     assert!(told.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", told.unseen);
     assert!(told.sites.iter().all(|site| site.allocations == 0), "{:?}", told.sites);
 }
