@@ -4,13 +4,14 @@
 //! runs on 4 KiB pages and the traced run in it, so that both saw the machine in the same mood.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
 use fieldstone_report::{Profile, Sample, Saved, Translation};
+use fieldstone_supervise::Program;
 
 use crate::cell::{Cell, Verdict, judge};
 use crate::goals::{Goal, Goals};
@@ -73,7 +74,7 @@ impl Place {
     /// Processor time of memcached, under a load of gets.
     fn server(&self, goal: Goal) -> anyhow::Result<Cell> {
         for needed in ["memcached", "memcaslap"] {
-            if !on_path(needed) {
+            if Program::find(&[needed.into()]).is_err() {
                 return Ok(Cell::skipped(goal, &format!("there is no {needed}: make packages")));
             }
         }
@@ -170,9 +171,4 @@ impl Place {
 
 fn translation(profile: &Profile) -> anyhow::Result<&Translation> {
     profile.translation.as_ref().context("it was traced")
-}
-
-fn on_path(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory: PathBuf| Path::new(&directory).join(name).is_file())
 }

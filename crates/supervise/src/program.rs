@@ -135,7 +135,7 @@ fn way_of(file: &Path, depth: u32) -> Result<Way> {
     let start = reader.fill_buf().map_err(|source| Error::Start { path: file.to_owned(), source })?;
     if start.starts_with(b"#!") {
         return match interpreter(start) {
-            Some(path) if depth < 4 => way_of(&path, depth + 1),
+            Some((path, _)) if depth < 4 => way_of(&path, depth + 1),
             _ => refused("a script whose interpreter cannot be told", "Name the interpreter in the command"),
         };
     }
@@ -155,10 +155,14 @@ fn way_of(file: &Path, depth: u32) -> Result<Way> {
     }
 }
 
-fn interpreter(start: &[u8]) -> Option<PathBuf> {
-    let line = start[2..].split(|&byte| byte == b'\n').next()?;
-    let word = line.split(|byte| byte.is_ascii_whitespace()).find(|word| !word.is_empty())?;
-    Some(PathBuf::from(OsStr::from_bytes(word)))
+/// The interpreter of a script that starts so, and all that follows it on the line as one word, as the kernel takes it.
+pub(crate) fn interpreter(start: &[u8]) -> Option<(PathBuf, Option<&OsStr>)> {
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?.trim_ascii();
+    let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
+    let (path, rest) = line.split_at(end);
+    let rest = rest.trim_ascii();
+    let word = |bytes| (!<[u8]>::is_empty(bytes)).then(|| OsStr::from_bytes(bytes));
+    Some((PathBuf::from(word(path)?), word(rest)))
 }
 
 /// Why an ELF file cannot carry the agent.
@@ -196,6 +200,15 @@ mod tests {
 
     fn find(words: &[&str]) -> Result<Program> {
         Program::find(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_line_is_read_as_the_kernel_reads_it() {
+        let words = |line: &'static str| interpreter(line.as_bytes());
+        let env = (PathBuf::from("/usr/bin/env"), Some(OsStr::new("-S python3 -u")));
+        assert_eq!(words("#! /bin/sh\nrest"), Some((PathBuf::from("/bin/sh"), None)));
+        assert_eq!(words("#!/usr/bin/env -S python3 -u\n"), Some(env));
+        assert_eq!(words("#! \n/bin/sh"), None);
     }
 
     #[test]

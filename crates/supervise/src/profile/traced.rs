@@ -1,7 +1,7 @@
 //! The traced run of a profile: one run under the tracer, told as [`Translation`].
 
 use fieldstone_report::stats::median;
-use fieldstone_report::translation::{Modelled, Moment, Processor, Reach, Side, Site, Translation};
+use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 
@@ -117,11 +117,7 @@ fn describe(followed: &Followed, asked: &Asked) -> Translation {
         bursts: followed.bursts,
         configurations: configurations.map(|(configuration, counts)| modelled(configuration, counts)).collect(),
         reach: reach(followed),
-        moments: followed
-            .moments
-            .iter()
-            .map(|moment| Moment { accesses: moment.accesses, counted: moment.counted, walks: moment.walks.clone() })
-            .collect(),
+        moments: followed.moments.clone(),
         unseen: unseen(followed),
         ..Translation::default()
     }

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
 use fieldstone_translation::{Access, Configuration, Counts, PageSize, PrimaryRegion, Scheme, Simulator};
 use fieldstone_wire::trace::{EVENT_WORDS, Event, Kind, LANES, Phase, Record, Trace};
@@ -64,17 +65,6 @@ pub struct Followed {
     pub laneless: u32,
     /// Programs started by exec, which ran without the plugin.
     pub execs: u32,
-}
-
-/// A stretch of the run.
-#[derive(Clone, Debug, Default)]
-pub struct Moment {
-    /// Accesses of the program up to its end.
-    pub accesses: u64,
-    /// Accesses counted in it.
-    pub counted: u64,
-    /// Walks counted in it, in the order of the configurations.
-    pub walks: Vec<u64>,
 }
 
 /// A process of the traced program.

@@ -1,9 +1,8 @@
 //! Which file QEMU has to run for a program: itself, or the interpreter of a script, which only the kernel knows.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use object::elf;
 use object::read::elf::FileHeader;
 
 use crate::error::{Error, Result};
-use crate::program::Program;
+use crate::program::{Program, interpreter};
 
 /// As much of a file as is read to judge it.
 const HEAD_BYTES: u64 = 4096;
@@ -27,15 +26,15 @@ pub(super) fn of(program: &Program) -> Result<(PathBuf, Vec<OsString>)> {
     let mut arguments: Vec<OsString> = program.command.iter().skip(1).cloned().collect();
     for _ in 0..DEPTH {
         let head = head(&file)?;
-        let Some(line) = head.strip_prefix(b"#!") else {
+        if !head.starts_with(b"#!") {
             return check(&file, &head).map(|()| (file, arguments));
-        };
-        let (interpreter, option) = interpreter(line);
+        }
+        let Some((interpreter, option)) = interpreter(&head) else { break };
         arguments.insert(0, file.into_os_string());
         if let Some(option) = option {
             arguments.insert(0, option.to_owned());
         }
-        file = PathBuf::from(interpreter);
+        file = interpreter;
     }
     Err(refused(&program.file, "a script whose interpreter cannot be told; name the interpreter in the command"))
 }
@@ -46,15 +45,6 @@ fn head(file: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     opened.take(HEAD_BYTES).read_to_end(&mut bytes).map_err(start)?;
     Ok(bytes)
-}
-
-/// The interpreter, and all that follows it on the line as one word, as the kernel takes it.
-fn interpreter(line: &[u8]) -> (&OsStr, Option<&OsStr>) {
-    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii();
-    let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
-    let (path, rest) = line.split_at(end);
-    let rest = rest.trim_ascii();
-    (OsStr::from_bytes(path), (!rest.is_empty()).then(|| OsStr::from_bytes(rest)))
 }
 
 fn check(file: &Path, head: &[u8]) -> Result<()> {
@@ -80,17 +70,9 @@ fn refused(file: &Path, what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ffi::OsStr;
 
-    #[test]
-    fn a_line_is_read_as_the_kernel_reads_it() {
-        let words = |line: &'static str| interpreter(line.as_bytes());
-        assert_eq!(words(" /bin/sh\nrest"), (OsStr::new("/bin/sh"), None));
-        assert_eq!(
-            words("/usr/bin/env -S python3 -u\n"),
-            (OsStr::new("/usr/bin/env"), Some(OsStr::new("-S python3 -u")))
-        );
-    }
+    use super::*;
 
     #[test]
     fn a_script_is_run_by_its_interpreter() {

@@ -37,9 +37,9 @@ impl Tracer {
         if cfg!(not(target_arch = "x86_64")) {
             return Err(Error::Tracer { why: "the plugin is for x86-64 machines".to_owned() });
         }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let named = std::env::split_paths(&path).map(|directory| directory.join(QEMU)).find(|file| file.is_file());
-        let qemu = named.ok_or_else(|| Error::Tracer { why: format!("there is no {QEMU} in the path: {INSTALL}") })?;
+        let found = Program::find(&[QEMU.into()]);
+        let absent = |_| Error::Tracer { why: format!("there is no {QEMU} in the path: {INSTALL}") };
+        let qemu = found.map_err(absent)?.file;
         let version = version(&qemu)?;
         Ok(Self { qemu, version, plugin, recorder })
     }
