@@ -92,35 +92,38 @@ static WRONG: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_alarm(_signal: i32) {
     let at = ALARMS.fetch_add(1, Ordering::Relaxed) % PAGES * PAGE;
-    // SAFETY: inside the memory, which is there until the timer is off.
+    // SAFETY: inside the memory, which the interrupted thread has.
     let found = unsafe { WATCHED.load(Ordering::Relaxed).add(at).read_volatile() };
     WRONG.fetch_add(usize::from(found != 9), Ordering::Relaxed);
 }
 
+/// The thread that fills and evicts is the one that is interrupted: another one's handler would not find its own locks held, and
+/// might outlive the memory.
 #[test]
 fn a_signal_handler_touches_pages_while_they_are_filled_and_evicted() {
     alone("a_signal_handler_touches_pages_while_they_are_filled_and_evicted", || {
+        // SAFETY: the handler reads and counts.
+        unsafe { libc::signal(libc::SIGALRM, on_alarm as *const () as usize) };
         for (tracked, mechanism) in ALL {
             let filling = filling(tracked, mechanism);
             WATCHED.store(filling.memory().as_ptr(), Ordering::Relaxed);
             let before = ALARMS.load(Ordering::Relaxed);
-            // SAFETY: the handler reads; the intervals are live locals.
-            unsafe {
-                libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
-                let often = libc::timeval { tv_sec: 0, tv_usec: 200 };
-                let timer = libc::itimerval { it_interval: often, it_value: often };
-                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-            }
-            while ALARMS.load(Ordering::Relaxed) < before + 500 {
-                (0..PAGES).for_each(|page| filling.fill(page * PAGE, &[9; PAGE]).unwrap());
-                filling.evict(0..PAGES * PAGE).unwrap();
-            }
-            // SAFETY: as above.
-            unsafe {
-                let timer = std::mem::zeroed::<libc::itimerval>();
-                libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-                libc::signal(libc::SIGALRM, libc::SIG_IGN);
-            }
+            // SAFETY: a plain call.
+            let (this, done) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        // SAFETY: the thread waits for this one.
+                        unsafe { libc::pthread_kill(this, libc::SIGALRM) };
+                        std::thread::sleep(Duration::from_micros(200));
+                    }
+                });
+                while ALARMS.load(Ordering::Relaxed) < before + 500 {
+                    (0..PAGES).for_each(|page| filling.fill(page * PAGE, &[9; PAGE]).unwrap());
+                    filling.evict(0..PAGES * PAGE).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
             assert_eq!(WRONG.load(Ordering::Relaxed), 0, "{mechanism}, tracked {tracked}");
         }
     });
