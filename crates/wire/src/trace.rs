@@ -10,18 +10,19 @@
 //! over and back, and whoever waits sleeps on it as on a futex. A record is one word:
 //!
 //! ```text
-//!  63 62   61      60       59 ........................ 0
-//!  kind    judged  depends  address (user addresses have at most 57 bits)
+//!  63 62   61      60       59     58      57 ............ 0
+//!  kind    judged  depends  stack  chases  address (user addresses have at most 57 bits)
 //! ```
 //!
 //! Now and then an access is judged: whether its address was read from memory shortly before, so that it could not begin
-//! earlier.
+//! earlier. What its instruction tells of that is in each record: an access relative to the stack pointer never does, one that
+//! loads into a register of its own address chases pointers.
 //!
 //! An event takes [`EVENT_WORDS`] records: the first, of kind [`Kind::Event`], says which, the others are its operands, raw.
 //! Events lie between the accesses in the order in which the thread made them, so that the memory that an access hits is
 //! known when the access is read.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Threads that can be traced at once; the accesses of more are counted, not recorded.
 pub const LANES: usize = 256;
@@ -29,13 +30,19 @@ pub const LANES: usize = 256;
 pub const BATCHES: usize = 4;
 /// Records of a batch: 128 KiB.
 pub const RECORDS: usize = 16 << 10;
+/// Room for a program's path; what is longer is cut off.
+pub const PATH_BYTES: usize = 256;
 /// Records that one event takes, the first included.
 pub const EVENT_WORDS: usize = 5;
 
 const KIND_SHIFT: u32 = 62;
 const JUDGED: u64 = 1 << 61;
 const DEPENDS: u64 = 1 << 60;
-const ADDRESS: u64 = (1 << 60) - 1;
+/// The sign of an access relative to the stack pointer.
+pub const STACK: u64 = 1 << 59;
+/// The sign of an access that loads into a register that its own address is made of.
+pub const CHASES: u64 = 1 << 58;
+const ADDRESS: u64 = (1 << 58) - 1;
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +66,18 @@ impl Record {
     #[must_use]
     pub const fn data(address: u64) -> Self {
         Self(address & ADDRESS)
+    }
+
+    /// The same access, with [`STACK`], [`CHASES`] or none.
+    #[must_use]
+    pub const fn with(self, signs: u64) -> Self {
+        Self(self.0 | signs)
+    }
+
+    /// Whether it has one of these signs.
+    #[must_use]
+    pub const fn has(self, signs: u64) -> bool {
+        self.0 & signs != 0
     }
 
     /// An instruction at `address`.
@@ -243,6 +262,8 @@ pub struct Trace {
     pub laneless: AtomicU32,
     /// Programs started by exec: they run without the plugin.
     pub execs: AtomicU32,
+    /// The path of the last of these, ended by a zero.
+    pub program: [AtomicU8; PATH_BYTES],
     /// Processes begun by fork.
     pub forks: AtomicU32,
     /// Blocks of code translated outside any file: written by the program itself.

@@ -5,16 +5,19 @@
 //! - what an instruction reads and writes back is told once;
 //! - an access to the very address of the access before it in the block (same registers, unchanged since) cannot miss
 //!   anything: it is counted with the block and not told;
-//! - the block itself (its instructions, its code page) is told with its first access. Only a block without one has a
-//!   call-back of its own, and a block that goes on in a second page has one there.
+//! - the block itself (its instructions, its accesses, its code page) is told with its first access. Only a block without one
+//!   has a call-back of its own, and a block that goes on in a second page has one there;
+//! - in code that runs while accesses pass (`switch`), markers alone are told.
 
 #![allow(unsafe_code, reason = "asks QEMU about the block, and registers call-backs with it")]
 
-use crate::decode::{Effect, Nature, Place, Reader};
-use crate::mail;
+use crate::calls::{entered, marked, passed, touched, touched_each, touched_first};
+use crate::decode::{Effect, Nature, Place, Reader, comes_back, goes_back};
+use crate::marker::{Marker, Run};
 use crate::qemu::{self, BOTH, Block, Id, Instruction, NO_REGISTERS};
-use crate::thread::{Word, entered, touched, touched_first};
-use crate::trace::set_guest_base;
+use crate::trace::{set_guest_base, trace};
+use crate::word::Word;
+use crate::{mail, switch};
 
 const PAGE_SHIFT: u32 = 12;
 
@@ -34,16 +37,20 @@ struct Watch {
 struct Plan {
     watches: Vec<Watch>,
     left_out: usize,
+    /// Whether it ends in a jump backwards, or to where only the run tells; or may run again and again by itself.
+    marker: bool,
 }
 
 impl Plan {
     fn of<'a>(code: impl Iterator<Item = (&'a [u8], u64)>) -> Self {
         let mut reader = Reader::new();
-        let mut plan = Self { watches: Vec::new(), left_out: 0 };
-        let mut last: Option<Place> = None;
+        let mut plan = Self { watches: Vec::new(), left_out: 0, marker: false };
+        let (mut last, mut changes, mut loops): (Option<Place>, Vec<u16>, bool) = (None, Vec::new(), false);
         for (bytes, address) in code {
-            let (effect, changed) = reader.read(bytes, address, last.as_ref());
-            let (accesses, always, nature) = match effect {
+            let start = plan.watches.first().map_or(address, |first| first.address);
+            (plan.marker, loops) = (goes_back(bytes, address, start), comes_back(bytes, address, start));
+            let seen = reader.read(bytes, address, last.as_ref());
+            let (accesses, always, nature) = match seen.effect {
                 Effect::None => (0, false, Nature::Plain),
                 Effect::One(place, ..) if last.is_some_and(|last| place.is_within(&last)) => {
                     plan.left_out += 1;
@@ -58,12 +65,37 @@ impl Plan {
                     (BOTH, false, Nature::Plain)
                 }
             };
-            if changed {
+            if seen.moves {
                 last = None;
             }
+            changes.push(seen.changes);
             plan.watches.push(Watch { accesses, always, nature, address });
         }
+        plan.judge_chases(&changes, loops);
         plan
+    }
+
+    /// A load into a register of its own address chases pointers only where the next such load is reached with what was loaded: in a
+    /// block that comes back to itself, in which nothing else changes the register.
+    fn judge_chases(&mut self, changes: &[u16], loops: bool) {
+        let chases = |watch: &Watch, changes: u16| match watch.nature {
+            Nature::Chase(register) if changes & register != 0 => Some(register),
+            _ => None,
+        };
+        let loaded: Vec<_> = self.watches.iter().zip(changes).map(|(watch, &changes)| chases(watch, changes)).collect();
+        for (watch, register) in self.watches.iter_mut().zip(&loaded) {
+            let Some(register) = *register else { continue };
+            let others = changes.iter().zip(&loaded);
+            let mut others = others.filter(|(changes, _)| **changes & register != 0);
+            if !loops || others.any(|(_, loaded)| *loaded != Some(register)) {
+                watch.nature = Nature::Plain;
+            }
+        }
+    }
+
+    /// Accesses at each run.
+    fn accesses(&self) -> usize {
+        self.left_out + self.watches.iter().filter(|watch| watch.always).count()
     }
 
     /// The instruction whose access stands for the block, if there is one on its first page.
@@ -110,16 +142,31 @@ pub(crate) extern "C" fn translated(_: Id, block: *mut Block) {
 
 fn watch(block: *mut Block, instructions: &[*mut Instruction], plan: &Plan) {
     let Some(start) = plan.watches.first() else { return };
-    let word = Word::new(start.address, instructions.len(), plan.left_out);
+    let run = Run { accesses: plan.accesses() as u64, instructions: instructions.len() as u64 };
+    let bare = switch::is_bare();
+    // Without bursts there is one phase.
+    if plan.marker && trace().plan.burst != 0 {
+        let marker = std::ptr::from_ref(Marker::at(start.address, run)).cast_mut().cast();
+        let call = if bare { passed } else { marked };
+        // SAFETY: the block is being translated; the call-back has QEMU's type and reads no register of the guest's.
+        unsafe { qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, call, NO_REGISTERS, marker) };
+    }
+    if bare {
+        return;
+    }
+    let word = Word::new(start.address, instructions.len(), plan.accesses());
     let first = plan.first();
     for (at, (watch, &instruction)) in plan.watches.iter().zip(instructions).enumerate() {
         if watch.accesses == 0 {
             continue;
         }
-        let (call, word) =
-            if first == Some(at) { (touched_first as qemu::AccessCall, word) } else { (touched as _, Word::NONE) };
+        let (call, word) = match watch {
+            _ if first == Some(at) => (touched_first as qemu::AccessCall, word),
+            Watch { always: true, .. } => (touched as _, Word::NONE),
+            _ => (touched_each as _, Word::NONE),
+        };
         let word = word.with(watch.nature).pointer();
-        // SAFETY: the instruction belongs to the block; the call-backs have QEMU's types and read no register.
+        // SAFETY: as above; the instruction belongs to the block.
         unsafe {
             qemu::qemu_plugin_register_vcpu_mem_cb(instruction, call, NO_REGISTERS, watch.accesses, word);
         }
@@ -168,6 +215,20 @@ mod tests {
     }
 
     #[test]
+    fn a_loop_chases_what_it_loads_and_nothing_else() {
+        let natures = |code: &[(&[u8], u64)]| plan(code).watches.iter().map(|watch| watch.nature).collect::<Vec<_>>();
+        let load: &[u8] = &[0x48, 0x8b, 0x00]; // mov rax, [rax]
+        let list = natures(&[(load, 0x1000), (&[0x48, 0xff, 0xc9], 0x1003), (&[0x75, 0xf8], 0x1006)]); // dec rcx; jne
+        assert_eq!(list[0], Nature::Chase(1));
+        let once = natures(&[(load, 0x1000), (&[0x48, 0xff, 0xc9], 0x1003), (&[0x75, 0x10], 0x1006)]);
+        assert_eq!(once[0], Nature::Plain, "it does not come back");
+        let array = natures(&[(&[0x48, 0x01, 0xf8], 0x1000), (load, 0x1003), (&[0x75, 0xf8], 0x1006)]); // add rax, rdi
+        assert_eq!(array[1], Nature::Plain, "the address is made anew");
+        let unrolled = natures(&[(load, 0x1000), (load, 0x1003), (&[0x75, 0xf8], 0x1006)]);
+        assert_eq!(unrolled[..2], [Nature::Chase(1); 2]);
+    }
+
+    #[test]
     fn another_access_in_between_is_told_and_ends_it() {
         let mixed = plan(&[
             (&[0x48, 0x8b, 0x0f], 0x1000), // mov rcx, [rdi]
@@ -175,6 +236,17 @@ mod tests {
             (&[0x48, 0x8b, 0x0f], 0x1006), // mov rcx, [rdi]
         ]);
         assert_eq!(mixed.left_out, 0, "[rsi] may have taken the page's place");
+    }
+
+    #[test]
+    fn loops_and_returns_are_markers() {
+        let ends = |bytes: &[u8]| plan(&[(&[0x48, 0x8b, 0x0f], 0x1000), (bytes, 0x1003)]).marker; // mov rcx, [rdi]; ...
+        assert!(ends(&[0x75, 0xfb]), "jne to the block's start");
+        assert!(!ends(&[0x75, 0x10]), "jne forward");
+        assert!(ends(&[0xe8, 0x00, 0xff, 0xff, 0xff]) && !ends(&[0xe8, 0, 1, 0, 0]), "calls");
+        assert!(ends(&[0xc3]) && ends(&[0xff, 0xe0]) && ends(&[0xff, 0xd0]), "ret; jmp rax; call rax");
+        assert!(ends(&[0xf3, 0xa4]), "rep movsb is a block that comes back to itself");
+        assert!(!ends(&[0x0f, 0x05]) && !ends(&[0x90]), "syscall; nop");
     }
 
     #[test]

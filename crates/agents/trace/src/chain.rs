@@ -3,56 +3,43 @@
 //! A walk for an address that is known early hides behind other work; one for an address that was itself just read does not.
 //! Registers cannot be seen, so two signs are taken: an instruction that loads into a register that its own address is made
 //! of (`decode` finds these), and a word beside one of the addresses recorded last that points to where the access goes.
-//! Looking costs a system call, so only each 512th recorded access is judged.
+//! Looking costs a system call, so only one record in some hundreds is judged (`lane`).
 
-#![allow(unsafe_code, reason = "asks the kernel for a look at the guest's memory, which may be gone")]
+use fieldstone_wire::trace::{CHASES, Kind, Record, STACK};
 
-use std::ffi::c_void;
+use crate::guest;
 
-/// Each of so many recorded accesses is judged.
-const EACH: u32 = 512;
-/// Addresses that are remembered.
+/// Records before it that are looked at.
+pub(crate) const LOOK_BACK: usize = 16;
+/// Addresses of them around which is looked.
 const REMEMBERED: usize = 4;
-/// What is looked at around a remembered address: two lines.
+/// What is looked at around such an address: two lines.
 const LOOK_BYTES: usize = 128;
 /// A pointer leads to the object, and the access may be to a field of it.
 const OBJECT_BYTES: u64 = 256;
+const PAGE_BYTES: u64 = 4096;
 
-/// The addresses recorded last, those on the stack left out: what a compiler spills there is no data structure.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Chain {
-    before: [u64; REMEMBERED],
-    count: u32,
+/// Whether the access of `record` depends on one of those `before` it, the last one first. `None` for a record that says
+/// nothing: what a compiler spills to the stack is no data structure. `base` is where the guest's address 0 lies.
+pub(crate) fn judge(record: Record, before: impl Iterator<Item = Record>, base: u64) -> Option<bool> {
+    if !tells(record) {
+        return None;
+    }
+    let address = record.address();
+    let mut places = before.filter(|&before| tells(before)).take(REMEMBERED);
+    Some(record.has(CHASES) || places.any(|place| leads_to(place.address().wrapping_add(base), address)))
 }
 
-impl Chain {
-    pub(crate) const NEW: Self = Self { before: [0; REMEMBERED], count: 0 };
-
-    /// Notes a recorded access; whether it depends, if it is this one's turn. `base` is where the guest's address 0 lies.
-    pub(crate) fn note(&mut self, address: u64, on_stack: bool, base: u64) -> Option<bool> {
-        if on_stack {
-            return None;
-        }
-        let before = self.before;
-        self.before = [address, before[0], before[1], before[2]];
-        self.count = self.count.wrapping_add(1);
-        self.count
-            .is_multiple_of(EACH)
-            .then(|| before.iter().any(|&before| before != 0 && leads_to(before.wrapping_add(base), address)))
-    }
+/// Whether a record is of an access to a data structure. One at a page's start is most likely there for the order alone (`recent`).
+fn tells(record: Record) -> bool {
+    record.kind() == Some(Kind::Data) && !record.has(STACK) && !record.address().is_multiple_of(PAGE_BYTES)
 }
 
 /// Whether a word around `place` points to `address`.
 fn leads_to(place: u64, address: u64) -> bool {
-    let mut words = [0_u64; LOOK_BYTES / 8];
-    let start = place & !(LOOK_BYTES as u64 - 1);
-    let (Ok(start), local) = (usize::try_from(start), words.as_mut_ptr().cast::<c_void>()) else { return false };
-    let here = libc::iovec { iov_base: local, iov_len: LOOK_BYTES };
-    let there = libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: LOOK_BYTES };
-    // SAFETY: the kernel writes `words`, which are that long, and answers with an error where nothing is mapped.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0) };
-    read == LOOK_BYTES.cast_signed() && words.iter().any(|&word| address.wrapping_sub(word) < OBJECT_BYTES)
+    let mut bytes = [0_u8; LOOK_BYTES];
+    guest::read(place & !(LOOK_BYTES as u64 - 1), &mut bytes)
+        && bytes.as_chunks().0.iter().any(|&word| address.wrapping_sub(u64::from_le_bytes(word)) < OBJECT_BYTES)
 }
 
 #[cfg(test)]
@@ -61,26 +48,36 @@ mod tests {
 
     #[test]
     fn a_list_depends_and_an_array_does_not() {
-        let nodes: Vec<Box<[u64; 32]>> = (0..20_000).map(|_| Box::new([7; 32])).collect();
+        let nodes: Vec<Box<[u64; 32]>> = (0..2000).map(|_| Box::new([7; 32])).collect();
         let place = |at: usize| nodes[at].as_ptr().addr() as u64;
         let mut linked = nodes.clone();
         let places: Vec<u64> = linked.iter().map(|node| node.as_ptr().addr() as u64).collect();
         for (node, next) in linked.iter_mut().zip(&places[1..]) {
             node[3] = *next;
         }
-        let judge = |places: &dyn Fn(usize) -> u64| {
-            let mut chain = Chain::NEW;
-            let judged: Vec<bool> = (0..20_000).filter_map(|at| chain.note(places(at) + 16, false, 0)).collect();
-            assert_eq!(judged.len(), 20_000 / EACH as usize);
-            judged.iter().filter(|depends| **depends).count()
+        let record = |place: u64| Record::data(place + 16);
+        let dependent = |places: &dyn Fn(usize) -> u64| {
+            let before = |at: usize| (at - LOOK_BACK..at).rev().map(|at| record(places(at)));
+            (LOOK_BACK..2000).filter(|&at| judge(record(places(at)), before(at), 0) == Some(true)).count()
         };
-        assert_eq!(judge(&|at| places[at]), 20_000 / EACH as usize);
-        assert_eq!(judge(&place), 0);
+        // Objects whose fields begin a page say nothing.
+        assert!(dependent(&|at| places[at]) > 1900);
+        assert_eq!(dependent(&place), 0);
+    }
+
+    #[test]
+    fn the_instruction_may_tell_by_itself() {
+        let none = || std::iter::empty();
+        assert_eq!(judge(Record::data(0x1008).with(CHASES), none(), 0), Some(true));
+        assert_eq!(judge(Record::data(0x1008), none(), 0), Some(false));
+        for silent in [Record::data(0x1008).with(STACK), Record::data(0x1000), Record::fetch(0x1008)] {
+            assert_eq!(judge(silent, none(), 0), None);
+        }
     }
 
     #[test]
     fn memory_that_is_gone_harms_nobody() {
-        let mut chain = Chain::NEW;
-        assert!((1..5000).filter_map(|at| chain.note(at << 12, false, 0)).all(|depends| !depends));
+        let gone = (1..5).map(|page| Record::data(page << 12 | 8));
+        assert_eq!(judge(Record::data(0x9008), gone, 0), Some(false));
     }
 }

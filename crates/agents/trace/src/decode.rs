@@ -1,7 +1,7 @@
 //! What one instruction does to memory, as far as a call-back has to know it.
 
 use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory,
 };
 
 use crate::qemu::{BOTH, ONCE};
@@ -40,8 +40,8 @@ impl Place {
 pub(crate) enum Nature {
     /// None of the others.
     Plain,
-    /// It loads into a register that its own address is made of.
-    Chase,
+    /// It loads into a register, given by its bit, which its own address is made of.
+    Chase(u16),
     /// It is relative to the stack pointer.
     Stack,
 }
@@ -57,6 +57,20 @@ pub(crate) enum Effect {
     Several,
 }
 
+/// What is known of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) effect: Effect,
+    /// Whether it changes a register that the place asked for, or its own place, is made of.
+    pub(crate) moves: bool,
+    /// The general registers that it changes, a bit each.
+    pub(crate) changes: u16,
+}
+
+impl Seen {
+    const UNKNOWN: Self = Self { effect: Effect::Several, moves: true, changes: u16::MAX };
+}
+
 /// Decodes instructions, one after the other.
 pub(crate) struct Reader {
     factory: InstructionInfoFactory,
@@ -67,11 +81,11 @@ impl Reader {
         Self { factory: InstructionInfoFactory::new() }
     }
 
-    /// What the instruction at `address` does, and whether it changes a register that `place` is made of.
-    pub(crate) fn read(&mut self, bytes: &[u8], address: u64, place: Option<&Place>) -> (Effect, bool) {
+    /// What the instruction at `address` does, and whether it changes where `place` is.
+    pub(crate) fn read(&mut self, bytes: &[u8], address: u64, place: Option<&Place>) -> Seen {
         let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
         if instruction.is_invalid() {
-            return (Effect::Several, true);
+            return Seen::UNKNOWN;
         }
         let information = self.factory.info(&instruction);
         let effect = effect(&instruction, information.used_memory());
@@ -79,14 +93,40 @@ impl Reader {
             Effect::One(place, ..) => Some(place),
             _ => place,
         };
-        let changed = place.is_some_and(|place| {
-            let made_of = |register: Register| register == place.base || register == place.index;
-            information
-                .used_registers()
-                .iter()
-                .any(|used| writes(used.access()) && made_of(used.register().full_register()))
-        });
-        (effect, changed)
+        let mut seen = Seen { effect, moves: false, changes: 0 };
+        for used in information.used_registers().iter().filter(|used| writes(used.access())) {
+            let register = used.register().full_register();
+            seen.moves |= place.is_some_and(|place| register == place.base || register == place.index);
+            seen.changes |= bit(register);
+        }
+        seen
+    }
+}
+
+/// The bit of a general register; none for others.
+fn bit(register: Register) -> u16 {
+    if register.is_gpr64() { 1 << register.number() } else { 0 }
+}
+
+/// Whether the instruction at `address` jumps to `start`, where its block begins.
+pub(crate) fn comes_back(bytes: &[u8], address: u64, start: u64) -> bool {
+    let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
+    instruction.is_jcc_short_or_near() && instruction.near_branch_target() == start
+}
+
+/// Whether the instruction at `address`, in a block that begins at `start`, goes back, or to where only the run tells. No program
+/// runs for long without one that does.
+pub(crate) fn goes_back(bytes: &[u8], address: u64, start: u64) -> bool {
+    let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
+    match instruction.flow_control() {
+        FlowControl::IndirectBranch | FlowControl::IndirectCall | FlowControl::Return => true,
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::Call => {
+            // A system call is a call too, with no target.
+            (1..=start).contains(&instruction.near_branch_target())
+        }
+        // QEMU has such an instruction jump to itself.
+        FlowControl::Next => instruction.has_rep_prefix() || instruction.has_repne_prefix(),
+        _ => false,
     }
 }
 
@@ -95,8 +135,7 @@ fn effect(instruction: &Instruction, memory: &[UsedMemory]) -> Effect {
     let mut touched = memory.iter().filter(touched);
     let Some(first) = touched.next() else { return Effect::None };
     let plain = first.vsib_size() == 0 && (1..=64).contains(&first.memory_size().size());
-    let depends =
-        instruction.has_rep_prefix() || instruction.has_repne_prefix() || is_cache_control(instruction.mnemonic());
+    let depends = instruction.has_rep_prefix() || instruction.has_repne_prefix() || is_elsewhere(instruction);
     if touched.next().is_some() || !plain || depends {
         return Effect::Several;
     }
@@ -114,18 +153,20 @@ fn nature(instruction: &Instruction, memory: &UsedMemory) -> Nature {
     if memory.base() == Register::RSP || memory.base() == Register::RBP {
         Nature::Stack
     } else if moves && loaded != Register::None && (loaded == memory.base() || loaded == memory.index()) {
-        Nature::Chase
+        Nature::Chase(bit(loaded))
     } else {
         Nature::Plain
     }
 }
 
-/// They name memory, and QEMU touches none for them.
-fn is_cache_control(mnemonic: Mnemonic) -> bool {
-    matches!(
-        mnemonic,
-        Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb | Mnemonic::Cldemote | Mnemonic::Invlpg
-    )
+/// Whether the memory touched may not be what is named: cache control touches none in QEMU, and a bit's number may lead
+/// beyond the operand.
+fn is_elsewhere(instruction: &Instruction) -> bool {
+    match instruction.mnemonic() {
+        Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb | Mnemonic::Cldemote | Mnemonic::Invlpg => true,
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc => instruction.op1_register() != Register::None,
+        _ => false,
+    }
 }
 
 fn writes(access: OpAccess) -> bool {
@@ -137,7 +178,8 @@ mod tests {
     use super::*;
 
     fn effect_of(bytes: &[u8]) -> (Effect, bool) {
-        Reader::new().read(bytes, 0x1000, None)
+        let seen = Reader::new().read(bytes, 0x1000, None);
+        (seen.effect, seen.moves)
     }
 
     #[test]
@@ -149,7 +191,7 @@ mod tests {
         let (Effect::One(read, ..), Effect::One(written, ..)) = (xor, store) else { unreachable!("checked above") };
         assert!(read.is_within(&written));
         let (chase, changed) = effect_of(&[0x48, 0x8b, 0x00]); // mov rax, [rax]
-        assert!(matches!(chase, Effect::One(_, BOTH, Nature::Chase)) && changed, "the address is gone");
+        assert!(matches!(chase, Effect::One(_, BOTH, Nature::Chase(1))) && changed, "the address is gone");
     }
 
     #[test]
@@ -160,6 +202,7 @@ mod tests {
             &[0xff, 0x30],                         // push [rax]
             &[0x0f, 0xae, 0x38],                   // clflush [rax]
             &[0xc4, 0xe2, 0xed, 0x90, 0x04, 0x88], // vpgatherdd
+            &[0x48, 0x0f, 0xab, 0x07],             // bts [rdi], rax
             &[0x06],                               // no instruction in 64-bit mode
         ] {
             assert_eq!(effect_of(bytes).0, Effect::Several, "{bytes:02x?}");

@@ -2,18 +2,74 @@
 
 #![allow(unsafe_code, reason = "a lane is a place in the shared record")]
 
+use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use fieldstone_wire::trace::{BATCHES, Batch, EVENT_WORDS, Event, Lane, Phase, RECORDS, Record, Standing};
+use fieldstone_wire::trace::{BATCHES, Batch, EVENT_WORDS, Event, Lane, Phase, Record, Standing};
 
-use crate::trace::{sleep_while, trace, wake};
+use crate::chain::{self, LOOK_BACK};
+use crate::marker::Run;
+use crate::trace::{guest_base, sleep_while, trace, wake};
+
+/// One in so many records is judged. A prime, so that a program's own rhythm does not choose.
+const EACH: usize = 509;
+/// Records that may be written after a look at [`Cursor::is_full`].
+const UNASKED: usize = 2;
+
+/// Lanes that this process has.
+static LANES: AtomicU32 = AtomicU32::new(0);
+
+/// Whether other threads of this process are traced too.
+pub(crate) fn are_several() -> bool {
+    LANES.load(Relaxed) > 1
+}
+
+/// A fork's child begins without a lane.
+pub(crate) fn forget_in_child() {
+    LANES.store(0, Relaxed);
+}
+
+/// Where the next record goes.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Cursor {
+    next: *const AtomicU64,
+    /// At or behind it the writer wants to be asked first.
+    limit: *const AtomicU64,
+}
+
+impl Cursor {
+    /// Nowhere: always full.
+    pub(crate) const NOWHERE: Self = Self { next: ptr::null(), limit: ptr::null() };
+
+    /// Whether the writer has to be asked before a record is written.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.next >= self.limit
+    }
+
+    /// Writes one record.
+    ///
+    /// # Safety
+    /// At most [`UNASKED`] of them after a look that found it not full.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&mut self, record: Record) {
+        // SAFETY: a limit lies that far from the end of its batch, which is never unmapped.
+        unsafe {
+            (*self.next).store(record.0, Relaxed);
+            self.next = self.next.add(1);
+        }
+    }
+}
 
 /// The lane of one thread, and how far it has come in it.
 #[derive(Debug)]
 pub(crate) struct Writer {
     lane: &'static Lane,
     at: usize,
-    filled: usize,
+    /// What lies before it in the batch are events, and the accesses before those.
+    fresh: usize,
 }
 
 impl Writer {
@@ -29,59 +85,93 @@ impl Writer {
             trace.laneless.fetch_add(1, Relaxed);
             return None;
         };
+        LANES.fetch_add(1, Relaxed);
         // SAFETY: both calls only tell a number.
         let thread = unsafe { libc::gettid() }.cast_unsigned();
         lane.thread.store(thread, Relaxed);
         lane.parent.store(std::os::unix::process::parent_id(), Relaxed);
-        Some(Self { lane, at: 0, filled: 0 })
+        Some(Self { lane, at: 0, fresh: 0 })
     }
 
     fn batch(&self) -> &'static Batch {
         &self.lane.batches[self.at]
     }
 
-    /// Writes one record. True when the batch is full and has to be handed over.
-    #[inline]
-    pub(crate) fn push(&mut self, record: Record) -> bool {
-        let batch = self.batch();
-        batch.records[self.filled].store(record.0, Relaxed);
-        self.filled += 1;
-        // A reader that finds the process dead takes what is there.
-        batch.filled.store(self.filled as u64, Release);
-        self.filled >= RECORDS - 2 * EVENT_WORDS
+    /// The start of the batch that is being filled.
+    pub(crate) fn start(&self) -> Cursor {
+        self.from(0)
     }
 
-    /// Writes an event. True as for [`Self::push`].
-    pub(crate) fn push_event(&mut self, event: Event, operands: [u64; EVENT_WORDS - 1]) -> bool {
-        let mut full = self.push(Record::event(event));
-        for operand in operands {
-            full |= self.push(Record(operand));
+    fn from(&self, place: usize) -> Cursor {
+        let records = self.batch().records.as_ptr_range();
+        let last = self.batch().records.len() - UNASKED;
+        Cursor { next: records.start.wrapping_add(place), limit: records.start.wrapping_add(last.min(place + EACH)) }
+    }
+
+    fn place(&self, cursor: &Cursor) -> usize {
+        (cursor.next.addr() - self.batch().records.as_ptr().addr()) / size_of::<AtomicU64>()
+    }
+
+    /// The cursor has come to its limit: judges the last record. False when the batch is full and has to be handed over.
+    pub(crate) fn go_on(&mut self, cursor: &mut Cursor) -> bool {
+        let place = self.place(cursor);
+        let records = &self.batch().records;
+        if let Some(last) = place.checked_sub(1).filter(|&last| last >= self.fresh) {
+            let read = |at: usize| Record(records[at].load(Relaxed));
+            let before = (self.fresh.max(last.saturating_sub(LOOK_BACK))..last).rev().map(read);
+            if let Some(depends) = chain::judge(read(last), before, guest_base()) {
+                records[last].store(read(last).judged(depends).0, Relaxed);
+            }
         }
-        full
+        self.publish(place);
+        if place + UNASKED >= records.len() {
+            return false;
+        }
+        *cursor = self.from(place);
+        true
+    }
+
+    /// A reader that finds the process dead takes what was published.
+    fn publish(&self, place: usize) {
+        self.batch().filled.store(place as u64, Release);
+    }
+
+    /// Writes an event. False when the batch has no room for it and has to be handed over first.
+    pub(crate) fn push_event(&mut self, cursor: &mut Cursor, event: Event, operands: [u64; EVENT_WORDS - 1]) -> bool {
+        let place = self.place(cursor);
+        let Some(room) = self.batch().records.get(place..place + EVENT_WORDS) else { return false };
+        let words = [Record::event(event).0].into_iter().chain(operands);
+        room.iter().zip(words).for_each(|(record, word)| record.store(word, Relaxed));
+        self.fresh = place + EVENT_WORDS;
+        self.publish(self.fresh);
+        *cursor = self.from(self.fresh);
+        true
     }
 
     /// Hands the batch over, and waits until the next one is free.
-    pub(crate) fn hand_over(&mut self, phase: Phase, accesses: u64, instructions: u64) {
+    pub(crate) fn hand_over(&mut self, cursor: &mut Cursor, phase: Phase, run: Run) {
         let trace = trace();
         let batch = self.batch();
-        batch.accesses.store(accesses, Relaxed);
-        batch.instructions.store(instructions, Relaxed);
+        batch.accesses.store(run.accesses, Relaxed);
+        batch.instructions.store(run.instructions, Relaxed);
         batch.phase.store(phase as u32, Relaxed);
-        batch.filled.store(self.filled as u64, Relaxed);
+        self.publish(self.place(cursor));
         batch.ticket.store(trace.tickets.fetch_add(1, AcqRel), Relaxed);
         batch.state.store(Standing::Full as u32, Release);
         trace.doorbell.fetch_add(1, AcqRel);
         wake(&trace.doorbell);
         self.at = (self.at + 1) % BATCHES;
-        self.filled = 0;
+        self.fresh = 0;
         let next = self.batch();
         while next.state.load(Acquire) == Standing::Full as u32 && trace.closed.load(Relaxed) == 0 {
             sleep_while(&next.state, Standing::Full as u32);
         }
+        *cursor = self.start();
     }
 
     /// Leaves the lane to the reader, who gives it back once it has read it. The last batch was handed over.
     pub(crate) fn leave(self) {
+        LANES.fetch_sub(1, Relaxed);
         self.lane.left.store(1, Release);
         trace().doorbell.fetch_add(1, AcqRel);
         wake(&trace().doorbell);

@@ -4,11 +4,15 @@
 //! qemu      the plugin interface, declared by hand
 //! block     when a block of code is translated: which of its instructions are watched, and how cheaply
 //! decode    what one instruction does to memory
-//! thread    the state of one guest thread, and the call-backs that run at each access
+//! word      what QEMU keeps for each call-back
+//! calls     the call-backs that run while the program does
+//! thread    the state of one guest thread: phases, counts, records
+//! marker    the blocks at which phases change, and what they stand for while accesses pass
+//! switch    two translations of the code: one that calls back, one for while accesses pass
 //! recent    the filter: accesses that no model could miss are counted, not recorded
 //! chain     whether an access had to wait for another one
+//! guest     the guest's memory, read safely
 //! lane      batches of records, handed over to the reader
-//! mail      what the site recorder in the guest tells
 //! memory    system calls that change what memory there is
 //! mail      what the site recorder in the guest tells
 //! trace     the shared record
@@ -22,15 +26,20 @@
 #![allow(unsafe_code, reason = "this is the plugin's door")]
 
 mod block;
+mod calls;
 mod chain;
 mod decode;
+mod guest;
 mod lane;
 mod mail;
+mod marker;
 mod memory;
 mod qemu;
 mod recent;
+mod switch;
 mod thread;
 mod trace;
+mod word;
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -73,8 +82,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, block::translated);
         qemu::qemu_plugin_register_vcpu_syscall_cb(id, memory::called);
         qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, memory::returned);
-        qemu::qemu_plugin_register_vcpu_exit_cb(id, thread::left);
-        qemu::qemu_plugin_register_atexit_cb(id, thread::ended, std::ptr::null_mut());
+        qemu::qemu_plugin_register_vcpu_exit_cb(id, calls::left);
+        qemu::qemu_plugin_register_atexit_cb(id, calls::ended, std::ptr::null_mut());
     }
     0
 }

@@ -8,14 +8,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::sites::OURS;
-use fieldstone_wire::trace::Event;
+use fieldstone_wire::trace::{Event, PATH_BYTES};
 
+use crate::guest;
 use crate::qemu::Id;
 use crate::thread::{Asked, of};
-use crate::trace::trace;
+use crate::trace::{guest_base, trace};
 
 /// The numbers of the guest's system calls: x86-64's, whatever runs QEMU.
-mod guest {
+mod guest_calls {
     pub(super) const MMAP: i64 = 9;
     pub(super) const MPROTECT: i64 = 10;
     pub(super) const MUNMAP: i64 = 11;
@@ -30,13 +31,13 @@ mod guest {
 }
 
 const PAGE_BYTES: u64 = 4096;
-const EXECS: [i64; 2] = [guest::EXECVE, guest::EXECVEAT];
+const EXECS: [i64; 2] = [guest_calls::EXECVE, guest_calls::EXECVEAT];
 
 /// Where the heap of brk begins and ends; 0 until the first call. A fork's child goes on from its parent's.
 static BREAK: AtomicU64 = AtomicU64::new(0);
 
 /// They begin a process, or a thread: what it finds there is told before it begins.
-const BEGINNINGS: [i64; 4] = [guest::FORK, guest::VFORK, guest::CLONE, guest::CLONE3];
+const BEGINNINGS: [i64; 4] = [guest_calls::FORK, guest_calls::VFORK, guest_calls::CLONE, guest_calls::CLONE3];
 
 /// A system call begins.
 #[allow(clippy::too_many_arguments, reason = "QEMU's type")]
@@ -55,10 +56,12 @@ pub(crate) extern "C" fn called(
 ) {
     let Some(thread) = of(number) else { return };
     thread.asked = Asked([first, second, third, fourth]);
-    if BEGINNINGS.contains(&call) {
+    // Another thread may wait for what this one was given.
+    if BEGINNINGS.contains(&call) || thread.has_untold() {
         thread.flush();
     }
     if EXECS.contains(&call) {
+        note_program(if call == guest_calls::EXECVE { first } else { second });
         // It does not come back if it succeeds, and nothing after it is seen.
         thread.leave();
         trace().execs.fetch_add(1, Relaxed);
@@ -78,10 +81,10 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
         trace().generated.fetch_add(1, Relaxed);
     }
     let event = match call {
-        guest::MMAP => Some((Event::Map, [result, pages(second), u64::from(is_private_anonymous(fourth)), 0])),
-        guest::MUNMAP => Some((Event::Unmap, [first, pages(second), 0, 0])),
-        guest::MREMAP => Some((Event::Move, [first, pages(second), result, pages(third)])),
-        guest::BRK => moved_break(result),
+        guest_calls::MMAP => Some((Event::Map, [result, pages(second), u64::from(is_private_anonymous(fourth)), 0])),
+        guest_calls::MUNMAP => Some((Event::Unmap, [first, pages(second), 0, 0])),
+        guest_calls::MREMAP => Some((Event::Move, [first, pages(second), result, pages(third)])),
+        guest_calls::BRK => moved_break(result),
         _ => None,
     };
     // What the site recorder maps is not the program's.
@@ -91,10 +94,18 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
     }
 }
 
+/// Notes which program is started in the place of this one.
+fn note_program(path: u64) {
+    let mut bytes = [0; PATH_BYTES];
+    let length = guest::read_string(path.wrapping_add(guest_base()), &mut bytes[..PATH_BYTES - 1]);
+    bytes[length..].fill(0);
+    trace().program.iter().zip(bytes).for_each(|(place, byte)| place.store(byte, Relaxed));
+}
+
 /// Whether memory is asked for that the program can write code into: no loader does that.
 fn makes_code(call: i64, protection: u64, flags: u64) -> bool {
     let runs = protection & u64::from(libc::PROT_EXEC.cast_unsigned()) != 0;
-    runs && (call == guest::MPROTECT || call == guest::MMAP && is_private_anonymous(flags))
+    runs && (call == guest_calls::MPROTECT || call == guest_calls::MMAP && is_private_anonymous(flags))
 }
 
 fn is_private_anonymous(flags: u64) -> bool {

@@ -1,0 +1,107 @@
+//! Markers: the blocks without which no program runs for long, those that end in a jump backwards, or to where only the run tells.
+//!
+//! Phases change at markers. While accesses pass, markers alone call back (`switch`), and each stands for what it usually
+//! ends: the accesses and instructions since the marker before it, an average over its runs in bursts. What a marker of a program's
+//! inner loop stands for hardly ever changes, so that these estimates are close.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// Bits behind the point in an average.
+const FRACTION: u32 = 16;
+/// A run moves the average by this power of two's part of the difference.
+const WEIGHT: u32 = 4;
+/// More than this between two markers is a gap in what was told.
+const MOST: u64 = 1 << 32;
+
+/// What was run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Run {
+    pub(crate) accesses: u64,
+    pub(crate) instructions: u64,
+}
+
+impl Run {
+    pub(crate) const NONE: Self = Self { accesses: 0, instructions: 0 };
+
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            accesses: self.accesses.saturating_sub(before.accesses),
+            instructions: self.instructions.saturating_sub(before.instructions),
+        }
+    }
+}
+
+/// What a marker stands for.
+#[derive(Debug)]
+pub(crate) struct Marker {
+    accesses: AtomicU64,
+    instructions: AtomicU64,
+}
+
+impl Marker {
+    /// The marker at `address`; until it is known better it stands for its own block.
+    pub(crate) fn at(address: u64, block: Run) -> &'static Self {
+        static ALL: Mutex<Option<HashMap<u64, &'static Marker>>> = Mutex::new(None);
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get_or_insert_default().entry(address).or_insert_with(|| Box::leak(Box::new(Self::of(block))))
+    }
+
+    fn of(block: Run) -> Self {
+        let exactly = |count| AtomicU64::new(count << FRACTION);
+        Self { accesses: exactly(block.accesses), instructions: exactly(block.instructions) }
+    }
+
+    /// Learns from one run what it stands for. Two threads that learn at once may lose a lesson.
+    pub(crate) fn learn(&self, run: Run) {
+        for (average, count) in [(&self.accesses, run.accesses), (&self.instructions, run.instructions)] {
+            let now = average.load(Relaxed);
+            let (target, part) = (count.min(MOST) << FRACTION, |difference: u64| difference >> WEIGHT);
+            let next = if target > now { now + part(target - now) } else { now - part(now - target) };
+            average.store(next, Relaxed);
+        }
+    }
+
+    /// Adds what it stands for; `rest` keeps the fractions.
+    #[inline(always)]
+    pub(crate) fn add_to(&self, run: &mut Run, rest: &mut Run) {
+        let whole = |average: &AtomicU64, rest: &mut u64| {
+            *rest += average.load(Relaxed);
+            let whole = *rest >> FRACTION;
+            *rest &= (1 << FRACTION) - 1;
+            whole
+        };
+        run.accesses += whole(&self.accesses, &mut rest.accesses);
+        run.instructions += whole(&self.instructions, &mut rest.instructions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_learns_what_it_stands_for() {
+        let marker = Marker::of(Run { accesses: 1, instructions: 4 });
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..1000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            marker.learn(Run { accesses: random % 3, instructions: 20 });
+        }
+        let (mut run, mut rest) = (Run::NONE, Run::NONE);
+        (0..1000).for_each(|_| marker.add_to(&mut run, &mut rest));
+        assert!((19_990..=20_000).contains(&run.instructions), "{run:?}");
+        assert!((400..1600).contains(&run.accesses), "the mean of 0, 1 and 2 is 1: {run:?}");
+    }
+
+    #[test]
+    fn one_address_has_one_marker() {
+        let marker = |address| std::ptr::from_ref(Marker::at(address, Run::NONE));
+        assert!(marker(0x1000) == marker(0x1000) && marker(0x1000) != marker(0x2000));
+    }
+}
