@@ -15,7 +15,7 @@ use fieldstone_supervise::profile::{Event, Load, Plan, profile};
 use fieldstone_supervise::signals::Interrupt;
 use fieldstone_supervise::{Error, Program};
 use fieldstone_sys::knob::Restorer;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{Format, style};
@@ -48,9 +48,9 @@ pub(crate) struct Arguments {
     /// Compare the standard output of all runs too
     #[arg(long)]
     check_output: bool,
-    /// Kinds of pages to compare with 4k, separated by commas: thp, hugetlb, hugetlb-1g, folio-64k
+    /// Kinds of pages to compare with 4k, separated by commas: thp, hugetlb, hugetlb-1g, folio-64k; thp:25% for a mosaic
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "thp,hugetlb,hugetlb-1g")]
-    pages: Vec<PageKind>,
+    pages: Vec<Mixture>,
     /// Serve and look at only the process whose program file is called NAME
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
@@ -166,8 +166,9 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     if let Some(path) = &arguments.stdin {
         fs::File::open(path).with_context(|| format!("cannot read {} for the standard input", path.display()))?;
     }
-    let mut kinds = vec![PageKind::Small4k];
-    for &kind in &arguments.pages {
+    let mosaics = if arguments.trace { trace::mosaics(&arguments.tracing, &arguments.pages) } else { Vec::new() };
+    let mut kinds = vec![Mixture::from(PageKind::Small4k)];
+    for &kind in arguments.pages.iter().chain(&mosaics) {
         if !kinds.contains(&kind) {
             kinds.push(kind);
         }

@@ -14,7 +14,7 @@ use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{Finished, run as run_program, run_from_outside};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
-use fieldstone_wire::PageKind;
+use fieldstone_wire::{Mixture, PageKind};
 
 use crate::size;
 
@@ -43,9 +43,9 @@ pub(crate) struct Arguments {
     /// With --pid: that of its children and theirs too
     #[arg(long, requires = "pid")]
     children: bool,
-    /// Pages of the region: thp, hugetlb, folio-64k, 4k or hugetlb-1g
+    /// Pages of the region: thp, hugetlb, folio-64k, 4k or hugetlb-1g; thp:25% for a mosaic, of which a quarter is huge
     #[arg(long, value_name = "KIND", default_value = "thp")]
-    pages: PageKind,
+    pages: Mixture,
     /// Map the first SIZE bytes of the region at the start, like 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "0")]
     reserve: u64,
@@ -93,7 +93,7 @@ pub(crate) fn place_agent() -> anyhow::Result<AgentFile> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(pid) = arguments.pid {
-        if arguments.pages != PageKind::Thp {
+        if arguments.pages != PageKind::Thp.into() {
             bail!("a process that already runs can have transparent pages only: --pages thp");
         }
         return running::run(pid, arguments.children, stats_file(arguments)?);
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if !arguments.region {
         bail!("say what to mend: `fieldstone run --region -- PROGRAM`, or `fieldstone run --pid PID`");
     }
-    if arguments.reserve > 0 && arguments.pages == PageKind::Hugetlb1g {
+    if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
             "--reserve goes with the other page kinds; pages of 1 GiB are set aside by the kernel: \
                `echo 2 | sudo tee /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages`"
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 
 /// One line before the program starts: it will run, but not as asked.
 fn warn_of_empty_pool(arguments: &Arguments) {
-    let kind = arguments.pages;
+    let kind = arguments.pages.kind();
     let pooled = matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g);
     let free = pool(kind.page_bytes()).map_or(0, |pool| pool.available());
     if pooled && free == 0 && arguments.reserve == 0 {
@@ -152,7 +152,7 @@ fn warn_of_empty_pool(arguments: &Arguments) {
 /// From outside, transparent pages are all there is, and nothing is placed.
 fn check_from_outside(arguments: &Arguments, file: &Path, what: &str) -> anyhow::Result<()> {
     let file = file.display();
-    let asked = arguments.pages != PageKind::Thp || arguments.reserve > 0 || arguments.prefault;
+    let asked = arguments.pages != PageKind::Thp.into() || arguments.reserve > 0 || arguments.prefault;
     if asked || !arguments.also.is_empty() || arguments.process.is_some() {
         bail!(
             "{file} cannot carry the agent: it is {what}. From outside it can have transparent pages as it grows: \

@@ -49,7 +49,10 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
         profile.findings.iter().any(|finding| matches!(finding, Finding::OutputDiffers { kind } if kind == name))
     };
     let ratio = |kind: &KindSummary| kind.ratio.map_or(f64::INFINITY, |ratio| ratio.median);
-    let gains = || kinds.iter().filter(|kind| kind.verdict == Some(Verdict::Gain) && !differs(&kind.name));
+    // A mosaic is an experiment: who gains by it gains by the whole.
+    let is_whole = |kind: &&KindSummary| !kind.name.contains(':');
+    let gains =
+        || kinds.iter().filter(is_whole).filter(|kind| kind.verdict == Some(Verdict::Gain) && !differs(&kind.name));
     let lowest = gains().min_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
     let thp = gains().find(|kind| kind.name == "thp").filter(|thp| ratio(thp) <= ratio(lowest) + WORTHWHILE);
     Some(thp.unwrap_or(lowest))

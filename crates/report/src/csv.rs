@@ -3,27 +3,34 @@
 //!
 //! Where the program was traced, the lines are longer, and a line a modelled configuration follows: its `kind` is empty.
 
-use crate::diff::ConfigurationDiff;
+use crate::diff::{ConfigurationDiff, PriceDiff};
 use crate::stats::Estimate;
 use crate::translation::summary::ConfigurationSummary;
+use crate::translation::{Mixture, Range};
 use crate::{Diff, KindDiff, KindSummary, Summary};
 
 const SUMMARY: &str = "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
                        wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes";
 const MODELLED: &str = "configuration,misses_per_1000,walks_per_1000,instruction_walks_per_1000,references_per_walk,far_share,\
                         data_share,data_share_low,data_share_high,instruction_share,instruction_share_low,\
-                        instruction_share_high,predicted_ratio,predicted_ratio_low,predicted_ratio_high";
+                        instruction_share_high,predicted_ratio,predicted_ratio_low,predicted_ratio_high,\
+                        mosaic_walks,mosaic_measured_s,mosaic_measured_low_s,mosaic_measured_high_s,mosaic_priced_s,\
+                        mosaic_priced_low_s,mosaic_priced_high_s,mosaic_fitted_s,mosaic_left_out_s";
 const DIFF: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence";
-const WALK_DIFF: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio";
+const WALK_DIFF: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio,price,a_walk_ns,b_walk_ns";
 
 /// The summary, a line for each page kind; then one for each modelled configuration.
 pub fn summary(summary: &Summary) -> String {
     let kinds = summary.kinds.iter().map(kind_fields).collect();
-    let modelled = summary.translation.as_ref().map_or(&[][..], |of| &of.configurations).iter().map(modelled_fields);
+    let modelled = summary.translation.iter().flat_map(|traced| {
+        let all = traced.configurations.iter();
+        all.map(|of| [modelled_fields(of), mixture_fields(traced.mixture(&of.name))].concat())
+    });
     lines(SUMMARY, kinds, MODELLED, modelled.collect())
 }
 
-/// The difference of two profiles, a line for each page kind; then one for each modelled configuration.
+/// The difference of two profiles, a line for each page kind; then one for each modelled configuration, and one for
+/// each way to know what a walk costs.
 pub fn diff(diff: &Diff) -> String {
     let kind = |kind: &KindDiff| {
         let median = |estimate: Option<Estimate>| full(estimate.map(|value| value.median));
@@ -32,10 +39,15 @@ pub fn diff(diff: &Diff) -> String {
         fields
     };
     let walks = |of: &ConfigurationDiff| {
-        vec![quote(&of.name), full(of.a_walks_per_thousand), full(of.b_walks_per_thousand), full(of.ratio())]
+        let walks = [full(of.a_walks_per_thousand), full(of.b_walks_per_thousand), full(of.ratio())];
+        [vec![quote(&of.name)], walks.to_vec(), vec![String::new(); 3]].concat()
     };
-    let (kinds, walks) = (diff.kinds.iter().map(kind), diff.configurations.iter().map(walks));
-    lines(DIFF, kinds.collect(), WALK_DIFF, walks.collect())
+    let price = |of: &PriceDiff| {
+        let likely = |range: Option<Range>| full(range.map(|of| of.likely));
+        [vec![String::new(); 4], vec![of.name.to_owned(), likely(of.a_ns), likely(of.b_ns)]].concat()
+    };
+    let more = diff.configurations.iter().map(walks).chain(diff.prices.iter().map(price));
+    lines(DIFF, diff.kinds.iter().map(kind).collect(), WALK_DIFF, more.collect())
 }
 
 /// The measured lines and then the modelled ones under one heading, each with the other's fields empty. What was not
@@ -91,6 +103,16 @@ fn modelled_fields(of: &ConfigurationSummary) -> Vec<String> {
     fields
 }
 
+/// Real runs on the mixture of pages; empty where there were none.
+fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
+    let range = |range: Option<Range>| [range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)];
+    let mut fields = vec![of.map(|of| of.walks)];
+    fields.extend(range(of.map(|of| of.measured_s)));
+    fields.extend(range(of.and_then(|of| of.priced_s)));
+    fields.extend([of.map(|of| of.fitted_s), of.map(|of| of.left_out_s)]);
+    fields.into_iter().map(full).collect()
+}
+
 /// A number with all its digits.
 fn full(value: Option<f64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
@@ -144,16 +166,20 @@ mod tests {
             assert!(lines[1..5].iter().all(|line| line.len() == lines[0].len()), "{csv}");
             let column = |name: &str| lines[0].iter().position(|of| *of == name).unwrap();
             let modelled: Vec<_> = lines.iter().filter(|line| line[0].is_empty()).collect();
-            assert_eq!(modelled.len(), 6);
+            assert!(modelled.len() >= 6, "{csv}");
             assert!(modelled.iter().all(|line| line.len() == lines[0].len()));
             assert_eq!(
                 (modelled[3][column("configuration")], lines[1][column("configuration")]),
                 ("direct-segment", "")
             );
         }
+        let csv = super::diff(&Diff::between(&profile, &profile));
+        assert!(csv.contains(",calibrated,30.4,30.4\n") && csv.contains(",mosaics,3.8,3.8\n"), "{csv}");
         let csv = super::summary(&summary);
         let small = csv.lines().find_map(|line| line.split_once(",4k,")).unwrap().1;
         let walks: f64 = small.split(',').nth(1).unwrap().parse().unwrap();
+        let measured = csv.lines().find(|line| line.contains(",2m,")).unwrap().split(',').rev().nth(7);
+        assert_eq!(measured, Some("1.38"), "{csv}");
         assert_eq!(Some(walks), summary.translation.unwrap().configuration("4k").unwrap().walks_per_thousand);
     }
 }

@@ -8,7 +8,7 @@
 use crate::shell;
 use crate::stats::Estimate;
 use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
-use crate::{Metric, Profile, TranslationSummary};
+use crate::{Metric, Profile, Range, Translation, TranslationSummary};
 use serde::Serialize;
 
 /// What changed from A to B.
@@ -20,6 +20,8 @@ pub struct Diff {
     pub kinds: Vec<KindDiff>,
     /// What changed in the model's walks, where either was traced: the configurations of A, then those that only B has.
     pub configurations: Vec<ConfigurationDiff>,
+    /// What a walk costs, calibrated and by real runs on mosaics, where either knows.
+    pub prices: Vec<PriceDiff>,
     /// Why the two may not be comparable, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -56,6 +58,17 @@ impl ConfigurationDiff {
         let a = self.a_walks_per_thousand.filter(|walks| *walks > 0.0)?;
         self.b_walks_per_thousand.map(|b| b / a)
     }
+}
+
+/// Nanoseconds of a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PriceDiff {
+    /// Where the price is from: `calibrated`, or `mosaics`.
+    pub name: &'static str,
+    /// In A; none if it is not known there.
+    pub a_ns: Option<Range>,
+    /// In B, likewise.
+    pub b_ns: Option<Range>,
 }
 
 /// What to think of a change.
@@ -107,7 +120,7 @@ impl Diff {
             })
             .collect();
         let configurations = configurations(summary_a.translation.as_ref(), summary_b.translation.as_ref());
-        Self { metric: a.metric, kinds, configurations, warnings: warnings(a, b) }
+        Self { metric: a.metric, kinds, configurations, prices: prices(a, b), warnings: warnings(a, b) }
     }
 
     /// Whether B is slower on any page kind: what `fieldstone diff` calls a finding.
@@ -134,6 +147,21 @@ fn configurations(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>
         name,
     };
     of_both(names(a), names(b)).into_iter().map(diff).collect()
+}
+
+/// The prices that A or B has. The two ways to know one are never compared with each other.
+fn prices(a: &Profile, b: &Profile) -> Vec<PriceDiff> {
+    type Price = fn(&Translation) -> Option<Range>;
+    let ways: [(&'static str, Price); 2] = [
+        ("calibrated", |of| of.walk_cost.as_ref()?.ns.finite()),
+        ("mosaics", |of| of.mosaics.as_ref()?.fitted_ns.finite()),
+    ];
+    let diff = |(name, price): (&'static str, Price)| {
+        let of = |profile: &Profile| profile.translation.as_ref().and_then(price);
+        let (a_ns, b_ns) = (of(a), of(b));
+        (a_ns.is_some() || b_ns.is_some()).then_some(PriceDiff { name, a_ns, b_ns })
+    };
+    ways.into_iter().filter_map(diff).collect()
 }
 
 fn values(profile: &Profile, kind: &str) -> Vec<f64> {
@@ -238,6 +266,19 @@ mod tests {
         b.translation = None;
         assert!(Diff::between(&b, &b).configurations.is_empty());
         assert_eq!(Diff::between(&b, &a).configurations[0].a_walks_per_thousand, None);
+    }
+
+    #[test]
+    fn prices_stand_side_by_side_by_where_they_are_from() {
+        let a = crate::fixture::profile();
+        let mut b = a.clone();
+        b.translation.as_mut().unwrap().mosaics = None;
+        let prices = Diff::between(&a, &b).prices;
+        let names: Vec<_> = prices.iter().map(|of| (of.name, of.a_ns.is_some(), of.b_ns.is_some())).collect();
+        assert_eq!(names, [("calibrated", true, true), ("mosaics", true, false)]);
+        assert_eq!(prices[1].a_ns, a.translation.as_ref().unwrap().mosaics.as_ref().map(|of| of.fitted_ns));
+        b.translation = None;
+        assert!(Diff::between(&b, &b).prices.is_empty());
     }
 
     #[test]

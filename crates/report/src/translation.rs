@@ -15,6 +15,7 @@ pub mod sources;
 pub mod summary;
 pub mod verdict;
 
+use crate::quantity::{estimate, percent, seconds};
 use serde::{Deserialize, Serialize};
 
 /// A number that is not known exactly.
@@ -84,6 +85,9 @@ pub struct Translation {
     pub moments: Vec<Moment>,
     /// What a walk costs on this machine, in nanoseconds, and how that is known.
     pub walk_cost: Option<WalkCost>,
+    /// Real runs on mosaics, and what a walk costs by them, where there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mosaics: Option<Mosaics>,
     /// What hardware counters told of real runs, where there are any.
     pub counted: Vec<Counted>,
     /// Why no hardware counter was read, and the remedy; none if one was.
@@ -249,4 +253,73 @@ pub struct WalkCost {
     pub from: String,
     /// The words for a report.
     pub how: String,
+}
+
+/// What a walk costs by real runs on mosaics: their times against the walks that the models count on the same mixtures of
+/// pages, and the straight line through them. The calibrated price ([`WalkCost`]) has no part in it, nor it in that.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mosaics {
+    /// From none of the region on larger pages to all of it.
+    pub mixtures: Vec<Mixture>,
+    /// Nanoseconds a walk: the slope of the line. Likely is the median of the lines of single rounds, between the ends of its
+    /// interval, or of their range where there are too few rounds for one.
+    pub fitted_ns: Range,
+    /// The worst relative error at foretelling a mixture by the line through the others.
+    pub worst_error: f64,
+    /// Degree of the polynomial that foretells best. Above 1, the time bends.
+    pub best_degree: u32,
+    /// The worst relative error of that one.
+    pub best_error: f64,
+}
+
+impl Mosaics {
+    /// What the fit says, beside the calibrated price: sentences for a report.
+    #[must_use]
+    pub fn sentences(&self, calibrated: Option<&WalkCost>) -> Vec<String> {
+        let ns = |of: &Range| estimate(of, |ns| seconds(ns * 1e-9));
+        let mut sentences = vec![format!("Price of a walk by the line through these times: {}.", ns(&self.fitted_ns))];
+        if let Some(cost) = calibrated.filter(|cost| cost.ns.finite().is_some()) {
+            let meet = cost.ns.low <= self.fitted_ns.high && self.fitted_ns.low <= cost.ns.high;
+            let meet = if meet { "the two intervals meet" } else { "the two intervals do not meet" };
+            sentences.push(format!("Calibrated price, which knows nothing of these runs: {}; {meet}.", ns(&cost.ns)));
+        }
+        sentences.push(format!(
+            "Each mixture left out in turn, the line through the others is off by {} at most.",
+            percent(self.worst_error)
+        ));
+        if self.best_degree > 1 {
+            sentences.push(format!(
+                "The time is no straight line of the walks: a polynomial of degree {} is off by {} at most.",
+                self.best_degree,
+                percent(self.best_error)
+            ));
+        }
+        sentences
+    }
+}
+
+/// A mixture of page sizes, run for real and modelled. Times are those of a run in user mode, in seconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mixture {
+    /// The page kind of the real runs: `4k`, `thp:25%`, `thp`.
+    pub kind: String,
+    /// The configuration that models it: `4K`, `25 % on 2M`, `2M`.
+    pub configuration: String,
+    /// Share of the region on larger pages, 0 to 1.
+    pub share: f64,
+    /// Walks for data of a whole run, by the model.
+    pub walks: f64,
+    /// Runs that were measured.
+    pub runs: u32,
+    /// The measured time: median and interval, or range where there are too few runs for one.
+    pub measured_s: Range,
+    /// The time by the calibrated price, starting from the measured one on 4 KiB pages; none where walks have no such price,
+    /// and for 4 KiB pages themselves.
+    pub priced_s: Option<Range>,
+    /// The time that the line says.
+    pub fitted_s: f64,
+    /// The time that the line through the other mixtures says, this one left out.
+    pub left_out_s: f64,
 }

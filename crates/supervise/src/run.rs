@@ -6,7 +6,7 @@ use fieldstone_report::{ProcessStats, RunStats};
 use fieldstone_sys::collapse::is_permitted;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::process::wait4;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::{Mixture, PageKind};
 
 use crate::agent::AgentFile;
 use crate::collapse::Follow;
@@ -68,26 +68,27 @@ pub fn run_from_outside(program: &Program, stats: bool) -> Result<Finished> {
     let processes = follow.finish();
     let primary = processes.iter().find(|process| process.primary);
     let primary = primary.map_or((pid, String::new()), |process| (process.pid, process.name.clone()));
-    let stats = stats.then(|| describe(program, PageKind::Thp, status, primary, processes));
+    let stats = stats.then(|| describe(program, PageKind::Thp.into(), status, primary, processes));
     Ok(Finished { status, stats })
 }
 
 /// Without a reserve the pools stay as they are: hugetlb is then what the system's owner set aside.
 fn hold_pages(options: &RegionOptions) -> Result<Held> {
-    let reserve = match options.pages {
+    let kind = options.pages.kind();
+    let reserve = match kind {
         PageKind::Hugetlb2m => options.reserve_bytes,
         PageKind::Folio64k => 0,
         PageKind::Small4k | PageKind::Thp | PageKind::Hugetlb1g => return Ok(Held::default()),
     };
-    if options.pages == PageKind::Hugetlb2m && reserve == 0 {
+    if kind == PageKind::Hugetlb2m && reserve == 0 {
         return Ok(Held::default());
     }
-    pages::hold(&Restorer::start()?, options.pages, reserve)
+    pages::hold(&Restorer::start()?, kind, reserve)
 }
 
 fn describe(
     program: &Program,
-    pages: PageKind,
+    pages: Mixture,
     status: ExitStatus,
     primary: (u32, String),
     processes: Vec<ProcessStats>,
@@ -96,7 +97,7 @@ fn describe(
         schema: RunStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: program.words(),
-        page_kind: pages.name().to_owned(),
+        page_kind: pages.to_string(),
         primary_pid: primary.0,
         primary_name: primary.1,
         outcome: outcome::words(status),

@@ -5,7 +5,8 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use fieldstone_wire::{BUILD, Config, MAGIC, NAME_BYTES, PageKind, Session};
+use fieldstone_translation::mosaic::threshold;
+use fieldstone_wire::{BUILD, Config, MAGIC, Mixture, NAME_BYTES, Session};
 use rustix::thread::futex;
 
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ use crate::shared::Shared;
 #[derive(Clone, Debug)]
 pub struct RegionOptions {
     /// The pages it shall lie on.
-    pub pages: PageKind,
+    pub pages: Mixture,
     /// Bytes mapped at the start of each process.
     pub reserve_bytes: u64,
     /// Whether memory is touched when it is mapped.
@@ -29,10 +30,10 @@ pub struct RegionOptions {
 }
 
 impl RegionOptions {
-    /// A region on pages of `kind`, with nothing else asked.
+    /// A region on such pages, with nothing else asked.
     #[must_use]
-    pub const fn on(pages: PageKind) -> Self {
-        Self { pages, reserve_bytes: 0, prefault: false, process: None, stacks: false, globals: false }
+    pub fn on(pages: impl Into<Mixture>) -> Self {
+        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, stacks: false, globals: false }
     }
 }
 
@@ -54,11 +55,12 @@ impl SharedSession {
             room.copy_from_slice(name.as_bytes());
         }
         let config = Config {
-            page_kind: options.pages as u32,
+            page_kind: options.pages.kind() as u32,
             prefault: u32::from(options.prefault),
             watched: u32::from(watched),
             also: also(options),
             reserve_bytes: options.reserve_bytes,
+            mosaic_bound: threshold(f64::from(options.pages.percent()) / 100.0),
             process,
         };
         // SAFETY: a session is made of numbers and atomics, for which zero is a value; what is written here is not changed again.
@@ -116,6 +118,8 @@ fn also(options: &RegionOptions) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fieldstone_translation::mosaic_is_huge;
+    use fieldstone_wire::{PageKind, mosaic};
 
     #[test]
     fn a_session_is_whole_when_its_path_is_opened() {
@@ -130,6 +134,18 @@ mod tests {
         assert_eq!(record.config.process(), Some(&b"redis-server"[..]));
         assert_eq!(record.config.also, Config::GLOBALS);
         assert_eq!(record.claimed_slots().count(), 0);
+    }
+
+    #[test]
+    fn the_agent_is_told_to_pick_what_the_models_pick() {
+        let bound =
+            |pages| SharedSession::create(&RegionOptions::on(pages), false).unwrap().record().config.mosaic_bound;
+        assert_eq!(bound(Mixture::from(PageKind::Thp)), mosaic::ALL);
+        for percent in 1..100 {
+            let (bound, share) = (bound(Mixture::mosaic(percent).unwrap()), f64::from(percent) / 100.0);
+            let alike = |chunk| mosaic::is_huge(chunk, bound) == mosaic_is_huge(chunk, share);
+            assert!((0..10_000).all(alike), "{percent} %");
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! ```
 #![no_std]
 
+mod mixture;
+pub mod mosaic;
 mod outside;
 mod page_kind;
 mod session;
@@ -17,6 +19,7 @@ pub mod sites;
 mod slot;
 pub mod trace;
 
+pub use mixture::{Mixture, UnknownMixture};
 pub use outside::Outside;
 pub use page_kind::{PageKind, UnknownPageKind};
 pub use session::{BUILD, Config, MAGIC, Mismatch, NAME_BYTES, SESSION_VARIABLE, SLOTS, Session};

@@ -46,6 +46,8 @@ pub struct Config {
     pub also: u32,
     /// Bytes mapped at the start of each served process.
     pub reserve_bytes: u64,
+    /// Which chunks of the region shall have such pages: the bound of [`crate::mosaic::is_huge`], [`crate::mosaic::ALL`] for every one.
+    pub mosaic_bound: u64,
     /// The name of the only process to serve, ended by a zero; empty for every process.
     pub process: [u8; NAME_BYTES],
 }

@@ -14,7 +14,7 @@ use crate::calls::munmap;
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge;
 use crate::pieces::move_all;
-use crate::place::{READ_WRITE, give_back, populate_huge, settle};
+use crate::place::{READ_WRITE, give_back, populate_huge, settle, settle_anew};
 use crate::raw;
 use crate::state::{TABLE, address_of, base, count, count_served, kind, limit, reserve};
 use crate::table::{GRANULE, PAGE, State};
@@ -87,6 +87,7 @@ fn back_rest(start: usize, end: usize) -> bool {
 fn back(first: usize, granules: usize) -> bool {
     let (address, bytes) = (address_of(first), granules * GRANULE);
     if first > 0 && take_reserve(first, granules) {
+        settle_anew(address, bytes);
         return true;
     }
     if first > 0 && kind() == PageKind::Hugetlb2m {

@@ -19,8 +19,8 @@ use crate::demote::Mapping;
 use crate::huge;
 use crate::raw::{self, Raw};
 use crate::state::{
-    TABLE, address_of, base, count, granule_of, hugetlb_forbidden, kind, limit, map_chunk, page_of, prefault, reserve,
-    touches,
+    TABLE, address_of, base, contains, count, granule_of, hugetlb_forbidden, is_mosaic, is_picked, kind, limit,
+    map_chunk, page_of, prefault, reserve, touches,
 };
 use crate::table::{GIANT, GRANULE, GRANULES, PAGE, State};
 
@@ -69,10 +69,39 @@ pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> Raw {
 /// Asks the kernel for the kind of page on memory that was just mapped, and for the pages themselves with
 /// `--prefault`.
 pub(crate) fn settle(address: usize, bytes: usize, prot: i32) {
-    let advice = if kind() == PageKind::Small4k { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE };
+    if is_mosaic() && contains(address) {
+        settle_mosaic(address, bytes);
+    } else {
+        advise(address, bytes, kind() != PageKind::Small4k);
+    }
+    populate(address, bytes, prot);
+}
+
+/// What grew or moved took the advice of its old place along: in a mosaic it gets that of the new one, for the pages that it
+/// has not touched yet.
+pub(crate) fn settle_anew(address: usize, bytes: usize) {
+    if is_mosaic() {
+        settle_mosaic(address, bytes);
+    }
+}
+
+/// Advises a range of the region chunk by chunk: one call for neighbours that are alike.
+fn settle_mosaic(address: usize, bytes: usize) {
+    let all = granules(address, bytes);
+    let mut first = all.start;
+    while first < all.end {
+        let picked = is_picked(first);
+        let end = (first..all.end).find(|&granule| is_picked(granule) != picked).unwrap_or(all.end);
+        let start = address_of(first).max(address);
+        advise(start, address_of(end).min(address + bytes) - start, picked);
+        first = end;
+    }
+}
+
+fn advise(address: usize, bytes: usize, huge: bool) {
+    let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: neither advice changes contents; a refusal (no such kernel feature) leaves small pages.
     unsafe { raw::madvise(address, bytes, advice) };
-    populate(address, bytes, prot);
 }
 
 /// Touches the pages of a mapping now, with `--prefault`. Not where that takes more than half of the memory that is
@@ -247,8 +276,7 @@ fn open_granule(pages: usize) -> Result<usize, Raw> {
             }
         })?;
         if LAST_OPEN.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
-            // SAFETY: changes no contents.
-            unsafe { raw::madvise(address_of(granule), GRANULE, libc::MADV_NOHUGEPAGE) };
+            advise(address_of(granule), GRANULE, false);
         } else {
             settle(address_of(granule), GRANULE, READ_WRITE);
         }

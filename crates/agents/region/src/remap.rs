@@ -11,7 +11,7 @@ use crate::calls::{NO_MEMORY, munmap, whole_pages};
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
-use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
+use crate::place::{self, READ_WRITE, adopt, granules, release, settle, settle_anew};
 use crate::policy;
 use crate::raw::{self, Raw};
 use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, reserve, touches};
@@ -143,6 +143,7 @@ fn grow(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
         }
         if !raw::failed(result) {
             count_served(more);
+            settle_anew(end, more);
             place::populate(end, more, READ_WRITE);
             return result;
         }
@@ -178,6 +179,8 @@ fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     // What was large keeps the advice that it had.
     if old_bytes < GRANULE && new_bytes >= GRANULE {
         settle(target, new_bytes, READ_WRITE);
+    } else {
+        settle_anew(target, new_bytes);
     }
     result
 }

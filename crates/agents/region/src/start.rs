@@ -116,8 +116,7 @@ fn serve(config: &Config, argv: *const *const c_char) -> Result<(), Dormant> {
         return Err(Dormant::Sanitizer);
     }
     let base = free_range().ok_or(Dormant::NoRange)?;
-    let kind = config.page_kind().unwrap_or(PageKind::Thp);
-    establish(base, kind, config.prefault != 0, memory_bytes());
+    establish(base, config, memory_bytes());
     forbid_unsafe_hugetlb();
     reserve(usize::try_from(config.reserve_bytes).unwrap_or(usize::MAX));
     take_over(&libc)?;

@@ -6,9 +6,9 @@
 #![allow(unsafe_code, reason = "pointers to the mapped session and to mapped page bits become references here")]
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Outside, PageKind, ProcessSlot, Session};
+use fieldstone_wire::{Config, Outside, PageKind, ProcessSlot, Session, mosaic};
 
 use crate::raw;
 use crate::table::{Chunk, GRANULE, GRANULES, PAGE, Table};
@@ -18,6 +18,7 @@ pub(crate) static TABLE: Table = Table::new();
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
+static MOSAIC_BOUND: AtomicU64 = AtomicU64::new(mosaic::ALL);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
 static STACKS: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
@@ -45,10 +46,12 @@ pub(crate) fn set_reserve(range: &Range<usize>) {
 }
 
 /// Sets where the region begins and what memory in it shall lie on. `memory` is the machine's, in bytes.
-pub(crate) fn establish(base: usize, kind: PageKind, prefault: bool, memory: usize) {
+pub(crate) fn establish(base: usize, config: &Config, memory: usize) {
+    let kind = config.page_kind().unwrap_or(PageKind::Thp);
     KIND.store(kind as u32, SeqCst);
     HUGETLB.store(matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g), SeqCst);
-    PREFAULT.store(prefault, SeqCst);
+    MOSAIC_BOUND.store(config.mosaic_bound, SeqCst);
+    PREFAULT.store(config.prefault != 0, SeqCst);
     MEMORY.store(memory, SeqCst);
     BASE.store(base, SeqCst);
 }
@@ -56,6 +59,16 @@ pub(crate) fn establish(base: usize, kind: PageKind, prefault: bool, memory: usi
 /// The page kind that was asked for, or that a missing mechanism left.
 pub(crate) fn kind() -> PageKind {
     PageKind::from_code(KIND.load(SeqCst)).unwrap_or(PageKind::Thp)
+}
+
+/// Whether some of the region stays on small pages by intention.
+pub(crate) fn is_mosaic() -> bool {
+    MOSAIC_BOUND.load(SeqCst) < mosaic::ALL
+}
+
+/// Whether a granule of the region is to have the pages that were asked for; in a mosaic not all are.
+pub(crate) fn is_picked(granule: usize) -> bool {
+    mosaic::is_huge(granule as u64, MOSAIC_BOUND.load(SeqCst))
 }
 
 /// Whether hugetlb was asked for but cannot be used safely.

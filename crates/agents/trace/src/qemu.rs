@@ -67,6 +67,9 @@ unsafe extern "C" {
     pub(crate) fn qemu_plugin_insn_haddr(instruction: *const Instruction) -> *const c_void;
     pub(crate) fn qemu_plugin_insn_vaddr(instruction: *const Instruction) -> u64;
 
+    /// The power of two of an access' size in bytes, out of what its call-back was told.
+    pub(crate) fn qemu_plugin_mem_size_shift(information: u32) -> c_uint;
+
     pub(crate) fn qemu_plugin_register_vcpu_tb_exec_cb(
         block: *mut Block,
         call: EnterCall,

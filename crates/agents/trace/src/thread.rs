@@ -21,6 +21,7 @@ use fieldstone_wire::trace::{EVENT_WORDS, Event, Phase, Record};
 
 use crate::lane::{self, Cursor, Writer};
 use crate::marker::{Marker, Run};
+use crate::qemu::qemu_plugin_mem_size_shift;
 use crate::recent::Recent;
 use crate::switch::Environment;
 use crate::trace::trace;
@@ -275,7 +276,8 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn access_end(&mut self, information: u32, address: u64, word: Word) {
-        let size = 1_u64 << (information & 0xf).min(6);
+        // SAFETY: takes a number apart.
+        let size = 1_u64 << unsafe { qemu_plugin_mem_size_shift(information) }.min(6);
         let end = address.wrapping_add(size - 1);
         if end >> PAGE_SHIFT != address >> PAGE_SHIFT {
             if self.cursor.is_full() {

@@ -11,6 +11,7 @@ use fieldstone_supervise::profile::{Bursts, Tracing};
 use fieldstone_supervise::trace::Tracer;
 use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
+use fieldstone_wire::{Mixture, PageKind};
 
 const PLUGIN: &[u8] = include_bytes!(env!("TRACE_AGENT"));
 const RECORDER: &[u8] = include_bytes!(env!("SITES_AGENT"));
@@ -20,6 +21,9 @@ const SLOWER: f64 = 50.0;
 
 /// Entries of the range TLB, as in Redundant Memory Mappings (Karakostas et al.).
 const RANGES: u32 = 32;
+
+/// Hundredths of the region that lie on larger pages in the mosaics.
+const PERCENTS: [u32; 3] = [25, 50, 75];
 
 /// Part of each burst that only warms the models up.
 const WARM_UP: u64 = 4;
@@ -68,7 +72,8 @@ enum Model {
     DirectSegment,
     /// 32 range TLBs beside the second level
     Ranges,
-    /// A quarter, a half and three quarters of the region on pages of 2 MiB
+    /// A quarter, a half and three quarters of the region on pages of 2 MiB; with thp among --pages, run for real too, which tells by
+    /// the measured times what a walk costs
     Mosaics,
     /// 4 KiB and 2 MiB pages of a guest whose host has 4 KiB ones
     Nested,
@@ -85,13 +90,21 @@ impl Model {
             Self::Huge => vec![paged(PageSize::Huge1g)],
             Self::DirectSegment => vec![Configuration::direct_segment(machine)],
             Self::Ranges => vec![Configuration::range_tlb(machine, RANGES)],
-            Self::Mosaics => [0.25, 0.5, 0.75].map(|share| Configuration::mosaic(machine, share)).to_vec(),
+            Self::Mosaics => {
+                PERCENTS.map(|percent| Configuration::mosaic(machine, f64::from(percent) / 100.0)).to_vec()
+            }
             Self::Nested => {
                 [PageSize::Small4k, PageSize::Large2m].map(|size| paged(size).on_host(PageSize::Small4k)).to_vec()
             }
             Self::None => vec![Configuration::no_translation(machine)],
         }
     }
+}
+
+/// The mosaics that are to be run for real, beside `pages`: those that are modelled, where transparent pages are compared.
+pub(crate) fn mosaics(arguments: &Arguments, pages: &[Mixture]) -> Vec<Mixture> {
+    let asked = arguments.models.contains(&Model::Mosaics) && pages.contains(&PageKind::Thp.into());
+    if asked { PERCENTS.into_iter().filter_map(Mixture::mosaic).collect() } else { Vec::new() }
 }
 
 /// What to trace, and with which models.

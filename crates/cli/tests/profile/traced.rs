@@ -21,7 +21,7 @@ walk_caches = { pml4e = 0, pdpte = 0, pde = 0, pte_lines = 0 }
 "#;
 
 /// Whether QEMU is there.
-fn has_tracer() -> bool {
+pub(crate) fn has_tracer() -> bool {
     let found = std::process::Command::new("qemu-x86_64").arg("--version").output().is_ok();
     if !found {
         println!("SKIP no qemu-x86_64: nothing can be traced");
@@ -33,7 +33,7 @@ fn has_tracer() -> bool {
 static ONE: Mutex<()> = Mutex::new(());
 
 /// Traces `program` with the small TLB, and gives what was told.
-fn trace(stage: &Stage, options: &str, program: &[&str]) -> (Profile, Translation) {
+pub(crate) fn trace(stage: &Stage, options: &str, program: &[&str]) -> (Profile, Translation) {
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (tlb, json) = (stage.path("small.toml"), stage.path("traced.json"));
     fs::write(&tlb, SMALL).unwrap();
@@ -86,12 +86,14 @@ fn gups_misses_what_its_sequence_misses() {
     assert_eq!(told.accesses, told.counted_accesses, "all of it was counted");
 }
 
-/// Compiles one of `tests/programs`, or tells why not.
-fn compile(stage: &Stage, name: &str, options: &[&str]) -> Option<String> {
-    let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let program = stage.path(name).display().to_string();
-    let compiled =
-        std::process::Command::new("cc").args(["-O1", "-pthread", "-o", &program, &source]).args(options).output();
+/// Compiles one of `tests/programs`, or tells why not. A name with `.cpp` is C++.
+pub(crate) fn compile(stage: &Stage, name: &str, options: &[&str]) -> Option<String> {
+    let (compiler, source) =
+        if name.ends_with(".cpp") { ("c++", name.to_owned()) } else { ("cc", format!("{name}.c")) };
+    let source = format!("{}/tests/programs/{source}", env!("CARGO_MANIFEST_DIR"));
+    let program = stage.path(name).with_extension("").display().to_string();
+    let mut command = std::process::Command::new(compiler);
+    let compiled = command.args(["-O1", "-pthread", "-o", &program, &source]).args(options).output();
     match compiled {
         Ok(output) if output.status.success() => Some(program),
         Ok(output) => {
@@ -204,4 +206,47 @@ fn all_models_are_run_in_one_pass() {
     assert_eq!(walks("no translation"), 0);
     assert!(walks("32 ranges") < walks("4K") / 10, "the table is one range");
     assert!(walks("2M on a host with 4K") > walks("4K") / 2, "what the guest joins, the host splits");
+}
+
+/// Bytes on huge pages in the watched run on `kind`, as a share of all in its region.
+fn huge_share(profile: &Profile, kind: &str) -> f64 {
+    let pages = &profile.footprint(kind).unwrap().region.as_ref().unwrap().pages;
+    let bytes = |huge: bool| pages.iter().filter(|of| !huge || of.kind == "thp").map(|of| of.bytes).sum::<u64>() as f64;
+    bytes(true) / bytes(false).max(1.0)
+}
+
+#[test]
+fn mosaics_are_run_for_real_beside_their_models() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let tlb = stage.path("small.toml");
+    fs::write(&tlb, SMALL).unwrap();
+    let bursts = "--burst 20000 --period 400000 --no-sites";
+    let options = format!("--trace {bursts} --tlb {} --models 2m,mosaics --runs 2 --pages thp", tlb.display());
+    let gups = workload("gups").display().to_string();
+    let profile = stage.measured(&options, &[&gups, "32M", "100000"], 0);
+    let names: Vec<&str> = profile.kinds.iter().map(|kind| kind.name.as_str()).collect();
+    assert_eq!(names, ["4k", "thp", "thp:25%", "thp:50%", "thp:75%"]);
+    assert!(profile.kinds.iter().all(|kind| kind.unavailable.is_none()), "{:?}", profile.kinds);
+    for round in [0, 1] {
+        let kinds: Vec<&str> =
+            profile.samples.iter().filter(|sample| sample.round == round).map(|sample| sample.kind.as_str()).collect();
+        assert_eq!(kinds.len(), 5, "each once a round: {kinds:?}");
+    }
+    let told = profile.translation.as_ref().unwrap();
+    let mosaics = told.mosaics.as_ref().unwrap_or_else(|| panic!("no fit: {:?}", told.unseen));
+    let kinds: Vec<&str> = mosaics.mixtures.iter().map(|mixture| mixture.kind.as_str()).collect();
+    assert_eq!(kinds, ["4k", "thp:25%", "thp:50%", "thp:75%", "thp"]);
+    assert!(mosaics.mixtures.is_sorted_by(|one, other| one.walks > other.walks), "{mosaics:?}");
+    for mixture in &mosaics.mixtures {
+        let modelled = told.configuration(&mixture.configuration).unwrap();
+        assert!(mixture.walks > modelled.data.walks as f64, "those of a run, not of its bursts: {mixture:?}");
+        assert!(mixture.runs == 2 && mixture.measured_s.likely > 0.0 && mixture.left_out_s.is_finite(), "{mixture:?}");
+        assert_eq!(mixture.priced_s.is_some(), mixture.share > 0.0 && told.walk_cost.is_some(), "{mixture:?}");
+    }
+    assert!(mosaics.fitted_ns.low <= mosaics.fitted_ns.likely && mosaics.fitted_ns.likely <= mosaics.fitted_ns.high);
+    assert!(mosaics.worst_error >= mosaics.best_error && mosaics.best_degree >= 1, "{mosaics:?}");
+    // A larger share keeps all chunks of a smaller one.
+    let got = ["thp:25%", "thp:50%", "thp:75%", "thp"].map(|kind| huge_share(&profile, kind));
+    assert!(got.is_sorted() && got[0] < got[3], "shares of the region that are huge: {got:?}");
 }

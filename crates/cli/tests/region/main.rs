@@ -7,6 +7,7 @@ mod also;
 mod common;
 mod ending;
 mod following;
+mod mosaics;
 mod nodes;
 mod outside;
 mod pages;

@@ -67,6 +67,7 @@ mod tests {
         (traced.processor.name, traced.processor.source, traced.tracer) = (evil.into(), evil.into(), evil.into());
         (traced.placed_on, traced.uncounted) = (evil.into(), Some(evil.into()));
         traced.unseen = vec![evil.into()];
+        traced.mosaics.as_mut().unwrap().mixtures[1].kind = evil.into();
         let page = page_of(&profile);
         assert!(page.matches("&lt;script&gt;").count() > 18);
         assert!(page.contains(r"a&amp;b\x1b[2J") && !page.contains('\x1b'));
@@ -157,6 +158,12 @@ mod tests {
             }
             for (at, moment) in traced.moments.iter_mut().enumerate() {
                 (moment.accesses, moment.counted, moment.walks) = (bytes[at], bytes[at + 1], bytes[..at].to_vec());
+            }
+            let mosaics = traced.mosaics.as_mut().unwrap();
+            for (at, of) in mosaics.mixtures.iter_mut().enumerate() {
+                let range = crate::Range { low: values[at], likely: -values[at], high: values[at + 1] };
+                (of.measured_s, of.priced_s, of.walks, of.share) = (range, Some(range), values[at + 2], values[at + 3]);
+                (of.fitted_s, of.left_out_s) = (values[at + 4], values[at + 5]);
             }
             prop_assert!(page_of(&profile).contains("</html>"));
             prop_assert!(!crate::text::profile(&profile, &Summary::of(&profile), crate::text::Style::default()).is_empty());

@@ -3,6 +3,7 @@
 use super::view::Key;
 use crate::plots::{self, SIZES, colour_of, css};
 use crate::tables::{Table, translation as tables};
+use crate::translation::Mosaics;
 use crate::translation::sites::{SiteLine, shortened};
 use crate::translation::sources::sources;
 use crate::{Error, Translation, TranslationSummary};
@@ -22,6 +23,7 @@ pub(super) struct TranslationView {
     shares_plot: Option<Value>,
     priced: Table,
     predictions: Table,
+    mosaics: Option<MosaicsView>,
     modelled: Table,
     reach_plot: Option<Value>,
     moments_plot: Option<Value>,
@@ -33,6 +35,27 @@ pub(super) struct TranslationView {
     callers: Vec<Callers>,
     sources: Vec<(&'static str, String)>,
     unseen: Vec<String>,
+}
+
+/// Real runs on mosaics.
+#[derive(Debug, Serialize)]
+struct MosaicsView {
+    plot: Option<Value>,
+    key: Vec<Key>,
+    table: Table,
+    sentences: Vec<String>,
+}
+
+impl MosaicsView {
+    fn of(mosaics: &Mosaics, traced: &Translation) -> Result<Self, Error> {
+        let key = plots::MOSAIC_KEY.map(|(name, colour)| Key { colour: css(colour), name: name.to_owned() });
+        Ok(Self {
+            plot: plots::mosaics(mosaics)?.map(Value::from_safe_string),
+            key: key.into(),
+            table: tables::mosaics(mosaics),
+            sentences: mosaics.sentences(traced.walk_cost.as_ref()),
+        })
+    }
 }
 
 /// A site with its full name and who called it.
@@ -58,6 +81,7 @@ impl TranslationView {
             shares_plot: plots::shares(summary)?.map(Value::from_safe_string),
             priced: tables::priced(summary),
             predictions: tables::predictions(summary),
+            mosaics: traced.mosaics.as_ref().map(|of| MosaicsView::of(of, traced)).transpose()?,
             modelled: tables::modelled(summary),
             reach_plot: plots::reach(&traced.reach)?.map(Value::from_safe_string),
             moments_plot: plots::moments(traced)?.map(Value::from_safe_string),

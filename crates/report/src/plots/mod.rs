@@ -8,6 +8,7 @@
 mod frame;
 mod memory;
 mod moments;
+mod mosaics;
 mod reach;
 mod shares;
 mod sites;
@@ -16,6 +17,7 @@ mod time;
 
 pub(crate) use memory::{footprint, permissions};
 pub(crate) use moments::moments;
+pub(crate) use mosaics::{KEY as MOSAIC_KEY, mosaics};
 pub(crate) use reach::reach;
 pub(crate) use shares::shares;
 pub(crate) use sites::sites;

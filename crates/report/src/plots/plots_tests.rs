@@ -18,6 +18,7 @@ fn all_plots() -> Vec<String> {
         reach(&traced.reach),
         moments(traced),
         sites(&translation),
+        mosaics(traced.mosaics.as_ref().unwrap()),
     ]
     .map(|plot| plot.unwrap().unwrap())
     .into()
@@ -57,6 +58,8 @@ fn the_plots_of_translation_show_its_numbers() {
     assert!(
         walks.contains(&quantity::share(of.sites[0].share)) && walks.contains("_M_realloc") && walks.contains("stacks")
     );
+    let times = mosaics(profile.translation.as_ref().unwrap().mosaics.as_ref().unwrap()).unwrap().unwrap();
+    assert!(times.contains("25.0 % on larger pages: 2.27 s") && times.matches("<circle").count() == 5 + 4, "{times}");
     let curve = reach(&profile.translation.as_ref().unwrap().reach).unwrap().unwrap();
     for label in ["64 KiB", "4 GiB"] {
         assert!(curve.contains(label), "{label}");

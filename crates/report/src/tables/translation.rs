@@ -1,10 +1,11 @@
 //! The tables of what translation costs.
 
 use super::{NONE, Table, spread};
-use crate::diff::ConfigurationDiff;
-use crate::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, share};
+use crate::diff::{ConfigurationDiff, PriceDiff};
+use crate::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, seconds, share};
 use crate::translation::sites::{SiteLine, shortened};
 use crate::translation::summary::TranslationSummary;
+use crate::translation::{Mosaics, Range};
 
 /// Letters of a function's name in a table: what a template makes longer has its middle left out.
 const NAME_LETTERS: usize = 72;
@@ -52,6 +53,41 @@ pub(crate) fn predictions(of: &TranslationSummary) -> Table {
         ]
     });
     Table::new(&["pages", "model", "predicted", "measured", "95 % interval", "apart"], 2, rows)
+}
+
+/// Mosaics, a line a mixture: walks and times of a run. The last two columns know nothing of the calibrated price.
+pub(crate) fn mosaics(of: &Mosaics) -> Table {
+    let rows = of.mixtures.iter().map(|of| {
+        let range = |of: &Range| estimate(of, ratio);
+        vec![
+            of.kind.clone(),
+            count(whole(of.walks)),
+            range(&of.measured_s),
+            of.priced_s.as_ref().map_or_else(|| NONE.to_owned(), range),
+            ratio(of.fitted_s),
+            ratio(of.left_out_s),
+        ]
+    });
+    Table::new(&["pages", "walks", "measured, s", "calibrated", "fit", "left out"], 1, rows)
+}
+
+/// A count that was scaled.
+fn whole(value: f64) -> u64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to what a u64 holds")]
+    let count = value.clamp(0.0, 1e18) as u64;
+    count
+}
+
+/// Prices of a walk in two traces.
+pub(crate) fn price_changes(prices: &[PriceDiff]) -> Table {
+    let cell = |value: Option<Range>| value.map_or_else(|| NONE.to_owned(), |of| estimate(&of, nanoseconds));
+    let rows = prices.iter().map(|of| vec![of.name.to_owned(), cell(of.a_ns), cell(of.b_ns)]);
+    Table::new(&["price of a walk", "A", "B"], 1, rows)
+}
+
+/// A price: `30.4 ns`.
+pub(crate) fn nanoseconds(value_ns: f64) -> String {
+    seconds(value_ns * 1e-9)
 }
 
 /// The first `most` sites, the others in one line, and the memory of no site. A name and its place are two lines of a cell.

@@ -11,6 +11,10 @@ pub fn diff(diff: &Diff, style: Style) -> String {
         text += &format!("\n{}", style.heading("Walks a 1,000 accesses, modelled"));
         text += &style.rows(&tables::translation::walk_changes(&diff.configurations));
     }
+    if !diff.prices.is_empty() {
+        text += &format!("\n{}", style.heading("What a walk costs, an estimate: likely (low–high)"));
+        text += &style.rows(&tables::translation::price_changes(&diff.prices));
+    }
     if !diff.warnings.is_empty() {
         text += &format!("\n{}{}", style.heading("Warnings"), style.list(&diff.warnings));
     }
@@ -45,6 +49,7 @@ mod tests {
             .skip_while(|line| !line.starts_with("Walks"))
             .find(|line| line.trim_start().starts_with("4k"))
             .unwrap();
+        assert!(text.contains("mosaics") && text.contains("calibrated"), "{text}");
         assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["4k", "331", "82.8", "0.250"]);
     }
 }

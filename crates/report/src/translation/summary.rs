@@ -6,7 +6,7 @@
 
 use super::sites::SiteLine;
 use super::verdict::WalkVerdict;
-use super::{Modelled, Range, Translation, canonical};
+use super::{Mixture, Modelled, Mosaics, Range, Translation, canonical};
 use crate::quantity;
 use crate::stats::Estimate;
 use crate::summary::{KindSummary, Verdict};
@@ -25,6 +25,8 @@ pub struct TranslationSummary {
     pub rest: Vec<SiteLine>,
     /// What was predicted of the measured page kinds.
     pub predictions: Vec<Prediction>,
+    /// Real runs on mosaics, and what a walk costs by them, where there were any.
+    pub mosaics: Option<Mosaics>,
     /// What to think of it, and to do.
     pub verdict: WalkVerdict,
 }
@@ -103,6 +105,7 @@ impl TranslationSummary {
         let mut summary = Self {
             region_share: part(small.region_walks, small.walks),
             predictions: predictions(&configurations, kinds),
+            mosaics: traced.mosaics.clone(),
             configurations,
             sites,
             rest,
@@ -120,6 +123,12 @@ impl TranslationSummary {
                 quantity::share(inside)
             )
         })
+    }
+
+    /// The real runs on the mixture of pages that configuration `name` models, where there were any.
+    pub fn mixture(&self, name: &str) -> Option<&Mixture> {
+        let name = canonical(name);
+        self.mosaics.as_ref()?.mixtures.iter().find(|of| canonical(&of.configuration) == name)
     }
 
     /// The configuration called `name`, in any spelling that [`canonical`] knows.

@@ -11,8 +11,12 @@ use fieldstone_sys::smaps;
 use fieldstone_wire::PageKind;
 use fieldstone_workloads::replay::{CHUNK_BYTES, Places};
 
-use super::array_bytes;
 use crate::error::{Error, Result};
+
+/// Bytes of an array of `words`, in whole chunks.
+pub(super) const fn array_bytes(words: usize) -> usize {
+    (words * size_of::<u64>()).next_multiple_of(CHUNK_BYTES)
+}
 
 /// Zeros. Nobody ever writes them.
 #[derive(Debug)]

@@ -3,12 +3,13 @@
 //! The true cost lies between the two orders: a program's loads depend on each other in part, and it computes between them. What it
 //! computes hides more of a walk, so that the upper bound holds for a program that does nothing but load.
 
+use fieldstone_sys::limits::limits;
+use fieldstone_sys::machine::machine;
 use fieldstone_workloads::replay::Places;
 use serde::{Deserialize, Serialize};
 
-use super::array::refused;
+use super::array::{array_bytes, refused};
 use super::difference::{Difference, Order, Sides};
-use super::room_bytes;
 use crate::error::Result;
 
 /// What 4 KiB pages cost the addresses more, at best and at worst.
@@ -22,26 +23,47 @@ pub struct Replayed {
     pub independent: Difference,
     /// Each waits for the one before it: the upper bound.
     pub dependent: Difference,
+    /// Not the addresses, but as many loads page by page through the same memory: walks whose entries are near.
+    pub sequential: Difference,
 }
 
 /// Replays `addresses` in their order, `pairs` times on each kind of page in each of the two orders, and once more that is not
-/// counted. `between` is as in [`super::calibrate`]. Takes twice the footprint of memory.
+/// counted; and goes through their memory page by page. Takes twice the footprint of memory. `between` is told the pairs that are
+/// done and all there will be, before each pair; its error ends the measurement.
 ///
 /// # Errors
-/// As [`super::calibrate`], and where the addresses are none or touch more memory than twice fits.
+/// [`crate::Error::PageKind`] when the pages are not to be had, [`crate::Error::System`] without memory, and where the addresses are
+/// none or touch more memory than twice fits; what `between` says.
 pub fn replay(
     addresses: &[u64],
     pairs: usize,
     mut between: impl FnMut(usize, usize) -> Result<()>,
 ) -> Result<Replayed> {
     let places = Places::compacted(addresses).map_err(refused)?;
-    let footprint_bytes = super::array_bytes(places.words()) as u64;
+    let footprint_bytes = array_bytes(places.words()) as u64;
     check_room(footprint_bytes, room_bytes())?;
+    let in_order = Places::page_by_page(footprint_bytes, places.len()).map_err(refused)?;
     let sides = Sides::new(places.words())?;
     let each = pairs.max(1) + 1;
-    let independent = sides.compare(&places, Order::Independent, pairs, |done| between(done, 2 * each))?;
-    let dependent = sides.compare(&places, Order::Dependent, pairs, |done| between(each + done, 2 * each))?;
-    Ok(Replayed { loads: places.len() as u64, footprint_bytes, independent, dependent })
+    let mut turn = 0;
+    let mut compare = |places: &Places, order| {
+        let before = turn * each;
+        turn += 1;
+        sides.compare(places, order, pairs, |done| between(before + done, 3 * each))
+    };
+    Ok(Replayed {
+        loads: places.len() as u64,
+        footprint_bytes,
+        independent: compare(&places, Order::Independent)?,
+        dependent: compare(&places, Order::Dependent)?,
+        sequential: compare(&in_order, Order::Independent)?,
+    })
+}
+
+/// Memory that can be had without pushing anything out.
+fn room_bytes() -> u64 {
+    let left = limits().cgroup.and_then(|group| Some(group.limit_bytes?.saturating_sub(group.usage_bytes?)));
+    machine().memory_available_bytes.min(left.unwrap_or(u64::MAX))
 }
 
 /// Whether both arrays fit.

@@ -5,7 +5,7 @@
 use fieldstone_report::translation::Counted;
 use fieldstone_sys::counters::{WalkCounters, Walks};
 use fieldstone_sys::cpuid;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::Mixture;
 
 /// Counters of one run, or why there are none.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Adds a run on pages of `kind`.
-    pub(super) fn add(&mut self, kind: PageKind, counted: &Result<Walks, String>) {
+    pub(super) fn add(&mut self, kind: Mixture, counted: &Result<Walks, String>) {
         let walks = match counted {
             Ok(walks) => walks,
             Err(why) => {
@@ -40,8 +40,9 @@ impl Tally {
                 return;
             }
         };
-        let place = self.kinds.iter().position(|other| other.kind == kind.name()).unwrap_or_else(|| {
-            self.kinds.push(Counted { kind: kind.name().to_owned(), ..Counted::default() });
+        let kind = kind.to_string();
+        let place = self.kinds.iter().position(|other| other.kind == kind).unwrap_or_else(|| {
+            self.kinds.push(Counted { kind, ..Counted::default() });
             self.kinds.len() - 1
         });
         let sum = &mut self.kinds[place];
@@ -60,19 +61,20 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fieldstone_wire::PageKind;
 
     #[test]
     fn runs_are_added_by_kind_and_a_reason_stands_only_alone() {
         let walks = |walks, cycles| Ok(Walks { walks, walk_cycles: Some(2 * walks), cycles });
         let mut tally = Tally::default();
-        tally.add(PageKind::Small4k, &Err("no hardware counters".to_owned()));
+        tally.add(PageKind::Small4k.into(), &Err("no hardware counters".to_owned()));
         assert_eq!(
             Tally { why_not: tally.why_not.clone(), ..Tally::default() }.finish().1.as_deref(),
             Some("no hardware counters")
         );
-        tally.add(PageKind::Small4k, &walks(5, 100));
-        tally.add(PageKind::Thp, &walks(1, 50));
-        tally.add(PageKind::Small4k, &walks(7, 100));
+        tally.add(PageKind::Small4k.into(), &walks(5, 100));
+        tally.add(PageKind::Thp.into(), &walks(1, 50));
+        tally.add(PageKind::Small4k.into(), &walks(7, 100));
         let (kinds, why_not) = tally.finish();
         assert_eq!((kinds[0].walks, kinds[0].walk_cycles, kinds[0].cycles, kinds[1].walks), (12, Some(24), 200, 1));
         assert_eq!(why_not, None);

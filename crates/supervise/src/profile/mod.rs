@@ -15,6 +15,7 @@
 
 mod counted;
 mod findings;
+mod mosaics;
 mod once;
 mod order;
 mod plan;
@@ -30,7 +31,7 @@ use fieldstone_report::{Footprint, Kind, Profile, Program as ReportProgram, Samp
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
 use fieldstone_sys::warm::warm;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::{Mixture, PageKind};
 
 use crate::agent::AgentFile;
 use crate::error::{Error, Result};
@@ -49,20 +50,20 @@ pub use traced::{Traced, trace_once};
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The warm-up run on this kind begins.
-    WarmUp(PageKind),
+    WarmUp(Mixture),
     /// The kind cannot be had.
-    Unavailable(PageKind, String),
+    Unavailable(Mixture, String),
     /// Every warm-up is done: so many runs will take about so long.
     Estimate(u32, Duration),
     /// The measured runs are over, the traced one begins.
     Trace,
     /// The run of this number begins.
-    Run(u32, PageKind),
+    Run(u32, Mixture),
 }
 
 /// One kind of page that is being compared, with what is held for it.
 struct Candidate {
-    kind: PageKind,
+    kind: Mixture,
     unavailable: Option<String>,
     /// The pool that was filled for it.
     _held: Option<Held>,
@@ -130,7 +131,7 @@ pub fn profile(
         let position = u32::try_from(position).unwrap_or(u32::MAX);
         tell(Event::Run(position, kind));
         let (once, _) = taking.run(kind, false)?;
-        if kind == PageKind::Small4k {
+        if kind.kind() == PageKind::Small4k {
             native.add(&once);
         }
         if let Some(counted) = &once.walks {
@@ -140,7 +141,7 @@ pub fn profile(
     }
     let translation = plan.trace.as_ref().map(|asked| {
         tell(Event::Trace);
-        traced::trace(plan, asked, &native, interrupt)
+        traced::trace(plan, asked, &native, &samples, interrupt)
     });
     let mut profile = taking.describe(candidates, samples, taken_at.as_secs());
     profile.translation = translation.transpose()?;
@@ -151,10 +152,10 @@ pub fn profile(
 }
 
 impl Taking<'_> {
-    fn warm_up(&mut self, kind: PageKind) -> Result<Candidate> {
+    fn warm_up(&mut self, kind: Mixture) -> Result<Candidate> {
         let mut candidate =
             Candidate { kind, unavailable: None, _held: None, footprint: None, warm: None, took: Duration::ZERO };
-        match self.hold(kind) {
+        match self.hold(kind.kind()) {
             Ok(held) => {
                 self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));
                 candidate._held = held;
@@ -172,7 +173,7 @@ impl Taking<'_> {
         let began = Instant::now();
         let (once, watched) = self.run(kind, true)?;
         candidate.took = began.elapsed();
-        if kind == PageKind::Small4k {
+        if kind.kind() == PageKind::Small4k {
             self.settle_baseline(&once, &watched)?;
         } else if once.broken {
             candidate.unavailable = Some(format!(
@@ -231,13 +232,14 @@ impl Taking<'_> {
         pages::hold(self.restorer, kind, needed).map(Some)
     }
 
-    fn run(&self, kind: PageKind, watch: bool) -> Result<(Once, Watched)> {
-        let _folios = if kind == PageKind::Folio64k { Some(pages::hold(self.restorer, kind, 0)?) } else { None };
+    fn run(&self, kind: Mixture, watch: bool) -> Result<(Once, Watched)> {
+        let folios = kind.kind() == PageKind::Folio64k;
+        let _folios = folios.then(|| pages::hold(self.restorer, kind.kind(), 0)).transpose()?;
         self.interrupt.check()?;
         if self.virtual_machine {
             warm(self.peak_bytes + self.peak_bytes / 8);
         }
-        let treatment = match kind {
+        let treatment = match kind.kind() {
             PageKind::Small4k => Treatment::SmallPages,
             _ => {
                 let options = RegionOptions { process: self.plan.process.clone(), ..RegionOptions::on(kind) };
@@ -252,13 +254,13 @@ impl Taking<'_> {
         outcome
     }
 
-    fn sample(&self, once: &Once, kind: PageKind, round: u32, position: u32) -> Sample {
+    fn sample(&self, once: &Once, kind: Mixture, round: u32, position: u32) -> Sample {
         let value = match self.plan.metric {
             Metric::Time | Metric::Throughput => once.elapsed.as_secs_f64(),
             Metric::Cpu => once.user_s + once.system_s,
         };
         Sample {
-            kind: kind.name().to_owned(),
+            kind: kind.to_string(),
             round,
             position,
             wall_s: once.elapsed.as_secs_f64(),
@@ -277,7 +279,7 @@ impl Taking<'_> {
         let plan = self.plan;
         let warm: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm.clone()).collect();
         let kind = |candidate: &Candidate| Kind {
-            name: candidate.kind.name().to_owned(),
+            name: candidate.kind.to_string(),
             unavailable: candidate.unavailable.clone(),
         };
         Profile {

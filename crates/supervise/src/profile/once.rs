@@ -11,7 +11,7 @@ use std::time::Duration;
 use fieldstone_report::Footprint;
 use fieldstone_sys::counters::Walks;
 use fieldstone_sys::process::Ended;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::Mixture;
 use rustix::fs::MemfdFlags;
 
 use super::counted::Counting;
@@ -82,7 +82,7 @@ pub struct Watched {
 /// Runs the program to its end.
 pub(super) fn run(
     plan: &Plan,
-    kind: PageKind,
+    kind: Mixture,
     treatment: &Treatment,
     watch: bool,
     interrupt: &Interrupt,
@@ -136,13 +136,13 @@ pub(super) fn stdin(plan: &Plan) -> Result<Stdio> {
 }
 
 /// What was seen, told of the primary process.
-pub(super) fn seen(watch: Watch, running: &Running, kind: PageKind, name: Option<&str>) -> Watched {
+pub(super) fn seen(watch: Watch, running: &Running, kind: Mixture, name: Option<&str>) -> Watched {
     let sight = watch.finish();
     let named = sight.primary(name);
     let Some(pid) = named.or_else(|| sight.primary(None)) else { return Watched::default() };
     Watched {
         named: named.is_some(),
-        footprint: Some(sight.footprint(kind.name(), pid, running.session.as_deref())),
+        footprint: Some(sight.footprint(&kind.to_string(), pid, running.session.as_deref())),
         primary: sight.name(pid).unwrap_or_default().to_owned(),
         peak_bytes: sight.peak_bytes(pid),
     }

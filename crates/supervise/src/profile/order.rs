@@ -1,9 +1,7 @@
 //! The order of the runs: each round the reverse of the one before (ABBA), so that drift cancels in pairs of rounds.
 
-use fieldstone_wire::PageKind;
-
 /// Rounds of all kinds, with each run's round.
-pub(super) fn abba(kinds: &[PageKind], rounds: u32) -> Vec<(u32, PageKind)> {
+pub(super) fn abba<K: Copy>(kinds: &[K], rounds: u32) -> Vec<(u32, K)> {
     let mut sequence = Vec::new();
     for round in 0..rounds {
         let forward = kinds.iter().copied().map(|kind| (round, kind));
@@ -19,6 +17,7 @@ pub(super) fn abba(kinds: &[PageKind], rounds: u32) -> Vec<(u32, PageKind)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fieldstone_wire::PageKind;
 
     #[test]
     fn each_kind_has_the_same_mean_place() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use fieldstone_report::Metric;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::Mixture;
 
 use fieldstone_translation::{Configuration, Machine};
 pub use fieldstone_wire::trace::Plan as Bursts;
@@ -28,8 +28,8 @@ pub struct Load {
 pub struct Plan {
     /// The program.
     pub program: Program,
-    /// Kinds of pages, the baseline ([`PageKind::Small4k`]) first.
-    pub kinds: Vec<PageKind>,
+    /// Kinds of pages, the baseline ([`fieldstone_wire::PageKind::Small4k`]) first.
+    pub kinds: Vec<Mixture>,
     /// Measured runs on each kind.
     pub runs: u32,
     /// When a run is taken for hanging.

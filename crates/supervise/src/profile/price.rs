@@ -4,69 +4,100 @@
 //!   4 KiB minus 2 MiB pages, ns a recorded access      independent ........ program ........ dependent
 //!                                                      low                  likely            high
 //! ```
-//! The program lies where the judged walks of its trace say. Divided by the walks that 2 MiB pages take away, that is the cost of
-//! a walk; other configurations are priced with it.
+//! The program lies where the judged walks of its trace say. With the walks that 2 MiB pages take away in the models, near and far
+//! ones, that is a [`Calibration`]; every configuration is priced with the cost of a walk that it gives.
 
-use fieldstone_report::translation::{Modelled, Range, Side, Translation, WalkCost};
+use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as Told};
+use fieldstone_translation::{Calibration, CalibrationPoint, Counts, Estimate, PageSize, Pattern, WalkCost};
 
+use super::plan::Tracing as Asked;
 use crate::calibrate::{Difference, Replayed};
 use crate::trace::Followed;
 
-/// A walk of a data access costs no more than this, whatever the noise says.
-const MOST_NS: f64 = 1000.0;
-/// Fewer walks a recorded access than this are no base for a price.
-const FEWEST: f64 = 1e-4;
+/// A footprint of fewer reaches of the TLBs may find a page there that it comes back to.
+const REACHES: u64 = 4;
 
 /// Prices the walks of `told`. `native_s` is the processor time of a run on 4 KiB pages.
-pub(super) fn price(told: &mut Translation, followed: &Followed, replayed: &Replayed, native_s: f64) {
-    let scale = followed.accesses as f64 / followed.counted_accesses.max(1) as f64;
-    let walks = |name: &str| told.configuration(name).map_or(0, |modelled| modelled.data.region_walks);
-    let saved = walks("4K").saturating_sub(walks("2M")) as f64 / followed.sample.passed.max(1) as f64;
+pub(super) fn price(told: &mut Translation, asked: &Asked, followed: &Followed, replayed: &Replayed, native_s: f64) {
     let waits = followed.dependent_walks as f64 / followed.judged_walks.max(1) as f64;
-    let Some(ns) = walk_ns(&replayed.independent, &replayed.dependent, waits, saved) else {
+    let Ok(cost) = calibration(asked, followed, replayed).walk_cost(waits) else {
         told.unseen.push(
             "what a walk costs: 4 KiB pages have hardly more walks than 2 MiB ones, so there is nothing to measure it by".to_owned(),
         );
         return;
     };
-    let baseline = told.configurations.first().map(|modelled| modelled.data).unwrap_or_default();
-    let run_ns = native_s * 1e9;
-    for modelled in &mut told.configurations {
-        give_shares(modelled, &baseline, ns, scale / run_ns);
+    let scale = scale(followed);
+    let baseline = followed.counts.first().copied().unwrap_or_default();
+    for (modelled, counts) in told.configurations.iter_mut().zip(&followed.counts) {
+        give_shares(modelled, &cost, (&baseline, counts), scale, native_s * 1e9);
     }
-    told.walk_cost = Some(WalkCost {
-        ns,
+    let all = baseline.data.walks + baseline.instruction.walks;
+    told.walk_cost = Some(Told {
+        ns: range(cost.of(&baseline).times(1.0 / all.max(1) as f64)),
         from: "replay".to_owned(),
-        how: format!(
-            "{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {:.0} % of {} judged walks waited for an address",
-            replayed.loads,
-            waits * 100.0,
-            followed.judged_walks
-        ),
+        how: how(&cost, followed, replayed),
     });
 }
 
-/// Nanoseconds a walk; none where there are too few to divide by.
-fn walk_ns(independent: &Difference, dependent: &Difference, waits: f64, saved: f64) -> Option<Range> {
-    if saved < FEWEST {
-        return None;
+/// Accesses of the whole run by those that were counted.
+pub(super) fn scale(followed: &Followed) -> f64 {
+    followed.accesses as f64 / followed.counted_accesses.max(1) as f64
+}
+
+/// The replayed differences beside the walks, a recorded access, that 2 MiB pages take away in the models.
+fn calibration(asked: &Asked, followed: &Followed, replayed: &Replayed) -> Calibration {
+    let (small, large) = (counts(asked, followed, "4K"), counts(asked, followed, "2M"));
+    let fewer = |of: fn(&Counts) -> u64| of(&small).saturating_sub(of(&large)) as f64;
+    let walks = fewer(|counts| counts.data.walks_in_region) / followed.sample.passed.max(1) as f64;
+    let far = fewer(|counts| counts.data.walks_pte_line_missed) / fewer(|counts| counts.data.walks).max(1.0);
+    let far_walks = walks * far.min(1.0);
+    let point = |pattern, (near_walks, far_walks), difference: &Difference| CalibrationPoint {
+        pattern,
+        near_walks,
+        far_walks,
+        ns: Estimate { low: difference.low, likely: difference.median, high: difference.high },
+    };
+    let own = (walks - far_walks, far_walks);
+    let mut points = vec![
+        point(Pattern::Independent, own, &replayed.independent),
+        point(Pattern::Dependent, own, &replayed.dependent),
+    ];
+    // Who goes round something larger than the TLBs never comes back in time: a walk a page.
+    if replayed.footprint_bytes >= REACHES * asked.machine.reach_bytes(PageSize::Small4k) {
+        points.push(point(Pattern::Sequential, (1.0, 0.0), &replayed.sequential));
     }
-    let likely = independent.median + (dependent.median - independent.median) * waits;
-    let of = |ns: f64| (ns / saved).clamp(0.0, MOST_NS);
-    let low = of(independent.low.min(dependent.low));
-    let high = of(dependent.high.max(independent.high));
-    Some(Range { low, likely: of(likely), high })
+    Calibration { footprint_bytes: replayed.footprint_bytes, points }
 }
 
-fn give_shares(modelled: &mut Modelled, baseline: &Side, ns: Range, scale: f64) {
-    let share = |walks: u64| map(ns, |ns| (walks as f64 * ns * scale).clamp(0.0, 1.0));
-    modelled.data_share = Some(share(modelled.data.walks));
-    modelled.instruction_share = Some(share(modelled.instruction.walks));
-    let fewer = baseline.walks as f64 - modelled.data.walks as f64;
-    let time = map(ns, |ns: f64| (1.0 - fewer * ns * scale).max(0.0));
-    modelled.time = Some(Range { low: time.low.min(time.high), likely: time.likely, high: time.low.max(time.high) });
+fn counts(asked: &Asked, followed: &Followed, name: &str) -> Counts {
+    let named = asked.configurations.iter().zip(&followed.counts).find(|(configuration, _)| configuration.name == name);
+    named.map(|(_, counts)| *counts).unwrap_or_default()
 }
 
-fn map(range: Range, change: impl Fn(f64) -> f64) -> Range {
-    Range { low: change(range.low), likely: change(range.likely), high: change(range.high) }
+fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
+    let apart = if cost.near_ns == cost.far_ns {
+        String::new()
+    } else {
+        format!(", {:.1} ns where its entry is near and {:.1} where it is far", cost.near_ns.likely, cost.far_ns.likely)
+    };
+    format!(
+        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {:.0} % of {} judged walks waited for an address{apart}",
+        replayed.loads,
+        cost.dependent_share * 100.0,
+        followed.judged_walks
+    )
+}
+
+/// `counts` are those of the baseline and of the configuration.
+fn give_shares(modelled: &mut Modelled, cost: &WalkCost, counts: (&Counts, &Counts), scale: f64, run_ns: f64) {
+    let (baseline, own) = counts;
+    modelled.data_share = Some(range(cost.share(&own.data, scale, run_ns)));
+    modelled.instruction_share = Some(range(cost.share(&own.instruction, scale, run_ns)));
+    let left = cost.saving(baseline, own, scale, run_ns);
+    modelled.time = Some(range(left).rest());
+}
+
+fn range(estimate: Estimate) -> Range {
+    let Estimate { low, likely, high } = estimate;
+    Range { low, likely, high }
 }

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fieldstone_sys::process;
-use fieldstone_wire::PageKind;
+use fieldstone_wire::Mixture;
 
 use super::counted::Counting;
 use super::once::{Once, TIMED_OUT, Watched, last_words, read_end, seen, stdin};
@@ -40,7 +40,7 @@ struct Used {
 pub(super) fn run(
     plan: &Plan,
     load: &Load,
-    kind: PageKind,
+    kind: Mixture,
     treatment: &Treatment,
     watch: bool,
     interrupt: &Interrupt,

@@ -1,13 +1,15 @@
 //! The traced run of a profile: one run under the tracer, told as [`Translation`].
 
+use fieldstone_report::Sample;
 use fieldstone_report::stats::median;
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 
+use super::mosaics;
 use super::once::{self, Once};
 use super::plan::{Plan, Tracing as Asked};
-use super::price::price;
+use super::price::{price, scale};
 use super::server;
 use crate::calibrate::replay;
 use crate::error::{Error, Result};
@@ -43,8 +45,8 @@ pub fn trace_once(plan: &Plan, asked: &Asked, interrupt: &Interrupt) -> Result<T
     let treatment = Treatment::Traced(asked.tracer.clone(), Arc::clone(&records));
     let plan = &Plan { timeout: asked.timeout, trace: None, ..plan.clone() };
     let run = match &plan.load {
-        None => once::run(plan, PageKind::Small4k, &treatment, false, interrupt),
-        Some(load) => server::run(plan, load, PageKind::Small4k, &treatment, false, interrupt),
+        None => once::run(plan, PageKind::Small4k.into(), &treatment, false, interrupt),
+        Some(load) => server::run(plan, load, PageKind::Small4k.into(), &treatment, false, interrupt),
     };
     // Threads that wait for a reader would wait for ever.
     records.trace.close();
@@ -71,8 +73,14 @@ impl Native {
     }
 }
 
-/// Traces `plan`'s program; `native` are the real runs that its times are shares of.
-pub(super) fn trace(plan: &Plan, asked: &Asked, native: &Native, interrupt: &Interrupt) -> Result<Translation> {
+/// Traces `plan`'s program; `native` are the real runs that its times are shares of, `samples` those on all kinds of pages.
+pub(super) fn trace(
+    plan: &Plan,
+    asked: &Asked,
+    native: &Native,
+    samples: &[Sample],
+    interrupt: &Interrupt,
+) -> Result<Translation> {
     let Traced { run, followed, records } = trace_once(plan, asked, interrupt)?;
     let mut told = describe(&followed, asked);
     told.sites = records.sites.as_ref().map(|sites| blamed(&followed, sites.record())).unwrap_or_default();
@@ -91,14 +99,25 @@ pub(super) fn trace(plan: &Plan, asked: &Asked, native: &Native, interrupt: &Int
     let some = |times: &[f64]| median(times).filter(|time| *time > 0.0);
     if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed > 0) {
         match replay(&followed.sample.addresses(), REPLAY_PAIRS, |_, _| interrupt.check()) {
-            Ok(replayed) => price(&mut told, &followed, &replayed, native_s),
+            Ok(replayed) => price(&mut told, asked, &followed, &replayed, native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
             Err(error) => told.unseen.push(format!("what a walk costs: {error}")),
         }
+        fit_mosaics(plan, samples, &followed, native_s, &mut told);
     }
     told.traced_s = run.elapsed.as_secs_f64();
     told.slowdown = some(&native.compared).map(|native| (run.user_s + run.system_s) / native);
     Ok(told)
+}
+
+/// A server's times are those under its load, while a trace sees its start and end too: they make no pairs.
+fn fit_mosaics(plan: &Plan, samples: &[Sample], followed: &Followed, native_s: f64, told: &mut Translation) {
+    let fitted = mosaics::fit(&plan.kinds, samples, told, scale(followed), native_s).filter(|_| plan.load.is_none());
+    match fitted {
+        Some(Ok(fitted)) => told.mosaics = Some(fitted),
+        Some(Err(error)) => told.unseen.push(format!("what a walk costs by real runs on mosaics: {error}")),
+        None => {}
+    }
 }
 
 fn describe(followed: &Followed, asked: &Asked) -> Translation {

@@ -1,21 +1,35 @@
-//! What walks cost on a machine: measured by programs that access memory in known ways, on 4 KiB and on 2 MiB pages.
+//! What walks cost one program on this machine: its own addresses, loaded in known ways on 4 KiB and on 2 MiB pages.
 //!
-//! Each point is one such program at one footprint: how much longer an access took on 4 KiB, and how many more walks it
-//! had. Their ratio is the cost of a walk. It grows with the footprint (more of the page table is out of the caches),
-//! about linearly in its logarithm, so between two footprints it is taken from that line; outside, from the nearest.
+//! ```text
+//!   ns a load on 4 KiB − ns a load on 2 MiB  =  near walks a load × near  +  far walks a load × far
+//!
+//!   sequential      all its walks are near ones                     gives   near
+//!   independent     none waits for another                          gives   far, the least
+//!   dependent       each waits for the one before                   gives   far, the most
+//! ```
+//! Each point was taken at the program's own footprint, since a walk's cost grows with what of the page table is out of the
+//! caches. Where near walks were not measured, or hardly any walk is far, all walks have one price: what is measured is their
+//! mixture, and a quotient of two small numbers is none.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Estimate, WalkCost};
 use crate::error::{Error, Result};
 
+/// A walk costs no more than this, whatever the noise says.
+const MOST_NS: f64 = 1000.0;
+/// Fewer walks a load than this are no base for a price.
+const FEWEST: f64 = 1e-4;
+/// A smaller part of far walks than this cannot be told from the near ones.
+const FAR_SHARE: f64 = 0.1;
+
 /// How a calibrating program accesses its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Random, each address read from memory by the access before: every walk is waited for.
+    /// Each address read from memory by the load before: every walk is waited for.
     Dependent,
-    /// Random, addresses known ahead: walks overlap.
+    /// Addresses known ahead: walks overlap.
     Independent,
     /// Page after page: the lines of page table entries are near.
     Sequential,
@@ -24,31 +38,31 @@ pub enum Pattern {
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationPoint {
-    /// Memory that the program accessed.
-    pub footprint_bytes: u64,
-    /// How.
+    /// How the loads followed each other.
     pub pattern: Pattern,
-    /// Walks an access on 4 KiB pages minus those on 2 MiB pages, counted or simulated.
-    pub walks_an_access: f64,
-    /// Time of an access on 4 KiB pages minus that on 2 MiB pages.
-    pub ns_an_access: f64,
+    /// Walks a load on 4 KiB pages minus those on 2 MiB pages, the entry's line used lately.
+    pub near_walks: f64,
+    /// The same, the line not used lately.
+    pub far_walks: f64,
+    /// Nanoseconds of a load on 4 KiB pages minus those on 2 MiB pages.
+    pub ns: Estimate,
 }
 
-/// Measurements of one machine.
+/// Measurements at one footprint.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Which machine.
-    pub machine: String,
-    /// In any order.
+    /// Memory that was accessed.
+    pub footprint_bytes: u64,
+    /// In any order; a pattern that was not measured has none.
     pub points: Vec<CalibrationPoint>,
 }
 
 impl Calibration {
-    /// What a walk costs a program with this footprint that waits for `dependent_share` (0 to 1) of its walks.
+    /// What a walk costs a program that waits for `dependent_share` (0 to 1) of its walks.
     ///
     /// # Errors
-    /// [`Error::Measurement`] where a pattern was not measured, or a share is none.
-    pub fn walk_cost(&self, footprint_bytes: u64, dependent_share: f64) -> Result<WalkCost> {
+    /// [`Error::Measurement`] where dependent or independent loads were not measured or had no walks, or a share is none.
+    pub fn walk_cost(&self, dependent_share: f64) -> Result<WalkCost> {
         if !(0.0..=1.0).contains(&dependent_share) {
             return Err(Error::Measurement {
                 what: "dependent share",
@@ -56,92 +70,111 @@ impl Calibration {
                 remedy: "give 0 to 1",
             });
         }
-        let near_ns = self.walk_ns(Pattern::Sequential, footprint_bytes)?;
-        let one = self.walk_ns(Pattern::Independent, footprint_bytes)?;
-        let other = self.walk_ns(Pattern::Dependent, footprint_bytes)?;
-        // Noise may turn them round where walks cost next to nothing.
-        let (low, high) = (one.min(other), one.max(other));
-        let likely = low + (high - low) * dependent_share;
-        Ok(WalkCost { near_ns, far_ns: Estimate { low, likely, high }, dependent_share })
+        let (free, bound) = (self.measured(Pattern::Independent)?, self.measured(Pattern::Dependent)?);
+        let near = self.measured(Pattern::Sequential).ok().map(CalibrationPoint::one_price);
+        let is_apart = |point: &CalibrationPoint| point.far_walks >= FAR_SHARE * point.walks();
+        let near = near.filter(|_| is_apart(free) && is_apart(bound));
+        let price = |point: &CalibrationPoint| near.map_or_else(|| point.one_price(), |near| point.far_price(near));
+        let far_ns = between(price(free), price(bound), dependent_share);
+        Ok(WalkCost { near_ns: near.unwrap_or(far_ns), far_ns, dependent_share })
     }
 
-    /// Nanoseconds of a walk in a pattern, by the logarithm of the footprint; not below 0.
-    ///
-    /// # Errors
-    /// [`Error::Measurement`] where there is no point of the pattern with walks.
-    pub fn walk_ns(&self, pattern: Pattern, footprint_bytes: u64) -> Result<f64> {
-        let mut line: Vec<(f64, f64)> = self
-            .points
-            .iter()
-            .filter(|point| point.pattern == pattern && point.walks_an_access > 0.0 && point.ns_an_access.is_finite())
-            .map(|point| (log(point.footprint_bytes), (point.ns_an_access / point.walks_an_access).max(0.0)))
-            .collect();
-        line.sort_by(|one, other| one.0.total_cmp(&other.0));
-        interpolate(&line, log(footprint_bytes)).ok_or_else(|| Error::Measurement {
+    fn measured(&self, pattern: Pattern) -> Result<&CalibrationPoint> {
+        let usable = |point: &&CalibrationPoint| point.pattern == pattern && point.walks() >= FEWEST;
+        self.points.iter().find(usable).ok_or_else(|| Error::Measurement {
             what: "calibration",
             problem: format!("has no {pattern:?} point with walks"),
-            remedy: "calibrate again with footprints beyond the reach of the TLBs",
+            remedy: "calibrate with a footprint beyond the reach of the TLBs",
         })
     }
 }
 
-fn log(bytes: u64) -> f64 {
-    (bytes.max(1) as f64).ln()
+impl CalibrationPoint {
+    fn walks(&self) -> f64 {
+        self.near_walks + self.far_walks
+    }
+
+    /// A walk, whichever.
+    fn one_price(&self) -> Estimate {
+        self.ns.map(|ns| (ns / self.walks()).clamp(0.0, MOST_NS))
+    }
+
+    /// A far walk, when a near one costs `near`.
+    fn far_price(&self, near: Estimate) -> Estimate {
+        self.ns.map(|ns| ((ns - self.near_walks * near.likely) / self.far_walks).clamp(0.0, MOST_NS))
+    }
 }
 
-/// The value at `at` on the line through sorted points; beyond its ends that of the nearest.
-fn interpolate(line: &[(f64, f64)], at: f64) -> Option<f64> {
-    let behind = line.partition_point(|point| point.0 < at);
-    let (before, after) = (line.get(behind.wrapping_sub(1)), line.get(behind));
-    match (before, after) {
-        (Some(&(x0, y0)), Some(&(x1, y1))) => Some(y0 + (y1 - y0) * (at - x0) / (x1 - x0)),
-        (Some(&(_, y)), None) | (None, Some(&(_, y))) => Some(y),
-        (None, None) => None,
-    }
+/// From the least of both to the most; likely is `share` of the way from one to the other.
+fn between(one: Estimate, other: Estimate, share: f64) -> Estimate {
+    let likely = one.likely + (other.likely - one.likely) * share;
+    // Noise may turn the two round where walks cost next to nothing.
+    Estimate { low: one.low.min(other.low), likely, high: one.high.max(other.high) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Calibration, CalibrationPoint, Pattern};
+    use super::{Calibration, CalibrationPoint, Estimate, Pattern};
 
-    fn point(footprint_mib: u64, pattern: Pattern, walks_an_access: f64, ns_an_access: f64) -> CalibrationPoint {
-        CalibrationPoint { footprint_bytes: footprint_mib << 20, pattern, walks_an_access, ns_an_access }
+    fn point(pattern: Pattern, near_walks: f64, far_walks: f64, ns: f64) -> CalibrationPoint {
+        CalibrationPoint { pattern, near_walks, far_walks, ns: Estimate { low: ns - 1.0, likely: ns, high: ns + 1.0 } }
     }
 
     fn calibration() -> Calibration {
         let points = vec![
-            point(1024, Pattern::Dependent, 1.0, 120.0),
-            point(256, Pattern::Dependent, 0.5, 40.0),
-            point(256, Pattern::Independent, 1.0, 8.0),
-            point(1024, Pattern::Sequential, 0.001, 0.003),
-            point(64, Pattern::Independent, 0.0, 5.0),
+            point(Pattern::Dependent, 0.5, 0.5, 61.5),
+            point(Pattern::Independent, 0.5, 0.5, 6.5),
+            point(Pattern::Sequential, 1.0, 0.0, 3.0),
         ];
-        Calibration { machine: "made up".to_owned(), points }
+        Calibration { footprint_bytes: 1 << 30, points }
     }
 
     #[test]
-    fn costs_lie_on_the_line_of_the_logarithm() {
-        let at = |mib: u64| calibration().walk_ns(Pattern::Dependent, mib << 20).unwrap();
-        assert!((at(256) - 80.0).abs() < 1e-9 && (at(1024) - 120.0).abs() < 1e-9);
-        // 512 is half way between 256 and 1024.
-        assert!((at(512) - 100.0).abs() < 1e-9, "{}", at(512));
-        assert!((at(1) - 80.0).abs() < 1e-9 && (at(1 << 20) - 120.0).abs() < 1e-9, "beyond the ends: the nearest");
+    fn near_walks_are_taken_off_before_far_ones_are_priced() {
+        let cost = calibration().walk_cost(0.25).unwrap();
+        assert_eq!(cost.near_ns, Estimate { low: 2.0, likely: 3.0, high: 4.0 });
+        // (6.5 − 0.5 × 3) / 0.5 = 10 and 120; a quarter of the way is 37.5. The ends are one nanosecond a load off.
+        assert_eq!(cost.far_ns, Estimate { low: 8.0, likely: 37.5, high: 122.0 });
     }
 
     #[test]
-    fn the_share_that_waits_lies_between() {
-        let cost = calibration().walk_cost(1 << 30, 0.25).unwrap();
-        assert!((cost.near_ns - 3.0).abs() < 1e-9);
-        assert!((cost.far_ns.low - 8.0).abs() < 1e-9 && (cost.far_ns.high - 120.0).abs() < 1e-9);
-        assert!((cost.far_ns.likely - 36.0).abs() < 1e-9, "8 and a quarter of 112");
+    fn what_was_measured_comes_out_again() {
+        for share in [0.0, 1.0] {
+            let cost = calibration().walk_cost(share).unwrap();
+            let load = 0.5 * cost.near_ns.likely + 0.5 * cost.far_ns.likely;
+            assert!((load - if share > 0.5 { 61.5 } else { 6.5 }).abs() < 1e-9, "{load}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_has_one_price() {
+        let mut all_near = calibration();
+        for point in &mut all_near.points {
+            (point.near_walks, point.far_walks) = (0.98, 0.02);
+        }
+        let mut unmeasured = calibration();
+        unmeasured.points.pop();
+        for one in [all_near, unmeasured] {
+            let cost = one.walk_cost(0.5).unwrap();
+            assert_eq!(cost.near_ns, cost.far_ns);
+            assert!((cost.far_ns.likely - 34.0).abs() < 1e-9, "{cost:?}");
+        }
+    }
+
+    #[test]
+    fn noise_makes_no_price_below_nothing_or_beyond_reason() {
+        let mut noisy = calibration();
+        noisy.points[0].ns = Estimate { low: -50.0, likely: -5.0, high: 1e9 };
+        let cost = noisy.walk_cost(1.0).unwrap();
+        assert_eq!((cost.far_ns.low, cost.far_ns.likely, cost.far_ns.high), (0.0, 0.0, 1000.0));
     }
 
     #[test]
     fn what_was_not_measured_is_said() {
         let mut lacking = calibration();
-        lacking.points.retain(|point| point.pattern != Pattern::Independent || point.walks_an_access == 0.0);
-        let error = lacking.walk_cost(1 << 30, 0.5).unwrap_err().to_string();
-        assert!(error.contains("Independent") && error.contains("calibrate again"), "{error}");
-        assert!(calibration().walk_cost(1 << 30, 1.5).is_err());
+        (lacking.points[1].near_walks, lacking.points[1].far_walks) = (0.0, 0.0);
+        let error = lacking.walk_cost(0.5).unwrap_err().to_string();
+        assert!(error.contains("Independent") && error.contains("beyond the reach"), "{error}");
+        assert!(calibration().walk_cost(1.5).is_err());
     }
 }

@@ -9,15 +9,16 @@
 //!                                                          likely   a share of the walks is waited for
 //!                                                          high     everything waits
 //! ```
-//! [`Calibration`] says what walks cost on a machine, from programs that do nothing else; [`MosaicFit`] what they cost
-//! a certain program, from real runs with different shares of larger pages.
+//! [`Calibration`] says what walks cost on a machine, from loads at a program's addresses that do nothing else; [`MosaicFit`]
+//! what they cost the program, from real runs with different shares of larger pages. Neither knows of the other: each
+//! is a check of the other.
 
 mod calibration;
 mod mosaic_fit;
 
 use serde::{Deserialize, Serialize};
 
-use crate::simulator::Counts;
+use crate::simulator::{Counts, Side};
 
 pub use calibration::{Calibration, CalibrationPoint, Pattern};
 pub use mosaic_fit::{MosaicFit, MosaicRun};
@@ -46,6 +47,12 @@ impl Estimate {
         self.map(|value| value * factor)
     }
 
+    /// The sum of two that may both be at their ends.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self::sorted(self.low + other.low, self.likely + other.likely, self.high + other.high)
+    }
+
     /// The difference to `other` where both are in doubt for the same reason: bound minus bound.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
@@ -71,7 +78,7 @@ impl Estimate {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WalkCost {
     /// A walk whose last entry's line was used lately.
-    pub near_ns: f64,
+    pub near_ns: Estimate,
     /// A walk that reads its last entry from farther away.
     pub far_ns: Estimate,
     /// Share of the far walks that the program waits for, 0 to 1: what lies behind `far_ns.likely`.
@@ -82,18 +89,21 @@ impl WalkCost {
     /// Nanoseconds of all walks that were counted, data and instruction.
     #[must_use]
     pub fn of(&self, counts: &Counts) -> Estimate {
-        let far = counts.data.walks_pte_line_missed + counts.instruction.walks_pte_line_missed;
-        let near = counts.data.walks + counts.instruction.walks - far;
-        let near_ns = self.near_ns * near as f64;
-        let far_ns = self.far_ns.times(far as f64);
-        Estimate::sorted(near_ns + far_ns.low, near_ns + far_ns.likely, near_ns + far_ns.high)
+        self.of_side(&counts.data).plus(self.of_side(&counts.instruction))
     }
 
-    /// Share of the run time that goes into walks: of a run that took `run_ns` and did `scale` times the accesses that
-    /// were counted (1 for a full trace; all accesses by those counted, for bursts).
+    /// Nanoseconds of the walks of one side.
     #[must_use]
-    pub fn share(&self, counts: &Counts, scale: f64, run_ns: f64) -> Estimate {
-        self.of(counts).times(scale).share_of(run_ns)
+    pub fn of_side(&self, side: &Side) -> Estimate {
+        let far = side.walks_pte_line_missed;
+        self.near_ns.times((side.walks - far) as f64).plus(self.far_ns.times(far as f64))
+    }
+
+    /// Share of the run time that goes into one side's walks: of a run that took `run_ns` and did `scale` times the accesses
+    /// that were counted (1 for a full trace; all accesses by those counted, for bursts).
+    #[must_use]
+    pub fn share(&self, side: &Side, scale: f64, run_ns: f64) -> Estimate {
+        self.of_side(side).times(scale).share_of(run_ns)
     }
 
     /// Share of the run time that `other` would save: negative where it would cost. `counts` are those of the
@@ -109,8 +119,11 @@ mod tests {
     use super::{Estimate, WalkCost};
     use crate::simulator::{Counts, Side};
 
-    const COST: WalkCost =
-        WalkCost { near_ns: 3.0, far_ns: Estimate { low: 5.0, likely: 50.0, high: 100.0 }, dependent_share: 0.5 };
+    const COST: WalkCost = WalkCost {
+        near_ns: Estimate { low: 3.0, likely: 3.0, high: 3.0 },
+        far_ns: Estimate { low: 5.0, likely: 50.0, high: 100.0 },
+        dependent_share: 0.5,
+    };
 
     fn counts(walks: u64, far: u64) -> Counts {
         let side = Side { accesses: 1000, walks, walks_pte_line_missed: far, ..Side::default() };
@@ -122,7 +135,7 @@ mod tests {
         // 60 near ones: 180 ns. 40 far ones: 200, 2000, 4000 ns.
         let cost = COST.of(&counts(100, 40));
         assert_eq!(cost, Estimate { low: 380.0, likely: 2180.0, high: 4180.0 });
-        let share = COST.share(&counts(100, 40), 2.0, 10_000.0);
+        let share = COST.share(&counts(100, 40).data, 2.0, 10_000.0);
         assert_eq!(share, Estimate { low: 0.076, likely: 0.436, high: 0.836 });
     }
 

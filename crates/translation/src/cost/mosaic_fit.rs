@@ -1,9 +1,10 @@
 //! What walks cost one program: real runs of it on mosaics, time against walks, a polynomial through them.
 //!
 //! Two runs make a line, and a line through two runs is known to mislead (Agbarya et al.: up to 192 % off); runs
-//! with many different shares of larger pages show how the time bends. Polynomials of degree 1 to 3 are tried. The one that
-//! is best at foretelling each run from the others is taken, and its worst such error is the error of what it foretells.
-//! Beyond the runs the curve goes on straight.
+//! with many different shares of larger pages show how the time bends. Each run is foretold from the others alone, and the worst
+//! such error is the error of the curve. [`MosaicFit::line`] is the linear model, whose slope is the price of a walk; where walks
+//! overlap more the more there are, the time bends: [`MosaicFit::fit`] tries polynomials of degree 1 to 3 and takes the one that
+//! foretells best. Beyond the runs the curve goes on straight.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,41 +27,56 @@ pub struct MosaicFit {
     coefficients: Vec<f64>,
     fewest: f64,
     most: f64,
+    /// The time of each run, in their order, by the others alone.
+    left_out_ns: Vec<f64>,
     error: f64,
 }
 
 const MOST_DEGREE: usize = 3;
 
 impl MosaicFit {
-    /// Fits runs, four at least, with different walks.
+    /// Fits the polynomial that foretells best to runs, four at least, with different walks.
     ///
     /// # Errors
     /// [`Error::Measurement`] where no curve can be drawn.
     pub fn fit(runs: &[MosaicRun]) -> Result<Self> {
-        let refuse = |problem: String| Error::Measurement {
-            what: "mosaics",
-            problem,
-            remedy: "run at least four, with shares of larger pages from 0 to 1",
-        };
+        let most = MOST_DEGREE.min(runs.len().saturating_sub(2)).max(1);
+        let all = (1..=most).map(|degree| Self::of_degree(runs, degree));
+        let best = all.reduce(|one, other| match (one, other) {
+            (Ok(one), Ok(other)) => Ok(if other.error < one.error { other } else { one }),
+            // A higher degree may be more than the runs determine.
+            (one, _) => one,
+        });
+        best.unwrap_or_else(|| Self::of_degree(runs, 1))
+    }
+
+    /// Fits a straight line to runs, four at least, with different walks.
+    ///
+    /// # Errors
+    /// [`Error::Measurement`] where none can be drawn.
+    pub fn line(runs: &[MosaicRun]) -> Result<Self> {
+        Self::of_degree(runs, 1)
+    }
+
+    fn of_degree(runs: &[MosaicRun], degree: usize) -> Result<Self> {
         if runs.len() < 4 {
-            return Err(refuse(format!("{} runs", runs.len())));
+            return Err(refused(format!("{} runs", runs.len())));
         }
         let timed = |run: &MosaicRun| run.ns > 0.0 && run.ns.is_finite() && run.walks.is_finite();
         if !runs.iter().all(timed) {
-            return Err(refuse("a run without a time".to_owned()));
+            return Err(refused("a run without a time".to_owned()));
         }
         let fewest = runs.iter().map(|run| run.walks).fold(f64::INFINITY, f64::min);
         let most = runs.iter().map(|run| run.walks).fold(f64::NEG_INFINITY, f64::max);
         if most <= fewest {
-            return Err(refuse(format!("all runs have {most} walks")));
+            return Err(refused(format!("all runs have {most} walks")));
         }
         let points: Vec<(f64, f64)> = runs.iter().map(|run| ((run.walks - fewest) / (most - fewest), run.ns)).collect();
-        let degrees = 1..=MOST_DEGREE.min(runs.len() - 2);
-        let best = degrees
-            .filter_map(|degree| Some((worst_error(&points, degree)?, least_squares(&points, degree)?)))
-            .min_by(|one, other| one.0.total_cmp(&other.0));
-        let (error, coefficients) = best.ok_or_else(|| refuse("too few different numbers of walks".to_owned()))?;
-        Ok(Self { coefficients, fewest, most, error })
+        let fitted = least_squares(&points, degree).zip(left_out(&points, degree));
+        let (coefficients, left_out_ns) =
+            fitted.ok_or_else(|| refused("too few different numbers of walks".to_owned()))?;
+        let apart = left_out_ns.iter().zip(runs).map(|(foretold, run)| ((foretold - run.ns) / run.ns).abs());
+        Ok(Self { coefficients, fewest, most, error: apart.fold(0.0, f64::max), left_out_ns })
     }
 
     /// Time of a run with so many walks.
@@ -70,6 +86,18 @@ impl MosaicFit {
         let inside = at.clamp(0.0, 1.0);
         let likely = value(&self.coefficients, inside) + slope(&self.coefficients, inside) * (at - inside);
         Estimate { low: likely * (1.0 - self.error), likely, high: likely * (1.0 + self.error) }
+    }
+
+    /// Nanoseconds of a walk: how the time grows from the fewest walks to the most. Negative where it does not.
+    #[must_use]
+    pub fn walk_ns(&self) -> f64 {
+        (value(&self.coefficients, 1.0) - value(&self.coefficients, 0.0)) / (self.most - self.fewest)
+    }
+
+    /// The time of each run, in the order in which they were given, as the others alone foretell it.
+    #[must_use]
+    pub fn left_out_ns(&self) -> &[f64] {
+        &self.left_out_ns
     }
 
     /// The worst relative error at foretelling one run from the others.
@@ -85,6 +113,14 @@ impl MosaicFit {
     }
 }
 
+fn refused(problem: String) -> Error {
+    Error::Measurement {
+        what: "mosaics",
+        problem,
+        remedy: "run at least four, with shares of larger pages from 0 to 1",
+    }
+}
+
 fn value(coefficients: &[f64], at: f64) -> f64 {
     coefficients.iter().rev().fold(0.0, |sum, factor| sum * at + factor)
 }
@@ -96,15 +132,13 @@ fn slope(coefficients: &[f64], at: f64) -> f64 {
 }
 
 /// Leaves each point out in turn and foretells it from the others.
-fn worst_error(points: &[(f64, f64)], degree: usize) -> Option<f64> {
-    let mut worst = 0.0_f64;
-    for (left_out, &(at, ns)) in points.iter().enumerate() {
+fn left_out(points: &[(f64, f64)], degree: usize) -> Option<Vec<f64>> {
+    let foretold = |left_out: usize| {
         let mut others = points.to_vec();
-        others.remove(left_out);
-        let foretold = value(&least_squares(&others, degree)?, at);
-        worst = worst.max(((foretold - ns) / ns).abs());
-    }
-    Some(worst)
+        let (at, _) = others.remove(left_out);
+        Some(value(&least_squares(&others, degree)?, at))
+    };
+    (0..points.len()).map(foretold).collect()
 }
 
 /// The polynomial with the least squared distance to the points, if they determine one.
@@ -158,6 +192,25 @@ mod tests {
         for walks in [0.0, 3e6, 2e7] {
             assert!((fit.ns(walks).likely / (1e9 + 40.0 * walks) - 1.0).abs() < 1e-9, "{walks}");
         }
+    }
+
+    #[test]
+    fn a_run_is_foretold_without_itself() {
+        let mut all = runs(&[0.0, 1.0, 2.0, 3.0, 4.0], |walks| 100.0 + 10.0 * walks);
+        all[2].ns = 150.0;
+        let line = MosaicFit::line(&all).unwrap();
+        // The four others lie on a line that says 120, and are drawn away from it by this one.
+        assert!((line.left_out_ns()[2] - 120.0).abs() < 1e-9, "{:?}", line.left_out_ns());
+        assert!((line.error() - 0.2).abs() < 1e-9 && line.degree() == 1, "{}", line.error());
+        assert!((line.walk_ns() - 10.0).abs() < 1e-9, "an outlier in the middle turns no line: {}", line.walk_ns());
+    }
+
+    #[test]
+    fn a_line_that_bends_is_seen_by_its_error() {
+        let bent = runs(&[0.0, 1.0, 2.0, 3.0, 4.0], |walks| 100.0 + walks * walks);
+        let (line, curve) = (MosaicFit::line(&bent).unwrap(), MosaicFit::fit(&bent).unwrap());
+        assert!(line.error() > 0.02 && curve.error() < 1e-9 && curve.degree() == 2, "{line:?} {curve:?}");
+        assert!((curve.walk_ns() - 4.0).abs() < 1e-9, "from end to end");
     }
 
     #[test]
