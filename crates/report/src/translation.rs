@@ -67,6 +67,8 @@ pub struct Translation {
     pub counted_instructions: u64,
     /// Bursts that were counted; 0 if the whole run was.
     pub bursts: u64,
+    /// Standard error of the walks an access, as a part of them, that comes from counting bursts alone; none where all is counted.
+    pub burst_error: Option<f64>,
     /// What the traced run took from start to end, in seconds.
     pub traced_s: f64,
     /// Processor time of the traced run against that of one on 4 KiB pages.
@@ -77,8 +79,6 @@ pub struct Translation {
     pub sites: Vec<Site>,
     /// The walks that were for memory of no site: stacks, globals, files.
     pub rest: Vec<Rest>,
-    /// The page kind of the real run that [`Site::huge_share`] was read in; empty if it was read in none.
-    pub placed_on: String,
     /// Misses of one fully associative TLB of 4 KiB pages, by its entries.
     pub reach: Vec<Reach>,
     /// Walks over the run.
@@ -92,6 +92,8 @@ pub struct Translation {
     pub counted: Vec<Counted>,
     /// Why no hardware counter was read, and the remedy; none if one was.
     pub uncounted: Option<String>,
+    /// The program that the traced one started in its place last, by exec: it ran without the tracer.
+    pub started: Option<String>,
     /// What the trace could not see, a sentence each.
     pub unseen: Vec<String>,
 }
@@ -184,8 +186,6 @@ pub struct Site {
     pub walks: u64,
     /// The same on 2 MiB pages.
     pub walks_large: u64,
-    /// Share of this site's memory that lay on huge pages in the region's real run.
-    pub huge_share: Option<f64>,
 }
 
 /// Memory that no site allocated.

@@ -50,7 +50,6 @@ fn of_translation(profile: &Profile) -> Vec<String> {
     for line in summary.sites.iter().chain(&summary.rest) {
         numbers.extend([share(line.share), rate(line.walks_per_thousand.unwrap())]);
         numbers.extend(line.bytes.map(bytes).into_iter().chain(line.allocations.map(count)));
-        numbers.extend(line.huge_share.map(share));
         numbers.extend(
             [&line.name, &line.place].map(|name| name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")),
         );

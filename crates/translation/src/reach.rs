@@ -2,30 +2,42 @@
 //!
 //! A fully associative TLB with least recently used replacement misses where the *stack distance* of an access, the
 //! number of different pages since the last access to its page, reaches its entries (Mattson et al., 1970). One pass
-//! therefore answers for all sizes. Only pages whose hash says so are looked at, a fixed share of all, and their
-//! distances are scaled up (SHARDS, Waldspurger et al., FAST 2015): memory and time shrink by that share.
+//! therefore answers for all sizes. As long as a program has few pages, all are looked at, and the answers are exact.
+//! Whenever more than `MOST_PAGES` would be, every second one is looked at no longer, as its hash says, and the distances
+//! of the others count double from then on, as do the accesses (SHARDS with a fixed size, Waldspurger et al., FAST 2015).
 //!
 //! ```text
-//!   times    1  2  3  4  5  6        each page stands at the time of its last access, and counts as one there;
-//!   pages    .  a  .  c  b  .        the distance of an access to a is the sum behind its place: c, b: 2
+//!   pages of the program    all  ──── more than 8192 ───→  half  ──── still more ───→  a quarter  ...
+//!   an access stands for    1                              2                           4
 //! ```
-//! Where we differ: the sampled accesses are compared with all sampled accesses, not with the expected number of them,
-//! so a page that is much hotter than others cannot push the rate above 1. Sizes below the inverse of the share are
-//! not told.
+//! What the sampled accesses stand for is not quite all accesses: where a much used page is in the sample, or is not, it is
+//! far from it. The difference is laid to the accesses of the shortest distance, which such pages have (SHARDS-adj): misses
+//! are told of all accesses. That page can still spoil small sizes. So, where we differ, these are told by stretches of the
+//! run, one sixteenth of it, in which all pages are looked at.
 
-use std::collections::HashMap;
+mod stack;
 
 use serde::{Deserialize, Serialize};
 
 use crate::access::Access;
-use crate::lru::index;
 use crate::mosaic::spread;
 use crate::page::PageSize;
+use stack::Stack;
 
+/// Pages that are looked at at most: what is kept of them stays in a core's second cache.
+const MOST_PAGES: u16 = 8192;
 /// The largest TLB that is told: 2^20 entries.
 const MOST_SHIFT: u32 = 20;
 /// The smallest: 2^4 entries.
 const LEAST_SHIFT: u32 = 4;
+/// The largest that is told by stretches, where pages are sampled: 2^8 entries.
+const NEAR_SHIFT: u32 = 8;
+/// Accesses from the start of one stretch to the start of the next.
+const PERIOD: u64 = 1 << 16;
+/// The first accesses of a stretch, which only bring the pages into order.
+const WARM_UP: u64 = 1 << 10;
+/// Those that count.
+const COUNTED: u64 = 1 << 12;
 
 /// Miss rate of one TLB size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -42,139 +54,143 @@ pub struct Reach {
     page: PageSize,
     /// One page of 2^`sparse_shift` is looked at.
     sparse_shift: u32,
-    /// When each page was accessed last, from 1.
-    last: HashMap<u64, usize>,
-    /// Ones at those times.
-    ones: Sums,
-    now: usize,
-    sampled: u64,
-    /// Sampled accesses by the smallest power of two of entries that would hit; the last: none.
+    stack: Stack,
+    accesses: u64,
+    /// What sampled accesses stand for, by the smallest power of two of entries that would hit; the last: none.
     hits_from: [u64; MOST_SHIFT as usize + 2],
-    newest: Option<u64>,
+    near: Near,
 }
 
-/// Sums over a row of numbers that change (a Fenwick tree).
+/// All pages, for a part of the time.
 #[derive(Debug, Clone)]
-struct Sums {
-    tree: Vec<i64>,
-}
-
-impl Sums {
-    fn new(length: usize) -> Self {
-        Self { tree: vec![0; length + 1] }
-    }
-
-    /// Adds `by` at `place`, from 1.
-    fn add(&mut self, mut place: usize, by: i64) {
-        while place < self.tree.len() {
-            self.tree[place] += by;
-            place += place & place.wrapping_neg();
-        }
-    }
-
-    /// The sum of places 1 to `place`.
-    fn up_to(&self, mut place: usize) -> i64 {
-        let mut sum = 0;
-        while place > 0 {
-            sum += self.tree[place];
-            place -= place & place.wrapping_neg();
-        }
-        sum
-    }
+struct Near {
+    stack: Stack,
+    /// What those that were counted stand for.
+    accesses: u64,
+    /// Hits among them, by the smallest power of two of entries.
+    hits_from: [u64; NEAR_SHIFT as usize + 1],
 }
 
 impl Reach {
-    /// Looks at pages of `page` bytes, one of 16 of them.
+    /// Nothing seen yet, of pages of `page` bytes.
     #[must_use]
     pub fn new(page: PageSize) -> Self {
-        Self::sampled(page, 4)
-    }
-
-    /// Looks at one page of 2^`sparse_shift`; 0 looks at all, and is exact at powers of two.
-    #[must_use]
-    pub fn sampled(page: PageSize, sparse_shift: u32) -> Self {
         Self {
             page,
-            sparse_shift: sparse_shift.min(LEAST_SHIFT + 12),
-            last: HashMap::new(),
-            ones: Sums::new(1024),
-            now: 0,
-            sampled: 0,
+            sparse_shift: 0,
+            stack: new_stack(0),
+            accesses: 0,
             hits_from: [0; MOST_SHIFT as usize + 2],
-            newest: None,
+            near: Near {
+                stack: Stack::new(1 << NEAR_SHIFT, 1 << LEAST_SHIFT),
+                accesses: 0,
+                hits_from: [0; NEAR_SHIFT as usize + 1],
+            },
         }
     }
 
     /// Takes loads and stores; leaves fetches out.
     pub fn run(&mut self, batch: &[Access]) {
-        let mask = (1_u64 << self.sparse_shift) - 1;
-        for access in batch {
+        for access in batch.iter().filter(|access| !access.is_fetch()) {
+            self.accesses += 1;
             let page = access.location() >> self.page.shift();
-            if spread(page) & mask == 0 && !access.is_fetch() {
-                self.touch(page);
+            let hash = spread(page);
+            if hash & ((1 << self.sparse_shift) - 1) == 0 {
+                self.touch(page, hash);
+            }
+            let time = self.accesses % PERIOD;
+            if time < WARM_UP + COUNTED && self.sparse_shift > 0 {
+                let zone = self.near.stack.touch(page, hash);
+                if time >= WARM_UP {
+                    self.near.count(zone);
+                }
             }
         }
     }
 
-    /// Misses an access of TLBs of 16 to 1 Mi entries, by powers of two. Empty without accesses.
+    /// Misses an access of TLBs of 16 to 1 Mi entries, by powers of two; without those above 256 that are below the inverse
+    /// of the share of pages that is looked at. Empty without accesses.
     #[must_use]
     pub fn points(&self) -> Vec<ReachPoint> {
-        if self.sampled == 0 {
+        if self.accesses == 0 {
             return Vec::new();
         }
-        let misses_of = |shift: u32| -> u64 { self.hits_from[shift as usize + 1..].iter().sum() };
-        let point = |shift| ReachPoint {
-            entries: 1_u64 << shift,
-            misses_an_access: misses_of(shift) as f64 / self.sampled as f64,
+        let told = |shift: &u32| *shift <= NEAR_SHIFT || *shift >= self.sparse_shift;
+        let mut most = 1.0_f64;
+        let point = |shift| {
+            // More entries miss no more, whatever a sample says.
+            most = most.min(self.misses_an_access(shift));
+            ReachPoint { entries: 1_u64 << shift, misses_an_access: most }
         };
-        (LEAST_SHIFT.max(self.sparse_shift)..=MOST_SHIFT).map(point).collect()
+        (LEAST_SHIFT..=MOST_SHIFT).filter(told).map(point).collect()
     }
 
-    /// Different pages that were accessed, about.
+    fn misses_an_access(&self, shift: u32) -> f64 {
+        if shift <= NEAR_SHIFT && self.sparse_shift > 0 {
+            let hits: u64 = self.near.hits_from[..=shift as usize].iter().sum();
+            (self.near.accesses - hits) as f64 / self.near.accesses as f64
+        } else {
+            let misses: u64 = self.hits_from[shift as usize + 1..].iter().sum();
+            misses as f64 / self.accesses as f64
+        }
+    }
+
+    /// Different pages that were accessed; about, where they are many.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        (self.last.len() as u64) << self.sparse_shift
+        (self.stack.len() as u64) << self.sparse_shift
     }
 
     /// An access to a page of the sample.
-    fn touch(&mut self, page: u64) {
-        self.sampled += 1;
-        if self.newest == Some(page) {
-            self.hits_from[0] += 1;
-            return;
+    #[inline]
+    fn touch(&mut self, page: u64, hash: u64) {
+        // A TLB that holds as many pages as the zone ends with hits.
+        let zone = self.stack.touch(page, hash);
+        let shift = zone.map_or(MOST_SHIFT + 1, |zone| LEAST_SHIFT.max(self.sparse_shift) + u32::from(zone));
+        self.hits_from[shift.min(MOST_SHIFT + 1) as usize] += 1 << self.sparse_shift;
+        if self.stack.is_full() {
+            self.thin_out();
         }
-        self.newest = Some(page);
-        if self.now + 1 >= self.ones.tree.len() {
-            self.renumber();
-        }
-        self.now += 1;
-        let before = self.last.insert(page, self.now);
-        self.hits_from[before.map_or(index(u64::from(MOST_SHIFT) + 1), |time| self.hit_shift(time))] += 1;
-        if let Some(time) = before {
-            self.ones.add(time, -1);
-        }
-        self.ones.add(self.now, 1);
     }
 
-    /// The smallest power of two of entries that holds what was accessed at `time` and all since.
-    fn hit_shift(&self, time: usize) -> usize {
-        let since = self.ones.up_to(self.now) - self.ones.up_to(time);
-        let distance = since.unsigned_abs() << self.sparse_shift;
-        // A TLB of E entries holds it if E > distance.
-        index(u64::from((u64::BITS - distance.leading_zeros()).min(MOST_SHIFT + 1)))
-    }
-
-    /// Times are used up: numbers the pages anew in their order, with room for as many accesses again.
-    fn renumber(&mut self) {
-        let mut order: Vec<(usize, u64)> = self.last.iter().map(|(&page, &time)| (time, page)).collect();
-        order.sort_unstable();
-        self.ones = Sums::new((order.len() * 2).max(1024));
-        for (time, &(_, page)) in (1..).zip(&order) {
-            self.last.insert(page, time);
-            self.ones.add(time, 1);
+    /// Looks at half of the pages from now on.
+    #[cold]
+    fn thin_out(&mut self) {
+        let pages = self.stack.oldest_first();
+        if self.sparse_shift == 0 {
+            // Up to now all was counted.
+            self.near.accesses = self.accesses;
+            self.near.hits_from.copy_from_slice(&self.hits_from[..=NEAR_SHIFT as usize]);
+            for &page in &pages {
+                self.near.stack.touch(page, spread(page));
+            }
         }
-        self.now = order.len();
+        while self.stack.is_full() {
+            self.sparse_shift += 1;
+            self.stack = new_stack(self.sparse_shift);
+            let mask = (1 << self.sparse_shift) - 1;
+            for &page in pages.iter().filter(|&&page| spread(page) & mask == 0) {
+                self.stack.touch(page, spread(page));
+            }
+        }
     }
+}
+
+impl Near {
+    /// An access of a stretch, to a page that was in this zone; it stands for those between the stretches too.
+    #[inline]
+    fn count(&mut self, zone: Option<u8>) {
+        self.accesses += PERIOD / COUNTED;
+        let shift = zone.map_or(usize::MAX, |zone| LEAST_SHIFT as usize + usize::from(zone));
+        if let Some(hits) = self.hits_from.get_mut(shift) {
+            *hits += PERIOD / COUNTED;
+        }
+    }
+}
+
+/// A stack whose first zone ends with the smallest TLB that is told; and room for the page that is one too many.
+fn new_stack(sparse_shift: u32) -> Stack {
+    Stack::new(MOST_PAGES + 1, 1 << LEAST_SHIFT.saturating_sub(sparse_shift))
 }
 
 #[cfg(test)]
@@ -190,7 +206,7 @@ mod tests {
 
     #[test]
     fn round_and_round_misses_until_all_pages_fit() {
-        let mut reach = Reach::sampled(PageSize::Small4k, 0);
+        let mut reach = Reach::new(PageSize::Small4k);
         reach.run(&pages((0..10).flat_map(|_| 0..64)));
         let points = reach.points();
         // 64 pages, ten times: 16 and 32 entries never hit; 64 miss the first round only, a tenth.
@@ -202,7 +218,7 @@ mod tests {
     #[test]
     fn all_pages_looked_at_are_a_table_of_that_size() {
         let trace = pages((0..60_000).map(|step| spread(step) % (40 + step / 16)));
-        let mut reach = Reach::sampled(PageSize::Small4k, 0);
+        let mut reach = Reach::new(PageSize::Small4k);
         reach.run(&trace);
         for point in reach.points().iter().take(7) {
             let mut table = Table::full(u32::try_from(point.entries).unwrap());
@@ -212,16 +228,20 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_near_the_whole() {
-        let trace = pages((0..400_000).map(|step| spread(step) % 20_000));
-        let (mut all, mut some) = (Reach::sampled(PageSize::Small4k, 0), Reach::new(PageSize::Small4k));
-        all.run(&trace);
-        some.run(&trace);
-        for (all, some) in all.points().iter().zip(some.points()).filter(|(all, _)| all.entries >= 1024) {
-            let error = (all.misses_an_access - some.misses_an_access).abs();
-            assert!(error < 0.03, "{} entries: off by {error}", all.entries);
-        }
-        assert!(some.pages().abs_diff(20_000) < 2_000, "{}", some.pages());
+    fn many_pages_are_counted_about() {
+        let mut reach = Reach::new(PageSize::Small4k);
+        reach.run(&pages((0..400_000).map(|step| spread(step) % 300_000)));
+        let different = 300_000.0 * (1.0 - (-4.0_f64 / 3.0).exp());
+        let found = reach.pages() as f64 / different;
+        assert!((0.95..1.05).contains(&found), "{found} of them");
+    }
+
+    #[test]
+    fn sizes_between_the_stretches_and_the_sample_are_not_told() {
+        let mut reach = Reach::new(PageSize::Small4k);
+        reach.run(&pages(0..3 << 20));
+        let entries: Vec<u64> = reach.points().iter().map(|point| point.entries).collect();
+        assert_eq!(entries[3..7], [128, 256, 512, 1024], "one page of 512 is looked at");
     }
 
     #[test]

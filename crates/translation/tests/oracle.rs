@@ -220,7 +220,7 @@ fn touch_rank(arrays: &mut [NaiveArray], (region, address): Place, size: PageSiz
 }
 
 fn level(pages: &'static [PageSize], pieces: &'static [PageSize]) -> impl Strategy<Value = Level> {
-    (1_u32..9, 1_u32..7, any::<bool>()).prop_map(move |(sets, ways, full)| Level {
+    (1_u32..9, 2_u32..7, any::<bool>()).prop_map(move |(sets, ways, full)| Level {
         name: "array".to_owned(),
         entries: sets * ways * if full { 3 } else { 1 },
         ways: if full { 0 } else { ways },

@@ -136,6 +136,8 @@ pub enum Event {
     Free = 4,
     /// from, bytes, to, bytes there: moved, or made longer or shorter, by mremap.
     Move = 5,
+    /// address, bytes, site: the program itself mapped this by a call of mmap at this site. Comes after its [`Event::Map`].
+    MapSite = 6,
 }
 
 impl Event {
@@ -148,6 +150,7 @@ impl Event {
             3 => Some(Self::Alloc),
             4 => Some(Self::Free),
             5 => Some(Self::Move),
+            6 => Some(Self::MapSite),
             _ => None,
         }
     }

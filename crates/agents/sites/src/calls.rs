@@ -1,19 +1,25 @@
-//! What each call of the malloc family means for the record.
+//! What each call of the malloc family, and of mmap, means for the record.
 //!
 //! A free is announced before the block goes back, an allocation after it came, so that no other thread can get, and
 //! announce, the same address in between. A realloc is both.
+//!
+//! Of mmap, only private anonymous memory is announced that the program maps itself. An allocator may hold its locks there:
+//! nothing is allocated, and no lock waited for, neither here nor below.
 
 #![allow(unsafe_code, reason = "stands in place of libc's functions")]
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
-use fieldstone_wire::sites::{Lost, Message};
+use fieldstone_wire::sites::{Lost, Message, Sites};
 
 use crate::real::{Block, One, Real, Two, real};
 use crate::stack::{self, StackPointer};
-use crate::thread::Thread;
-use crate::{arena, start};
+use crate::thread::{Thread, in_allocator};
+use crate::{arena, modules, start};
+
+/// What is shorter is not announced.
+const PAGE_BYTES: usize = 4096;
 
 /// Announces a block that the caller at `sp` got.
 fn allocated(block: Block, bytes: usize, sp: StackPointer) {
@@ -21,12 +27,18 @@ fn allocated(block: Block, bytes: usize, sp: StackPointer) {
         return;
     }
     let Some((sites, thread)) = start::sites().zip(Thread::enter()) else { return };
-    let site = stack::site(sites, &thread, sp);
+    let site = counted_site(sites, &thread, bytes, sp);
+    thread.letter().ring(Message::Alloc { address: block as u64, bytes: bytes as u64, site });
+}
+
+/// The site that calls from `sp`, where `bytes` are counted.
+fn counted_site(sites: &Sites, thread: &Thread, bytes: usize, sp: StackPointer) -> u32 {
+    let site = stack::site(sites, thread, sp);
     match sites.entries.get(site as usize) {
         Some(entry) if site != 0 => entry.count(bytes as u64),
         _ => sites.lose(Lost::TableFull),
     }
-    thread.letter().ring(Message::Alloc { address: block as u64, bytes: bytes as u64, site });
+    site
 }
 
 /// Announces that a block goes back.
@@ -60,7 +72,7 @@ pub(crate) unsafe extern "C" fn pvalloc(bytes: usize, sp: StackPointer) -> Block
 unsafe fn sized(function: impl Fn(&Real) -> Option<One>, bytes: usize, sp: StackPointer) -> Block {
     let Some(real) = real() else { return arena::alloc(bytes) };
     // SAFETY: the caller's word.
-    let block = function(real).map_or(null_mut(), |function| unsafe { function(bytes) });
+    let block = function(real).map_or(null_mut(), |function| in_allocator(|| unsafe { function(bytes) }));
     allocated(block, bytes, sp);
     block
 }
@@ -70,7 +82,7 @@ pub(crate) unsafe extern "C" fn calloc(count: usize, bytes: usize, sp: StackPoin
     let whole = count.saturating_mul(bytes);
     let Some(real) = real() else { return arena::alloc(whole) };
     // SAFETY: the caller's word.
-    let block = unsafe { (real.calloc)(count, bytes) };
+    let block = in_allocator(|| unsafe { (real.calloc)(count, bytes) });
     allocated(block, whole, sp);
     block
 }
@@ -90,7 +102,8 @@ pub(crate) unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize, sp
 /// The arena has no room for alignments, and whoever searches a function asks for none.
 unsafe fn aligned(function: impl Fn(&Real) -> Option<Two>, alignment: usize, bytes: usize, sp: StackPointer) -> Block {
     // SAFETY: the caller's word.
-    let block = real().and_then(function).map_or(null_mut(), |function| unsafe { function(alignment, bytes) });
+    let call = |function: Two| in_allocator(|| unsafe { function(alignment, bytes) });
+    let block = real().and_then(function).map_or(null_mut(), call);
     allocated(block, bytes, sp);
     block
 }
@@ -104,7 +117,7 @@ pub(crate) unsafe extern "C" fn posix_memalign(
 ) -> c_int {
     let Some(function) = real().and_then(|real| real.posix_memalign) else { return libc::ENOMEM };
     // SAFETY: the caller's word.
-    let error = unsafe { function(into, alignment, bytes) };
+    let error = in_allocator(|| unsafe { function(into, alignment, bytes) });
     if error == 0 {
         // SAFETY: the call has just written it.
         allocated(unsafe { *into }, bytes, sp);
@@ -137,7 +150,7 @@ unsafe fn resized(block: Block, bytes: usize, sp: StackPointer, resize: impl FnO
     }
     let Some(real) = real() else { return null_mut() };
     freed(block);
-    let moved = resize(real);
+    let moved = in_allocator(|| resize(real));
     if moved.is_null() && bytes != 0 && !block.is_null() {
         // SAFETY: a resize that fails leaves the block as it is.
         let held = real.usable_size.map_or(0, |usable_size| unsafe { usable_size(block) });
@@ -167,6 +180,37 @@ pub(crate) unsafe fn free(block: Block) {
     freed(block);
     if let Some(real) = real() {
         // SAFETY: the caller's word.
-        unsafe { (real.free)(block) };
+        in_allocator(|| unsafe { (real.free)(block) });
     }
+}
+
+/// As mmap(2), but that access (low half) and flags come as one.
+pub(crate) unsafe extern "C" fn mmap(
+    wanted: *mut c_void,
+    bytes: usize,
+    access_and_flags: u64,
+    sp: StackPointer,
+    fd: c_int,
+    offset: libc::off64_t,
+) -> *mut c_void {
+    let (access, flags) = (access_and_flags as c_int, (access_and_flags >> 32) as c_int);
+    // SAFETY: the caller's word.
+    let mapped = unsafe {
+        match real().and_then(|real| real.mmap) {
+            Some(mmap) => mmap(wanted, bytes, access, flags, fd, offset),
+            None => start::system_mmap(wanted, bytes, access, flags, fd, offset),
+        }
+    };
+    let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
+    if mapped != libc::MAP_FAILED && is_private && bytes >= PAGE_BYTES && modules::is_lock_free() {
+        program_mapped(mapped, bytes, sp);
+    }
+    mapped
+}
+
+/// Announces memory that the caller at `sp` mapped, unless that is a part of an allocator's work.
+fn program_mapped(mapped: *mut c_void, bytes: usize, sp: StackPointer) {
+    let Some((sites, thread)) = start::sites().zip(Thread::enter_outside_allocators()) else { return };
+    let site = counted_site(sites, &thread, bytes, sp);
+    thread.letter().ring(Message::Map { address: mapped as u64, bytes: bytes as u64, site });
 }

@@ -14,7 +14,7 @@
 #![cfg_attr(test, allow(dead_code, reason = "a test binary keeps its own malloc"))]
 
 use core::arch::naked_asm;
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 use crate::calls;
 use crate::real::Block;
@@ -47,6 +47,38 @@ entry!(aligned_alloc(_alignment: usize, _bytes: usize) -> Block, "rdx");
 entry!(posix_memalign(_into: *mut Block, _alignment: usize, _bytes: usize) -> c_int, "rcx");
 entry!(valloc(_bytes: usize) -> Block, "rsi");
 entry!(pvalloc(_bytes: usize) -> Block, "rsi");
+
+/// An exported mmap. It has as many arguments as there are registers for them: two that are half a register long share one.
+macro_rules! map_entry {
+    ($name:ident) => {
+        /// As libc's.
+        ///
+        /// # Safety
+        /// As libc's.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name(
+            _wanted: *mut c_void,
+            _bytes: usize,
+            _access: c_int,
+            _flags: c_int,
+            _fd: c_int,
+            _offset: libc::off64_t,
+        ) -> *mut c_void {
+            naked_asm!(
+                "mov edx, edx",   // the access, its upper half cleared
+                "shl rcx, 32",    // the flags
+                "or rdx, rcx",    // both in the third register
+                "mov rcx, rsp",   // and the return address's place in the fourth
+                "jmp {goes_on}",
+                goes_on = sym calls::mmap,
+            )
+        }
+    };
+}
+
+map_entry!(mmap);
+map_entry!(mmap64);
 
 /// As libc's. It has no site, so its stack does not matter.
 ///

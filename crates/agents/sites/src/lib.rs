@@ -1,6 +1,6 @@
 //! The site recorder: tells which code of a traced program allocated what.
 //!
-//! Loaded into the program by `LD_PRELOAD`, it stands before the malloc family, calls the functions that would have been
+//! Loaded into the program by `LD_PRELOAD`, it stands before the malloc family and mmap, calls the functions that would have been
 //! called without it, and announces each block with the stack of its caller: see `fieldstone_wire::sites` for the record
 //! and the mailbox. The program gets the same blocks at the same addresses in the same order.
 //!
@@ -21,8 +21,11 @@
 //! | `thread` | a letter for each thread |
 //! | `stack`, `unwind`, `modules` | from a stack pointer to a site |
 //!
-//! What it does not see: memory that a program's own allocator takes by mmap (the trace sees the mmap), allocators that are
-//! linked into the program, and calls that glibc makes to its own malloc inside itself without going through its symbol.
+//! What a program maps itself, by a call of mmap, is announced too, as long as it is private and anonymous. What an allocator
+//! behind us maps is its own: the blocks in it have sites.
+//!
+//! What it does not see: blocks of allocators that are linked into the program (but the memory that these map), the calls that
+//! glibc makes inside itself without going through a symbol, malloc's mmap among them, and system calls without libc.
 //! Operators new and delete of libstdc++ call malloc and free, and are a frame of the stack.
 //!
 //! Inside another program there is no allocation, no thread-local storage, no lock of ours and no panic. The unwinder is

@@ -15,6 +15,9 @@ pub(crate) type One = unsafe extern "C" fn(usize) -> Block;
 /// Takes a count or an alignment, then the bytes.
 pub(crate) type Two = unsafe extern "C" fn(usize, usize) -> Block;
 
+/// As mmap(2).
+pub(crate) type Map = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::off64_t) -> *mut c_void;
+
 /// The family behind us. What this libc does not have is `None`.
 #[derive(Clone, Copy)]
 pub(crate) struct Real {
@@ -29,6 +32,7 @@ pub(crate) struct Real {
     pub(crate) valloc: Option<One>,
     pub(crate) pvalloc: Option<One>,
     pub(crate) usable_size: Option<unsafe extern "C" fn(Block) -> usize>,
+    pub(crate) mmap: Option<Map>,
 }
 
 struct Found(UnsafeCell<Option<Real>>);
@@ -74,6 +78,7 @@ fn search() -> Option<Real> {
             valloc: next(c"valloc"),
             pvalloc: next(c"pvalloc"),
             usable_size: next(c"malloc_usable_size"),
+            mmap: next(c"mmap"),
         })
     }
 }

@@ -36,6 +36,8 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char,
     // SAFETY: the loader passes the environment before anybody else has seen it.
     let Some(path) = (unsafe { environment::take(envp) }) else { return };
     let Some(sites) = open_record(path).filter(|_| real::real().is_some()) else { return };
+    // SAFETY: this is the constructor.
+    unsafe { modules::prepare() };
     MAILBOX_THERE.store(map_private(MAILBOX, MAILBOX_BYTES), Relaxed);
     // SAFETY: a function for the life of the process: the loader never unloads what is preloaded.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
@@ -95,11 +97,28 @@ fn map(address: u64, bytes: usize, flags: c_int, fd: c_int) -> bool {
     let wanted = core::ptr::with_exposed_provenance_mut::<c_void>(address as usize);
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: NOREPLACE never takes the place of a mapping.
-    let mapped = unsafe { libc::mmap(wanted, bytes, access, flags | libc::MAP_FIXED_NOREPLACE, fd, 0) };
+    let mapped = unsafe { system_mmap(wanted, bytes, access, flags | libc::MAP_FIXED_NOREPLACE, fd, 0) };
     if mapped != wanted && mapped != libc::MAP_FAILED {
         // A kernel or an emulator that does not know NOREPLACE takes the address for a hint.
         // SAFETY: what this call has just mapped.
         unsafe { libc::munmap(mapped, bytes) };
     }
     mapped == wanted
+}
+
+/// As mmap(2), past every library that stands before it: this one too.
+///
+/// # Safety
+/// As mmap(2).
+pub(crate) unsafe fn system_mmap(
+    wanted: *mut c_void,
+    bytes: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off64_t,
+) -> *mut c_void {
+    // SAFETY: the caller's word; libc's `syscall` makes of an error what mmap makes of it.
+    let mapped = unsafe { libc::syscall(libc::SYS_mmap, wanted, bytes, access, flags, fd, offset) };
+    core::ptr::with_exposed_provenance_mut(mapped as usize)
 }

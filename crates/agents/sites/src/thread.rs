@@ -9,6 +9,9 @@
 //! mark is the number of forks before it: a child's new thread may get the letter of a thread that the fork left behind in
 //! the middle of its work. A handler that jumps out (`siglongjmp`) while it interrupts the recorder leaves its thread
 //! marked: what that thread allocates from then on is counted as [`Lost::Nested`].
+//!
+//! The same word says that the thread is in a function of the malloc family behind us: what it maps there is the
+//! allocator's own, and no site's. A signal handler that interrupts that may allocate, and is announced.
 
 #![allow(unsafe_code, reason = "reads the thread pointer, and the mapped mailbox as letters")]
 
@@ -22,35 +25,42 @@ use crate::start;
 
 /// The mark of a thread that is in here; grows in the child of a fork.
 static MARK: AtomicU64 = AtomicU64::new(1);
+/// Added to the mark of a thread that is in an allocator.
+const IN_ALLOCATOR: u64 = 1 << 63;
 
 /// The thread that runs, in the recorder until this is dropped.
 pub(crate) struct Thread {
     letter: &'static Letter,
     number: usize,
+    /// What the word said before: that it is in an allocator, or nothing.
+    before: u64,
 }
 
 impl Thread {
     /// Enters; `None`, and counted, where nothing can be announced.
     pub(crate) fn enter() -> Option<Self> {
         let sites = start::sites()?;
-        let Some(letters) = letters() else {
-            sites.lose(Lost::NoMailbox);
-            return None;
+        let lost = |why| {
+            sites.lose(why);
+            None
         };
-        let Some(number) = find(letters, thread_pointer()) else {
-            sites.lose(Lost::Letterless);
-            return None;
+        let (letter, number) = match own_letter() {
+            Ok(own) => own,
+            Err(why) => return lost(why),
         };
-        let letter = &letters[number];
-        let mark = MARK.load(Relaxed);
-        if letter.busy.load(Relaxed) == mark {
-            sites.lose(Lost::Nested);
-            return None;
+        let (before, mark) = (letter.busy.load(Relaxed), MARK.load(Relaxed));
+        if before == mark {
+            return lost(Lost::Nested);
         }
         letter.busy.store(mark, Relaxed);
         // A signal handler of this thread must find the mark before anything of what follows.
         compiler_fence(Ordering::SeqCst);
-        Some(Self { letter, number })
+        Some(Self { letter, number, before })
+    }
+
+    /// As [`Thread::enter`], for what is a call of the program only outside of its allocators.
+    pub(crate) fn enter_outside_allocators() -> Option<Self> {
+        Self::enter().filter(|thread| thread.before != MARK.load(Relaxed) | IN_ALLOCATOR)
     }
 
     /// The thread's letter.
@@ -77,8 +87,23 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        self.letter.busy.store(0, Relaxed);
+        self.letter.busy.store(self.before, Relaxed);
     }
+}
+
+/// Calls a function of an allocator behind us.
+pub(crate) fn in_allocator<R>(call: impl FnOnce() -> R) -> R {
+    let own = start::sites().and_then(|_| own_letter().ok());
+    let mark = MARK.load(Relaxed);
+    // What is called from the recorder is the recorder's.
+    let own = own.map(|(letter, _)| (letter, letter.busy.load(Relaxed)));
+    let Some((letter, before)) = own.filter(|(_, before)| *before != mark) else { return call() };
+    letter.busy.store(mark | IN_ALLOCATOR, Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    let result = call();
+    compiler_fence(Ordering::SeqCst);
+    letter.busy.store(before, Relaxed);
+    result
 }
 
 /// Makes the marks that the parent's other threads left in the child's mailbox void.
@@ -89,6 +114,13 @@ pub(crate) extern "C" fn after_fork() {
 fn letters() -> Option<&'static [Letter; LETTERS]> {
     // SAFETY: mapped there for the life of the process, as long as the letters are; all zeroes are valid letters.
     start::has_mailbox().then(|| unsafe { &*core::ptr::with_exposed_provenance(MAILBOX as usize) })
+}
+
+/// The letter of the thread that runs, and its number.
+fn own_letter() -> Result<(&'static Letter, usize), Lost> {
+    let letters = letters().ok_or(Lost::NoMailbox)?;
+    let number = find(letters, thread_pointer()).ok_or(Lost::Letterless)?;
+    Ok((&letters[number], number))
 }
 
 /// The number of the letter of `owner`, taken if it has none yet.

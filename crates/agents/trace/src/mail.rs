@@ -63,6 +63,10 @@ extern "C" fn rung(number: c_uint, _: u32, address: u64, _: *mut c_void) {
             thread.resume();
             thread.tell(Event::Free, [address, 0, 0, 0], false);
         }
+        Some(Message::Map { address, bytes, site }) => {
+            thread.resume();
+            thread.tell(Event::MapSite, [address, bytes, u64::from(site), 0], false);
+        }
         None => {}
     }
 }

@@ -42,12 +42,20 @@ pub(crate) struct Marker {
     instructions: AtomicU64,
 }
 
+/// The average of all markers.
+static USUAL: Marker = Marker { accesses: AtomicU64::new(0), instructions: AtomicU64::new(0) };
+
 impl Marker {
-    /// The marker at `address`; until it is known better it stands for its own block.
+    /// The marker at `address`; until it is known better it stands for what markers usually do, and for its own block at least.
     pub(crate) fn at(address: u64, block: Run) -> &'static Self {
         static ALL: Mutex<Option<HashMap<u64, &'static Marker>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get_or_insert_default().entry(address).or_insert_with(|| Box::leak(Box::new(Self::of(block))))
+        all.get_or_insert_default().entry(address).or_insert_with(|| {
+            let marker = Self::of(block);
+            marker.accesses.fetch_max(USUAL.accesses.load(Relaxed), Relaxed);
+            marker.instructions.fetch_max(USUAL.instructions.load(Relaxed), Relaxed);
+            Box::leak(Box::new(marker))
+        })
     }
 
     fn of(block: Run) -> Self {
@@ -57,6 +65,11 @@ impl Marker {
 
     /// Learns from one run what it stands for. Two threads that learn at once may lose a lesson.
     pub(crate) fn learn(&self, run: Run) {
+        self.move_to(run);
+        USUAL.move_to(run);
+    }
+
+    fn move_to(&self, run: Run) {
         for (average, count) in [(&self.accesses, run.accesses), (&self.instructions, run.instructions)] {
             let now = average.load(Relaxed);
             let (target, part) = (count.min(MOST) << FRACTION, |difference: u64| difference >> WEIGHT);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_supervise::AgentFile;
-use fieldstone_supervise::profile::{Bursts, Tracing};
+use fieldstone_supervise::profile::{Recording, Tracing};
 use fieldstone_supervise::trace::Tracer;
 use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
@@ -25,29 +25,27 @@ const RANGES: u32 = 32;
 /// Hundredths of the region that lie on larger pages in the mosaics.
 const PERCENTS: [u32; 3] = [25, 50, 75];
 
-/// Part of each burst that only warms the models up.
-const WARM_UP: u64 = 4;
-
 /// Of these each needs `--trace`. The group has a name of its own, as `profile`'s arguments have theirs.
 #[derive(Debug, Args)]
 #[group(id = "tracing")]
 pub(crate) struct Arguments {
-    /// The processor that is modelled: `host`, the name of a preset, or a TOML file
+    /// The processor that is modelled: `host`, a TOML file, or one of sandy-bridge, nehalem, skylake, golden-cove, zen4, neoverse-v2
     #[arg(long, value_name = "PROCESSOR", default_value = "host", requires = "trace")]
     tlb: String,
-    /// Record every access, not bursts of them: slower, and exact
+    /// Record every access, not bursts of them: slower, and exact. Programs that take no more than 2 s are recorded so anyway
     #[arg(long, requires = "trace")]
     full: bool,
-    /// Accesses of a burst; the first quarter warms the models up
-    #[arg(long, value_name = "ACCESSES", default_value_t = 1_000_000, requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
-    burst: u64,
-    /// Accesses from the start of one burst to that of the next
-    #[arg(long, value_name = "ACCESSES", default_value_t = 20_000_000, requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
-    period: u64,
+    /// Record bursts of so many accesses, 1000000 if only --period is given; the first quarter warms the models up
+    #[arg(long, value_name = "ACCESSES", requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
+    burst: Option<u64>,
+    /// Accesses from the start of one burst to that of the next: 20 bursts if only --burst is given, else what fits the run
+    #[arg(long, value_name = "ACCESSES", requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
+    period: Option<u64>,
     /// What the accesses are run through beside 4 KiB pages, separated by commas
     #[arg(
         long,
         value_enum,
+        ignore_case = true,
         value_name = "MODELS",
         value_delimiter = ',',
         default_value = "2m,1g,direct-segment",
@@ -114,12 +112,12 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
     }
     let tracer = Tracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
     let machine = machine(&arguments.tlb)?;
-    let bursts = bursts(arguments)?;
+    let recording = recording(arguments)?;
     let asked = arguments.models.iter().flat_map(|model| model.configurations(&machine));
     let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(asked).collect();
     Ok(Tracing {
         tracer,
-        bursts,
+        recording,
         machine,
         configurations,
         sites: !arguments.no_sites,
@@ -127,15 +125,19 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
     })
 }
 
-fn bursts(arguments: &Arguments) -> anyhow::Result<Bursts> {
-    if arguments.full {
-        return Ok(Bursts::default());
-    }
-    let Arguments { burst, period, .. } = *arguments;
+fn recording(arguments: &Arguments) -> anyhow::Result<Recording> {
+    let (burst, period) = match (arguments.burst, arguments.period) {
+        _ if arguments.full => return Ok(Recording::Full),
+        (None, None) => return Ok(Recording::Fitting),
+        (burst, period) => {
+            let burst = burst.unwrap_or(1_000_000);
+            (burst, period.unwrap_or(burst.saturating_mul(20)))
+        }
+    };
     if burst > period {
         bail!("a burst of {burst} accesses does not fit in a period of {period}: give a longer --period, or --full");
     }
-    Ok(Bursts { burst, warm_up: burst / WARM_UP, period })
+    Ok(Recording::bursts(burst, period))
 }
 
 fn presets() -> String {
@@ -153,8 +155,18 @@ fn machine(name: &str) -> anyhow::Result<Machine> {
     if !Path::new(name).exists() {
         bail!("no processor is called {name:?}, and no file: give host, a TOML file, or one of {}", presets());
     }
-    let text = fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+    let text = read_small(Path::new(name)).with_context(|| format!("cannot read {name}"))?;
     Machine::from_toml(&text).with_context(|| name.to_owned())
+}
+
+/// A description of a processor: no device that goes on for ever, and no database taken for one.
+fn read_small(path: &Path) -> anyhow::Result<String> {
+    const MOST_BYTES: u64 = 1 << 20;
+    let about = fs::metadata(path)?;
+    if !about.is_file() || about.len() > MOST_BYTES {
+        bail!("a description of a processor is a file of less than 1 MiB");
+    }
+    Ok(fs::read_to_string(path)?)
 }
 
 /// The preset of this processor, with what it tells of itself.

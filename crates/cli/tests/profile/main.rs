@@ -9,5 +9,6 @@ mod ending;
 mod interrupt;
 mod measuring;
 mod server;
+mod sites;
 mod stage;
 mod traced;

@@ -65,7 +65,7 @@ mod tests {
         traced.configurations[1].name = evil.into();
         traced.rest[0].what = evil.into();
         (traced.processor.name, traced.processor.source, traced.tracer) = (evil.into(), evil.into(), evil.into());
-        (traced.placed_on, traced.uncounted) = (evil.into(), Some(evil.into()));
+        traced.uncounted = Some(evil.into());
         traced.unseen = vec![evil.into()];
         traced.mosaics.as_mut().unwrap().mixtures[1].kind = evil.into();
         let page = page_of(&profile);
@@ -151,7 +151,6 @@ mod tests {
             }
             for (at, site) in traced.sites.iter_mut().enumerate() {
                 (site.walks, site.walks_large, site.bytes) = (bytes[at], bytes[at + 1], bytes[at + 2]);
-                site.huge_share = Some(values[at]);
             }
             for (at, point) in traced.reach.iter_mut().enumerate() {
                 (point.entries, point.misses_per_access) = (bytes[at], values[at]);

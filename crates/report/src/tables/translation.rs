@@ -3,7 +3,7 @@
 use super::{NONE, Table, spread};
 use crate::diff::{ConfigurationDiff, PriceDiff};
 use crate::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, seconds, share};
-use crate::translation::sites::{SiteLine, shortened};
+use crate::translation::sites::{SiteLine, called, shortened, shortened_path};
 use crate::translation::summary::TranslationSummary;
 use crate::translation::{Mosaics, Range};
 
@@ -11,6 +11,14 @@ use crate::translation::{Mosaics, Range};
 const NAME_LETTERS: usize = 72;
 /// Letters of a place, which is known by its end.
 const PLACE_LETTERS: usize = 48;
+/// Letters that a name has on the narrowest terminal.
+const LEAST_LETTERS: usize = 12;
+/// What has a smaller part of the walks is left out where there is little room.
+const LEAST_SHARE: f64 = 0.001;
+/// Sites whose callers stand beneath them, and how many callers.
+const FIRST_SITES: usize = 3;
+const CALLERS: usize = 2;
+const SITES_HEADING: [&str; 5] = ["memory from", "of walks", "a 1,000", "bytes", "allocs"];
 
 /// What the models counted, a line a configuration.
 pub(crate) fn modelled(of: &TranslationSummary) -> Table {
@@ -90,43 +98,79 @@ pub(crate) fn nanoseconds(value_ns: f64) -> String {
     seconds(value_ns * 1e-9)
 }
 
-/// The first `most` sites, the others in one line, and the memory of no site. A name and its place are two lines of a cell.
-pub(crate) fn sites(of: &TranslationSummary, most: usize) -> Table {
-    let (shown, others) = of.sites.split_at(most.min(of.sites.len()));
-    let others = (!others.is_empty()).then(|| together(others));
-    let rows = shown.iter().chain(&others).chain(&of.rest).map(|line| {
-        let cell = |value: Option<u64>, write: fn(u64) -> String| value.map_or_else(|| NONE.to_owned(), write);
-        vec![
-            site_cell(line),
-            share(line.share),
-            line.walks_per_thousand.map_or_else(|| NONE.to_owned(), rate),
-            cell(line.bytes, bytes),
-            cell(line.allocations, count),
-            line.huge_share.map_or_else(|| NONE.to_owned(), share),
-        ]
-    });
-    Table::new(&["memory from", "of walks", "a 1,000", "bytes", "allocs", "huge"], 1, rows)
+/// The first `most` sites and the memory of no site, by their share, and the other sites in one line. A name and its place are two
+/// lines of a cell.
+///
+/// On a terminal of `columns`, a place is on one line, however narrow that is; those with a small share are left to the last line,
+/// and the first ones have their callers beneath them.
+pub(crate) fn sites(of: &TranslationSummary, most: usize, columns: Option<u16>) -> Table {
+    let large = |line: &&SiteLine| columns.is_none() || line.share >= LEAST_SHARE;
+    let (shown, mut others): (Vec<_>, Vec<_>) = of.sites.iter().partition(large);
+    others.extend(shown.iter().skip(most));
+    let mut lines: Vec<&SiteLine> = shown.into_iter().take(most).chain(of.rest.iter().filter(large)).collect();
+    lines.sort_by(|one, other| other.share.total_cmp(&one.share));
+    let others = (!others.is_empty()).then(|| together(&others));
+    lines.extend(&others);
+    let mut rows: Vec<Vec<String>> = lines.iter().map(|line| site_numbers(line)).collect();
+    let letters = columns.map(|columns| left_for_names(columns, &rows));
+    let mut with_callers = FIRST_SITES;
+    for (row, line) in rows.iter_mut().zip(&lines) {
+        row.insert(0, site_cell(line, letters));
+        if let Some(letters) = letters.filter(|_| with_callers > 0 && !line.stack.is_empty()) {
+            with_callers -= 1;
+            row[0].extend(line.callers(CALLERS).map(|caller| format!("\n{}", caller_words(caller, letters))));
+        }
+    }
+    Table::new(&SITES_HEADING, 1, rows.into_iter())
 }
 
-fn site_cell(line: &SiteLine) -> String {
-    let mut cell = shortened(&line.name, NAME_LETTERS);
+fn site_numbers(line: &SiteLine) -> Vec<String> {
+    let cell = |value: Option<u64>, write: fn(u64) -> String| value.map_or_else(|| NONE.to_owned(), write);
+    vec![
+        share(line.share),
+        line.walks_per_thousand.map_or_else(|| NONE.to_owned(), rate),
+        cell(line.bytes, bytes),
+        cell(line.allocations, count),
+    ]
+}
+
+/// What the columns of numbers leave for the first one. Each ends in a gap of two and a rule of one, as does the first; one begins the line.
+fn left_for_names(columns: u16, rows: &[Vec<String>]) -> usize {
+    let widest = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([SITES_HEADING[column + 1].chars().count()]).max().unwrap_or(0) + 3
+    };
+    let numbers: usize = (0..SITES_HEADING.len() - 1).map(widest).sum();
+    usize::from(columns).saturating_sub(numbers + 4).max(LEAST_LETTERS)
+}
+
+fn site_cell(line: &SiteLine, letters: Option<usize>) -> String {
+    let mut cell = shortened(&line.name, letters.unwrap_or(NAME_LETTERS).min(NAME_LETTERS));
     if !line.place.is_empty() {
-        let letters = line.place.chars().count();
-        let cut = letters.saturating_sub(PLACE_LETTERS);
-        let end: String = line.place.chars().skip(cut).collect();
-        cell += &format!("\n{}{end}", if cut > 0 { "…" } else { "" });
+        cell += &format!("\n{}", shortened_path(&line.place, letters.unwrap_or(PLACE_LETTERS)));
     }
     cell
 }
 
+/// `  by main (src/main.c:7)`; without the place where there is no room for its file's name.
+fn caller_words(caller: &str, letters: usize) -> String {
+    let (name, place) = called(caller);
+    let words = format!("  by {}", shortened(name, letters.saturating_sub(5)));
+    let room = letters.saturating_sub(words.chars().count() + 3);
+    let file = place.rfind('/').map_or(place, |at| &place[at..]).chars().count() + 1;
+    if place.is_empty() || room < file { words } else { format!("{words} ({})", shortened_path(place, room)) }
+}
+
 /// Several sites in one line.
-fn together(sites: &[SiteLine]) -> SiteLine {
-    let sum = |field: fn(&SiteLine) -> u64| Some(sites.iter().map(field).fold(0, u64::saturating_add));
+fn together(sites: &[&SiteLine]) -> SiteLine {
+    let sum = |field: fn(&SiteLine) -> u64| Some(sites.iter().map(|site| field(site)).fold(0, u64::saturating_add));
     SiteLine {
-        name: if sites.len() == 1 {
-            "1 more site".to_owned()
-        } else {
-            format!("{} more sites", count(sites.len() as u64))
+        name: match sites {
+            [_] => "1 more site".to_owned(),
+            _ if sites.iter().all(|site| site.share < LEAST_SHARE) => {
+                format!("{} more sites, each under {}", count(sites.len() as u64), share(LEAST_SHARE))
+            }
+            _ => format!("{} more sites", count(sites.len() as u64)),
         },
         place: String::new(),
         stack: Vec::new(),
@@ -135,7 +179,6 @@ fn together(sites: &[SiteLine]) -> SiteLine {
         walks_per_thousand: sites.iter().map(|site| site.walks_per_thousand).sum(),
         bytes: sum(|site| site.bytes.unwrap_or(0)),
         allocations: sum(|site| site.allocations.unwrap_or(0)),
-        huge_share: None,
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
         text += &section(style, "Real runs on mosaics: seconds in user mode", &tables::mosaics(mosaics));
         text += &style.list(mosaics.sentences(traced.walk_cost.as_ref()));
     }
-    let sites = tables::sites(summary, MOST_SITES);
+    let sites = tables::sites(summary, MOST_SITES, Some(style.width.max(40)));
     text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
     text += &format!("\n{}", style.heading("What came from where"));
     text += &style.list(sources(traced).iter().map(|(name, said)| format!("{name}: {said}")));
@@ -69,9 +69,9 @@ mod tests {
             "99.70 % of the D-TLB misses",
             "build_graph",
             "graph/build.c:214",
-            "stacks",
+            "globals",
+            "  by main",
             "not attributed",
-            "on thp",
             "thp:25%",
             "3.80 ns (3.60 ns–4.10 ns)",
             "Calibrated price, which knows nothing of these runs",
@@ -89,11 +89,46 @@ mod tests {
     fn hundreds_of_sites_are_fifteen_and_one_line() {
         let mut profile = fixture::profile();
         let traced = profile.translation.as_mut().unwrap();
-        traced.sites =
-            (0..300).map(|n| Site { function: format!("site{n:03}"), walks: n, bytes: 1, ..Site::default() }).collect();
+        traced.sites = (0..300)
+            .map(|n| Site { function: format!("site{n:03}"), walks: 100_000 + n, bytes: 1, ..Site::default() })
+            .collect();
         let text = text_of(&profile, Style::default());
         assert!(text.contains("site299") && text.contains("site285") && !text.contains("site284"), "{text}");
         assert!(text.contains("285 more sites"));
+    }
+
+    #[test]
+    fn a_place_is_never_broken_in_two() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        let deep = "/tmp/python-build.20260509073455.222/Python-3.11.7/Objects/dictobject.c";
+        traced.sites[0].file = Some(deep.into());
+        traced.sites[0].stack =
+            vec![format!("{} ({deep}:214)", traced.sites[0].function), format!("insert ({deep}:99)")];
+        for width in [60, 80, 100] {
+            let text = text_of(&profile, Style { width, colour: false });
+            assert!(
+                text.lines().any(|line| line.starts_with(" …") && line.trim_end().ends_with("object.c:214")),
+                "{text}"
+            );
+            assert!(text.lines().any(|line| line.trim_start().starts_with("by insert")), "{text}");
+        }
+        let text = text_of(&profile, Style { width: 80, colour: false });
+        assert!(text.contains("…/Objects/dictobject.c:214"), "{text}");
+    }
+
+    #[test]
+    fn rows_stand_by_their_share_and_small_ones_are_counted() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        let mapped = Site { function: "(mapped)".into(), walks: 3_000_000, ..Site::default() };
+        traced.sites.push(mapped);
+        let small = |n| Site { function: format!("small{n}"), walks: 9, bytes: 1, ..Site::default() };
+        traced.sites.extend((0..20).map(small));
+        let text = text_of(&profile, Style::default());
+        let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("no {words}: {text}"));
+        assert!(place("build_graph") < place("(mapped)") && place("(mapped)") < place("read_edges"), "{text}");
+        assert!(text.contains("21 more sites, each under 0.10 %") && !text.contains("small"), "{text}");
     }
 
     #[test]
@@ -106,7 +141,6 @@ mod tests {
         traced.processor.name = "\u{9b}".into();
         traced.tracer = "\x07".into();
         traced.unseen.push("\x1b[0m".into());
-        traced.placed_on = "\x1b".into();
         let text = text_of(&profile, Style { width: 80, colour: false });
         assert!(!text.chars().any(|letter| letter.is_control() && letter != '\n'), "{text:?}");
         assert!(text.lines().count() < 120, "{text}");

@@ -27,11 +27,15 @@ pub struct SiteLine {
     pub bytes: Option<u64>,
     /// Allocations in the traced run; none for memory of no site.
     pub allocations: Option<u64>,
-    /// Share of the memory that lay on huge pages in the region's real run.
-    pub huge_share: Option<f64>,
 }
 
 impl SiteLine {
+    /// The nearest `most` who called the site's function: what is behind it in the stack.
+    pub(crate) fn callers(&self, most: usize) -> impl Iterator<Item = &str> {
+        let own = self.stack.iter().position(|frame| called(frame).0 == self.name).unwrap_or(0);
+        self.stack.iter().skip(own + 1).take(most).map(String::as_str)
+    }
+
     /// The sites, most walks first; and the memory of no site, with the walks that nobody can account for at its end.
     pub(super) fn all(traced: &Translation) -> (Vec<Self>, Vec<Self>) {
         let small = traced.configuration("4k").map(|of| of.data).unwrap_or_default();
@@ -47,7 +51,6 @@ impl SiteLine {
             walks_per_thousand: part(walks, accesses).map(|part| part * 1000.0),
             bytes: None,
             allocations: None,
-            huge_share: None,
         };
         let mut sites: Vec<&Site> = traced.sites.iter().collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.walks));
@@ -59,7 +62,6 @@ impl SiteLine {
             stack: site.stack.iter().map(|frame| one_line(frame)).collect(),
             bytes: Some(site.bytes),
             allocations: Some(site.allocations),
-            huge_share: site.huge_share.filter(|share| share.is_finite()),
             ..line(&site.function, site.walks, site.walks_large)
         });
         let nameless = nameless.into_iter().map(|site| line(&site.function, site.walks, site.walks_large));
@@ -91,9 +93,29 @@ fn place(site: &Site) -> String {
     }
 }
 
+/// Name and place of a frame: `work` and `src/work.c:7` of `work (src/work.c:7)`.
+pub(crate) fn called(frame: &str) -> (&str, &str) {
+    let parts = frame.strip_suffix(')').and_then(|frame| frame.rsplit_once(" ("));
+    parts.unwrap_or((frame, ""))
+}
+
 /// `text` without control characters and line ends.
 fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
+}
+
+/// At most `most` letters of a path and what stands behind it, which are known by their end: it begins anew at a directory, as in
+/// `…/Objects/dictobject.c:1429`. Only what has no directory to begin at is cut within a name.
+pub(crate) fn shortened_path(path: &str, most: usize) -> String {
+    let letters = path.chars().count();
+    if letters <= most {
+        return path.to_owned();
+    }
+    let tails = path.match_indices('/').map(|(at, _)| &path[at..]);
+    match tails.into_iter().find(|tail| tail.chars().count() < most) {
+        Some(tail) => format!("…{tail}"),
+        None => format!("…{}", path.chars().skip(letters - most.saturating_sub(1).min(letters)).collect::<String>()),
+    }
 }
 
 /// At most `most` letters of `text`: what a template repeats lies in the middle of a name, so that is left out.
@@ -174,6 +196,30 @@ mod tests {
         let (sites, _) = SiteLine::all(&of);
         assert_eq!((sites[0].name.as_str(), sites[0].place.as_str()), (r"evil\x1b[31m\nname", r"a\x0db.c:7"));
         assert_eq!(sites[0].stack, [r"main\n"]);
+    }
+
+    #[test]
+    fn long_paths_begin_at_a_directory() {
+        let path = "/tmp/python-build.2026/Python-3.11.7/Objects/dictobject.c:1429";
+        assert_eq!(shortened_path(path, 100), path);
+        assert_eq!(shortened_path(path, 40), "…/Objects/dictobject.c:1429");
+        assert_eq!(shortened_path(path, 27), "…/Objects/dictobject.c:1429");
+        assert_eq!(shortened_path(path, 26), "…/dictobject.c:1429");
+        assert_eq!(shortened_path(path, 10), "…ct.c:1429");
+        assert_eq!((shortened_path("äöü.c:7", 6), shortened_path("a.c:7", 0)), ("…ü.c:7".into(), "…".into()));
+    }
+
+    #[test]
+    fn callers_are_those_behind_the_site() {
+        let stack = ["xmalloc (x.c:1)", "work(int) (w.c:2)", "main (app)", "_start (app)"].map(str::to_owned).into();
+        let line = SiteLine { stack, ..SiteLine::all(&traced(1, &[1], &[])).0.remove(0) };
+        let of = |name: &str| {
+            SiteLine { name: name.into(), ..line.clone() }.callers(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(of("work(int)"), ["main (app)", "_start (app)"]);
+        assert_eq!(of("unknown"), ["work(int) (w.c:2)", "main (app)"]);
+        assert_eq!(called("work(int) (w.c:2)"), ("work(int)", "w.c:2"));
+        assert_eq!(called("work(int)"), ("work(int)", ""));
     }
 
     #[test]

@@ -12,13 +12,6 @@ pub fn sources(traced: &Translation) -> Vec<(&'static str, String)> {
         ("Price of a walk", price(traced)),
         ("Hardware counters", counters(traced)),
     ];
-    if !traced.placed_on.is_empty() {
-        let kind = &traced.placed_on;
-        sources.push((
-            "Huge pages of sites",
-            format!("read from the kernel's tables in a real run on {kind}, without the tracer"),
-        ));
-    }
     if let Some(slowdown) = traced.slowdown.filter(|slowdown| slowdown.is_finite()) {
         sources.push((
             "Cost of the trace",
@@ -37,7 +30,10 @@ fn accesses(traced: &Translation) -> String {
     }
     let bursts = if traced.bursts == 1 { "one burst".to_owned() } else { format!("{} bursts", count(traced.bursts)) };
     let of = part(traced.counted_accesses, traced.accesses).map_or_else(String::new, |of| format!(" ({})", share(of)));
-    format!("{all}; counted: {bursts} with {} of them{of}", count(traced.counted_accesses))
+    let error = traced.burst_error.map_or_else(String::new, |error| {
+        format!("; other bursts would count about {} more or fewer walks", share(error))
+    });
+    format!("{all}; counted: {bursts} with {} of them{of}{error}", count(traced.counted_accesses))
 }
 
 fn processor(traced: &Translation) -> String {
@@ -104,13 +100,13 @@ mod tests {
                 ..WalkCost::default()
             }),
             slowdown: Some(5.64),
-            placed_on: "thp".into(),
             ..Translation::default()
         };
         assert!(said(&traced, "The trace").ends_with("counted: one burst with 1,000 of them (25.0 %)"));
+        let some = Translation { bursts: 9, burst_error: Some(0.25), ..traced.clone() };
+        assert!(said(&some, "The trace").ends_with("about 25.0 % more or fewer walks"));
         assert_eq!(said(&traced, "Hardware counters"), "1,234 walks in 30.0 % of the cycles on 4k, in real runs");
         assert_eq!(said(&traced, "Price of a walk"), "30.0 ns (9.00 ns–91.0 ns), an estimate: replayed");
         assert!(said(&traced, "Cost of the trace").starts_with("5.64 times"));
-        assert!(said(&traced, "Huge pages of sites").contains("on thp"));
     }
 }

@@ -109,9 +109,9 @@ impl TranslationSummary {
             configurations,
             sites,
             rest,
-            verdict: WalkVerdict::Uncounted,
+            verdict: WalkVerdict::NoWalks,
         };
-        summary.verdict = WalkVerdict::on(&summary, kinds, command);
+        summary.verdict = WalkVerdict::on(&summary, traced.started.as_deref(), kinds, command);
         summary
     }
 

@@ -17,13 +17,23 @@ use std::fmt;
 #[non_exhaustive]
 pub enum WalkVerdict {
     /// No access was counted.
-    Uncounted,
+    Uncounted {
+        /// The program that was started in the traced one's place, if one was.
+        started: Option<String>,
+    },
     /// Every access found its translation in a TLB.
     NoWalks,
     /// There are walks, and nobody knows what one costs.
     Unpriced {
         /// Walks a thousand accesses, on 4 KiB pages.
         walks_per_thousand: f64,
+    },
+    /// A walk may cost so little or so much that the share says nothing.
+    Unclear {
+        /// Share of the time in walks.
+        share: Range,
+        /// The page kind that did best in real runs, and what it saved; none if no measurement decided.
+        measured: Option<(String, f64)>,
     },
     /// Walks take too little to be worth a change.
     Cheap {
@@ -42,6 +52,10 @@ pub enum WalkVerdict {
         cure: Cure,
     },
 }
+
+/// Shares that lie further apart than this are no estimate, nor is all of the time: a program does something between its walks.
+const TOO_WIDE: f64 = 0.5;
+const TOO_MUCH: f64 = 0.95;
 
 /// What gives the time in walks back.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -69,17 +83,25 @@ pub enum Cure {
 
 impl WalkVerdict {
     /// The verdict on `summary`, whose own verdict is not looked at.
-    pub(super) fn on(summary: &TranslationSummary, kinds: &[KindSummary], command: &[String]) -> Self {
+    pub(super) fn on(
+        summary: &TranslationSummary,
+        started: Option<&str>,
+        kinds: &[KindSummary],
+        command: &[String],
+    ) -> Self {
         let small = summary.configuration("4k");
         let Some((small, walks_per_thousand)) = small.and_then(|small| Some((small, small.walks_per_thousand?))) else {
-            return Self::Uncounted;
+            return Self::Uncounted { started: started.map(str::to_owned) };
         };
         if walks_per_thousand == 0.0 && small.instruction_walks_per_thousand.unwrap_or(0.0) == 0.0 {
             return Self::NoWalks;
         }
         let Some(share) = small.share() else { return Self::Unpriced { walks_per_thousand } };
-        if share.likely < WORTHWHILE {
+        if share.high < WORTHWHILE || share.likely < WORTHWHILE && share.high - share.low <= TOO_WIDE {
             return Self::Cheap { share };
+        }
+        if share.high - share.low > TOO_WIDE || share.likely > TOO_MUCH {
+            return Self::Unclear { share, measured: best(kinds) };
         }
         let instructions = small.instruction_share.map_or(0.0, |of| of.likely) / share.likely;
         let lines = summary.sites.iter().chain(&summary.rest).filter(|line| line.share > 0.0);
@@ -94,6 +116,13 @@ impl WalkVerdict {
             _ => (self.to_string(), None),
         }
     }
+}
+
+/// The page kind that did best, of those that a measurement decided.
+fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
+    let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain));
+    let gains = kinds.iter().filter(decided).filter_map(|kind| Some((kind.name.clone(), kind.gain()?)));
+    gains.max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
 impl Cure {
@@ -134,7 +163,11 @@ impl Cure {
 impl fmt::Display for WalkVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Uncounted => {
+            Self::Uncounted { started: Some(program) } => write!(
+                f,
+                "No access was counted: it started {program} in its place, which ran without the tracer. Trace that one."
+            ),
+            Self::Uncounted { started: None } => {
                 write!(f, "No access was counted, so nothing can be said of translation: trace a longer run.")
             }
             Self::NoWalks => write!(
@@ -146,6 +179,23 @@ impl fmt::Display for WalkVerdict {
                 "Of 1,000 accesses {} walk on 4 KiB pages. What a walk costs here is not known, so no time is predicted: measured runs tell.",
                 rate(*walks_per_thousand)
             ),
+            Self::Unclear { share: of, measured } => {
+                write!(
+                    f,
+                    "How much of the time page walks take cannot be told: anything from {} to {} on 4 KiB pages, as a walk's price is so uncertain here. ",
+                    share(of.low),
+                    share(of.high)
+                )?;
+                match measured {
+                    Some((kind, gain)) if *gain < 0.0 => {
+                        write!(f, "What was measured decides: on {kind} it took {} more time.", percent(-gain))
+                    }
+                    Some((kind, gain)) => {
+                        write!(f, "What was measured decides: on {kind} it took {} less time.", percent(*gain))
+                    }
+                    None => write!(f, "Measured runs tell, and none has decided yet: take more (--runs)."),
+                }
+            }
             Self::Cheap { share: of } => write!(
                 f,
                 "Page walks take only {} of the time on 4 KiB pages, an estimate: there is nothing to gain from other pages.",

@@ -39,6 +39,38 @@ fn prediction_and_measurement_stand_side_by_side_and_the_measurement_decides() {
     assert!(kind == "thp" && words.contains(&format!("measured: {} less", percent(*gain))), "{kind}: {words}");
 }
 
+/// A share from next to nothing to nearly all is no number to act on, whatever lies in its middle.
+#[test]
+fn an_estimate_that_may_be_anything_is_told_as_such() {
+    let wide = |of: &mut Translation| {
+        of.configurations[0].data_share = Some(Range { low: 0.08, likely: 0.97, high: 1.0 });
+    };
+    let measured = traced(wide);
+    assert!(
+        matches!(&measured, WalkVerdict::Unclear { measured: Some((kind, _)), .. } if kind == "thp"),
+        "{measured:?}"
+    );
+    let words = measured.to_string();
+    assert!(words.contains("from 8.0 % to 100.0 %") && words.contains("on thp it took"), "{words}");
+    let all = traced(|of| of.configurations[0].data_share = Some(Range { low: 0.9, likely: 1.0, high: 1.0 }));
+    assert!(matches!(all, WalkVerdict::Unclear { .. }), "a program does something between its walks: {all:?}");
+    let unmeasured = verdict(|profile| {
+        wide(profile.translation.as_mut().unwrap());
+        profile.samples.retain(|sample| sample.kind == "4k");
+    });
+    assert!(unmeasured.to_string().contains("--runs"), "{unmeasured}");
+}
+
+#[test]
+fn a_program_that_was_replaced_is_named() {
+    let gone = traced(|of| {
+        of.configurations[0].data.accesses = 0;
+        of.started = Some("/usr/lib/real/python3".into());
+    });
+    let words = gone.to_string();
+    assert!(words.contains("/usr/lib/real/python3") && !words.contains("longer"), "{words}");
+}
+
 #[test]
 fn without_a_measurement_the_prediction_recommends() {
     let unmeasured = verdict(|profile| profile.samples.retain(|sample| sample.kind == "4k"));
@@ -87,8 +119,8 @@ fn little_or_nothing_to_gain_is_said() {
     let unpriced =
         traced(|of| of.configurations.iter_mut().for_each(|of| (of.data_share, of.instruction_share) = (None, None)));
     assert!(unpriced.to_string().starts_with("Of 1,000 accesses 331 walk"), "{unpriced}");
-    assert_eq!(traced(|of| of.configurations.clear()), WalkVerdict::Uncounted);
-    assert_eq!(traced(|of| of.configurations[0].data.accesses = 0), WalkVerdict::Uncounted);
+    assert_eq!(traced(|of| of.configurations.clear()), WalkVerdict::Uncounted { started: None });
+    assert_eq!(traced(|of| of.configurations[0].data.accesses = 0), WalkVerdict::Uncounted { started: None });
 }
 
 #[test]

@@ -13,6 +13,9 @@ use fieldstone_workloads::replay::{CHUNK_BYTES, Places};
 
 use crate::error::{Error, Result};
 
+/// Attempts to have all of an array on huge pages.
+const ATTEMPTS: usize = 3;
+
 /// Bytes of an array of `words`, in whole chunks.
 pub(super) const fn array_bytes(words: usize) -> usize {
     (words * size_of::<u64>()).next_multiple_of(CHUNK_BYTES)
@@ -37,7 +40,14 @@ impl Array {
         unsafe { frames.prefault(start, bytes) }.map_err(refused)?;
         let first = start.addr().get() as u64;
         let on = || Under::read(first..first + bytes as u64);
-        if kind != PageKind::Small4k && on()?.huge_bytes < bytes as u64 {
+        for attempt in 0..ATTEMPTS {
+            if kind == PageKind::Small4k || on()?.huge_bytes >= bytes as u64 {
+                break;
+            }
+            if attempt > 0 {
+                // Free memory is scattered. Who may not ask for its compaction goes on without.
+                let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
+            }
             // Where no huge page was free at the fault, one may be made now. A kernel before 6.1 knows no such advice.
             // SAFETY: the range is ours; collapsing changes no contents.
             unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };

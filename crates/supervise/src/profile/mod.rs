@@ -43,7 +43,7 @@ use counted::Tally;
 use traced::Native;
 
 pub use once::{Once, Watched};
-pub use plan::{Bursts, Load, Metric, Plan, Tracing};
+pub use plan::{Load, Metric, Plan, Recording, Tracing};
 pub use traced::{Traced, trace_once};
 
 /// What happens while a profile is taken, for whoever shows it.

@@ -7,7 +7,7 @@ pub use fieldstone_report::Metric;
 use fieldstone_wire::Mixture;
 
 use fieldstone_translation::{Configuration, Machine};
-pub use fieldstone_wire::trace::Plan as Bursts;
+use fieldstone_wire::trace::Plan as Bursts;
 
 use crate::program::Program;
 use crate::trace::Tracer;
@@ -48,13 +48,58 @@ pub struct Plan {
     pub trace: Option<Tracing>,
 }
 
+/// How much of a traced run is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recording {
+    /// All of it.
+    Full,
+    /// Bursts.
+    Bursts(Bursts),
+    /// All of a short run; of a longer one bursts, close enough to see each of its phases.
+    Fitting,
+}
+
+/// A run of so many seconds of processor time, and no longer, is recorded in full where nothing else is asked for.
+const SHORT_S: f64 = 2.0;
+/// Accesses of a burst, the part of it that only warms the models up, and accesses from burst to burst at most and at least.
+const BURST: u64 = 1_000_000;
+const WARM_UP: u64 = 4;
+const PERIOD: std::ops::RangeInclusive<u64> = 5_000_000..=20_000_000;
+/// Bursts that a run should have, and accesses that it makes in a second, roughly.
+const BURSTS: f64 = 100.0;
+const ACCESSES_A_SECOND: f64 = 3e8;
+
+impl Recording {
+    /// Bursts of `burst` accesses, `period` from start to start.
+    #[must_use]
+    pub fn bursts(burst: u64, period: u64) -> Self {
+        Self::Bursts(Bursts { burst, warm_up: burst / WARM_UP, period })
+    }
+
+    /// What to ask the tracer for, for a run that takes `native_s` of processor time. Who waits for a server would not wait for all.
+    pub(super) fn fitted(self, native_s: Option<f64>, serves: bool) -> Bursts {
+        match (self, native_s) {
+            (Self::Full, _) => Bursts::default(),
+            (Self::Bursts(bursts), _) => bursts,
+            (Self::Fitting, Some(native_s)) if native_s <= SHORT_S && !serves => Bursts::default(),
+            (Self::Fitting, native_s) => {
+                let native_s = native_s.filter(|_| !serves).unwrap_or(f64::INFINITY);
+                let period = native_s * ACCESSES_A_SECOND / BURSTS;
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped below")]
+                let period = period as u64;
+                Bursts { burst: BURST, warm_up: BURST / WARM_UP, period: period.clamp(*PERIOD.start(), *PERIOD.end()) }
+            }
+        }
+    }
+}
+
 /// A traced run, and what its accesses are run through.
 #[derive(Clone, Debug)]
 pub struct Tracing {
     /// What traces.
     pub tracer: Tracer,
     /// How much of the run is recorded.
-    pub bursts: Bursts,
+    pub recording: Recording,
     /// The processor that is modelled.
     pub machine: Machine,
     /// What it is modelled with, 4 KiB pages first.
@@ -63,4 +108,27 @@ pub struct Tracing {
     pub sites: bool,
     /// The traced run may take so long.
     pub timeout: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_run_is_recorded_in_full_and_a_longer_one_in_enough_bursts() {
+        let fitted = |native_s, serves| Recording::Fitting.fitted(native_s, serves);
+        assert_eq!(fitted(Some(1.9), false), Bursts::default());
+        let some = fitted(Some(4.0), false);
+        assert_eq!((some.burst, some.warm_up, some.period), (BURST, BURST / 4, 12_000_000));
+        assert_eq!(fitted(Some(600.0), false).period, 20_000_000);
+        assert_eq!(fitted(Some(0.1), true).period, 20_000_000, "a server's clients do not wait for ever");
+        assert_eq!(fitted(None, false).period, 20_000_000);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_done() {
+        assert_eq!(Recording::Full.fitted(Some(600.0), true), Bursts::default());
+        let asked = Recording::bursts(4000, 9000).fitted(Some(0.1), false);
+        assert_eq!((asked.burst, asked.warm_up, asked.period), (4000, 1000, 9000));
+    }
 }

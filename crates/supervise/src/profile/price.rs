@@ -27,9 +27,10 @@ pub(super) fn price(told: &mut Translation, asked: &Asked, followed: &Followed, 
         return;
     };
     let scale = scale(followed);
+    let sampled = 2.0 * followed.relative_error.unwrap_or(0.0);
     let baseline = followed.counts.first().copied().unwrap_or_default();
     for (modelled, counts) in told.configurations.iter_mut().zip(&followed.counts) {
-        give_shares(modelled, &cost, (&baseline, counts), scale, native_s * 1e9);
+        give_shares(modelled, &cost, (&baseline, counts), scale, (native_s * 1e9, sampled));
     }
     let all = baseline.data.walks + baseline.instruction.walks;
     told.walk_cost = Some(Told {
@@ -88,16 +89,37 @@ fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
     )
 }
 
-/// `counts` are those of the baseline and of the configuration.
-fn give_shares(modelled: &mut Modelled, cost: &WalkCost, counts: (&Counts, &Counts), scale: f64, run_ns: f64) {
-    let (baseline, own) = counts;
-    modelled.data_share = Some(range(cost.share(&own.data, scale, run_ns)));
-    modelled.instruction_share = Some(range(cost.share(&own.instruction, scale, run_ns)));
-    let left = cost.saving(baseline, own, scale, run_ns);
-    modelled.time = Some(range(left).rest());
+/// `counts` are those of the baseline and of the configuration; `run` the time of a run and how far off, as a part, the counts of
+/// bursts may be.
+fn give_shares(modelled: &mut Modelled, cost: &WalkCost, counts: (&Counts, &Counts), scale: f64, run: (f64, f64)) {
+    let ((baseline, own), (run_ns, sampled)) = (counts, run);
+    let told = |estimate: Estimate| range(wider(estimate, sampled));
+    modelled.data_share = Some(told(cost.share(&own.data, scale, run_ns)));
+    modelled.instruction_share = Some(told(cost.share(&own.instruction, scale, run_ns)));
+    modelled.time = Some(told(cost.saving(baseline, own, scale, run_ns)).rest());
+}
+
+/// The same estimate, its ends further apart by a part of them; a share is never more than all.
+fn wider(estimate: Estimate, by: f64) -> Estimate {
+    let Estimate { low, likely, high } = estimate;
+    Estimate { low: low - by * low.abs(), likely, high: (high + by * high.abs()).min(1.0) }
 }
 
 fn range(estimate: Estimate) -> Range {
     let Estimate { low, likely, high } = estimate;
     Range { low, likely, high }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_that_disagree_make_an_estimate_wider() {
+        let estimate = Estimate { low: 0.2, likely: 0.4, high: 0.6 };
+        assert_eq!(wider(estimate, 0.0), estimate);
+        let wide = wider(estimate, 0.5);
+        assert!((wide.low - 0.1).abs() < 1e-9 && wide.likely == 0.4 && (wide.high - 0.9).abs() < 1e-9, "{wide:?}");
+        assert_eq!(wider(estimate, 5.0).high, 1.0);
+    }
 }

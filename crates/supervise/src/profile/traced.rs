@@ -15,7 +15,7 @@ use crate::calibrate::replay;
 use crate::error::{Error, Result};
 use crate::launch::Treatment;
 use crate::signals::Interrupt;
-use crate::symbols::{FrameName, Symbols, frames_of};
+use crate::symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
 use crate::trace::{Followed, Records, Tracing, Whose};
 use fieldstone_wire::sites::Sites;
 use std::sync::Arc;
@@ -35,12 +35,14 @@ pub struct Traced {
 /// Pairs of replays: six make an interval.
 const REPLAY_PAIRS: usize = 7;
 
-/// Runs `plan`'s program once under the tracer, and its accesses through the models.
+/// Runs `plan`'s program once under the tracer, and its accesses through the models. `native_s` is the processor time of a run
+/// without it, if that is known.
 ///
 /// # Errors
 /// As [`super::profile`].
-pub fn trace_once(plan: &Plan, asked: &Asked, interrupt: &Interrupt) -> Result<Traced> {
-    let tracing = Tracing::start(asked.bursts, &asked.configurations, asked.sites)?;
+pub fn trace_once(plan: &Plan, asked: &Asked, native_s: Option<f64>, interrupt: &Interrupt) -> Result<Traced> {
+    let bursts = asked.recording.fitted(native_s, plan.load.is_some());
+    let tracing = Tracing::start(bursts, &asked.configurations, asked.sites)?;
     let records = tracing.records();
     let treatment = Treatment::Traced(asked.tracer.clone(), Arc::clone(&records));
     let plan = &Plan { timeout: asked.timeout, trace: None, ..plan.clone() };
@@ -81,14 +83,19 @@ pub(super) fn trace(
     samples: &[Sample],
     interrupt: &Interrupt,
 ) -> Result<Translation> {
-    let Traced { run, followed, records } = trace_once(plan, asked, interrupt)?;
+    let some = |times: &[f64]| median(times).filter(|time| *time > 0.0);
+    let Traced { run, followed, records } = trace_once(plan, asked, some(&native.whole), interrupt)?;
     let mut told = describe(&followed, asked);
-    told.sites = records.sites.as_ref().map(|sites| blamed(&followed, sites.record())).unwrap_or_default();
+    if let Some(sites) = &records.sites {
+        told.sites = blamed(&followed, sites.record());
+        told.unseen.extend(remedies(&told.sites, sites.record()));
+    }
     if asked.sites && records.trace.record().sites.load(Relaxed) == 0 {
         told.unseen.push(
             "who allocates: the recorder was not loaded (a static program, or one that clears LD_PRELOAD)".to_owned(),
         );
     }
+    told.started = (followed.execs > 0).then(|| records.trace.last_program()).flatten();
     if run.broken {
         told.unseen.push(format!(
             "the traced run ended with {}{}: what came after is not in the counts",
@@ -96,7 +103,6 @@ pub(super) fn trace(
             run.last_words()
         ));
     }
-    let some = |times: &[f64]| median(times).filter(|time| *time > 0.0);
     if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed > 0) {
         match replay(&followed.sample.addresses(), REPLAY_PAIRS, |_, _| interrupt.check()) {
             Ok(replayed) => price(&mut told, asked, &followed, &replayed, native_s),
@@ -134,6 +140,7 @@ fn describe(followed: &Followed, asked: &Asked) -> Translation {
         counted_accesses: followed.counted_accesses,
         counted_instructions: followed.counted_instructions,
         bursts: followed.bursts,
+        burst_error: followed.relative_error,
         configurations: configurations.map(|(configuration, counts)| modelled(configuration, counts)).collect(),
         reach: reach(followed),
         moments: followed.moments.clone(),
@@ -150,8 +157,12 @@ fn geometry(machine: &Machine) -> String {
         format!("{} {}, {ways} ({})", level.name, level.entries, pages.join(", "))
     };
     let ranks = machine.data.iter().flat_map(|rank| &rank.arrays).map(array);
-    let walkers = if machine.walkers == 1 { "1 walker".to_owned() } else { format!("{} walkers", machine.walkers) };
-    ranks.chain([walkers]).collect::<Vec<_>>().join("; ")
+    let walkers = match machine.walkers {
+        0 => None,
+        1 => Some("1 walker".to_owned()),
+        many => Some(format!("{many} walkers")),
+    };
+    ranks.chain(walkers).collect::<Vec<_>>().join("; ")
 }
 
 fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {
@@ -205,7 +216,7 @@ fn site(whose: Whose, walks: u64, sites: &Sites, symbols: &mut Symbols) -> Site 
     let plain = |words: &str| Site { function: words.to_owned(), walks, ..Site::default() };
     let number = match whose {
         Whose::Site(number) => number,
-        Whose::Mapped => return plain("(mapped by the program, or an allocator's own)"),
+        Whose::Mapped => return plain(MAPPED),
         Whose::Outside => return plain("(stack, globals, files)"),
     };
     let Some(record) = sites.site(number) else { return plain("(allocated, by whom was not recorded)") };
@@ -257,7 +268,10 @@ fn unseen(followed: &Followed) -> Vec<String> {
         );
     }
     if followed.execs > 0 {
-        unseen.push(format!("{} programs that it started by exec: they ran without the tracer", followed.execs));
+        unseen.push(format!(
+            "{} programs that it started by exec: they ran without the tracer. Trace the one that matters by itself",
+            followed.execs
+        ));
     }
     unseen
 }

@@ -5,7 +5,12 @@
 //! file     debug info (its own, or /usr/lib/debug by build id), else the symbol tables        module
 //! names    one for each frame and for each function inlined there, innermost first
 //! site     the first that is no wrapper of an allocator      wrapper
+//! words    what would make a report of them say more         remedies
 //! ```
+//!
+//! A function that ends with `return malloc(…)` is, optimised, left by a jump, and has no frame: the return address is its
+//! caller's. But the call before that address names the function, so it is put in front of the stack, with the line of its first
+//! instruction.
 //!
 //! Each name says how it is known ([`Known`]): a stripped file has a symbol in the neighbourhood at best.
 
@@ -17,11 +22,13 @@ use std::path::{Path, PathBuf};
 use fieldstone_wire::sites::{Site, Sites};
 
 mod module;
+mod remedies;
 #[cfg(test)]
 mod tests;
 mod wrapper;
 
 use module::Module;
+pub use remedies::{MAPPED, remedies};
 
 /// An address in a program's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +108,9 @@ pub struct Symbols {
 impl Symbols {
     /// Names for a stack, innermost frame first. A file that cannot be read leaves addresses.
     pub fn name(&mut self, frames: &[Frame]) -> SiteName {
-        let stack: Vec<FrameName> = frames.iter().flat_map(|frame| self.frame(frame)).collect();
+        let jumped = frames.first().and_then(|frame| self.jumped(frame));
+        let stack: Vec<FrameName> =
+            jumped.into_iter().chain(frames.iter().flat_map(|frame| self.frame(frame))).collect();
         let site = wrapper::site(&stack);
         SiteName {
             function: site.map(|site| site.function.clone()).unwrap_or_default(),
@@ -112,11 +121,20 @@ impl Symbols {
         }
     }
 
+    /// The function that `frame` called, if it ended in a jump to the allocator: see the module's words.
+    fn jumped(&mut self, frame: &Frame) -> Option<FrameName> {
+        let path = frame.module.as_ref()?;
+        self.module(path)?.called_before(frame.offset + 1, &path.file_name()?.to_string_lossy())
+    }
+
+    fn module(&mut self, path: &Path) -> Option<&Module> {
+        self.modules.entry(path.to_owned()).or_insert_with(|| Module::open(path)).as_ref()
+    }
+
     fn frame(&mut self, frame: &Frame) -> Vec<FrameName> {
         let Some(path) = &frame.module else { return vec![address("", frame.offset)] };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let module = self.modules.entry(path.clone()).or_insert_with(|| Module::open(Path::new(path)));
-        let names = module.as_ref().map(|module| module.names(frame.offset, &name)).unwrap_or_default();
+        let names = self.module(path).map(|module| module.names(frame.offset, &name)).unwrap_or_default();
         if names.is_empty() { vec![address(&name, frame.offset)] } else { names }
     }
 }

@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
 use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use super::{FrameName, Known};
 
@@ -18,6 +20,14 @@ const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
 pub(super) struct Module {
     lines: Option<Loader>,
     symbols: Vec<Symbol>,
+    path: PathBuf,
+    loaded: Vec<Loaded>,
+}
+
+/// Addresses that the file is loaded at, and where in the file the first of them lies.
+struct Loaded {
+    addresses: Range<u64>,
+    offset: u64,
 }
 
 impl fmt::Debug for Module {
@@ -36,6 +46,7 @@ struct Symbol {
 /// What is read from one ELF file at once.
 struct Tables {
     symbols: Vec<Symbol>,
+    loaded: Vec<Loaded>,
     has_lines: bool,
     build_id: Option<Vec<u8>>,
     /// What several debug files share is in this one (dwz).
@@ -61,7 +72,7 @@ impl Module {
             None => None,
         };
         symbols.sort_by_key(|symbol| (symbol.start, symbol.bytes));
-        Some(Self { lines, symbols })
+        Some(Self { lines, symbols, path: path.to_owned(), loaded: own.loaded })
     }
 
     /// Where the debug info of a file is that has none of its own.
@@ -74,6 +85,19 @@ impl Module {
     pub(super) fn names(&self, offset: u64, module: &str) -> Vec<FrameName> {
         let names = self.lines_at(offset, module).unwrap_or_default();
         if names.is_empty() { self.symbol_at(offset, module).into_iter().collect() } else { names }
+    }
+
+    /// The function that is called by the instruction before `after`, where that names it: `e8`, and how far away it begins.
+    pub(super) fn called_before(&self, after: u64, module: &str) -> Option<FrameName> {
+        let mut call = [0; 5];
+        let at = after.checked_sub(call.len() as u64)?;
+        let loaded = self.loaded.iter().find(|loaded| loaded.addresses.contains(&at))?;
+        File::open(&self.path).ok()?.read_exact_at(&mut call, loaded.offset + (at - loaded.addresses.start)).ok()?;
+        let [0xe8, distance @ ..] = call else { return None };
+        let target = after.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
+        // What a linker makes to reach another file's function has no symbol; anything else was no such call.
+        self.symbols.binary_search_by_key(&target, |symbol| symbol.start).ok()?;
+        self.names(target, module).pop()
     }
 
     fn lines_at(&self, offset: u64, module: &str) -> Option<Vec<FrameName>> {
@@ -118,8 +142,13 @@ impl Tables {
             let name = std::str::from_utf8(name).ok()?;
             Some(path.parent()?.join(name))
         });
+        let loaded = file.segments().map(|segment| {
+            let (offset, bytes) = segment.file_range();
+            Loaded { addresses: segment.address()..segment.address() + bytes, offset }
+        });
         Some(Self {
             symbols: symbols.collect(),
+            loaded: loaded.collect(),
             has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),
             build_id: file.build_id().ok().flatten().map(<[u8]>::to_vec),
             supplement,

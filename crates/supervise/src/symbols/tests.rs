@@ -20,7 +20,13 @@ __attribute__((noinline, noclone)) void *xmalloc(size_t bytes) {
 static inline __attribute__((always_inline)) void inlined(void) {
     kept = xmalloc(10); /* line of xmalloc */
 }
+__attribute__((noinline, noclone)) void *table_new(void) {
+    return malloc(100); /* line of table_new */
+}
 static __attribute__((noinline, noclone)) void work(void) {
+#ifdef JUMPING
+    kept = table_new();
+#endif
     inlined(); /* line of inlined */
     kept = 0;
 }
@@ -121,6 +127,18 @@ fn a_stripped_file_has_its_exported_functions_and_their_neighbourhood() {
 }
 
 #[test]
+fn a_function_that_jumps_to_the_allocator_is_named_by_its_caller_s_call() {
+    let room = tempfile::tempdir().unwrap();
+    let program = compile(&room, "-g -O2 -DJUMPING");
+    let listing = objdump(&program);
+    let frames = [Frame { module: Some(program), offset: call(&listing, "work", "table_new") }];
+    let name = Symbols::default().name(&frames);
+    let all = Known::DebugInfo;
+    assert_eq!(functions(&name), [("table_new", all), ("work", all)]);
+    assert_eq!((name.function.as_str(), name.line), ("table_new", Some(line_of("table_new"))));
+}
+
+#[test]
 fn without_any_symbol_there_is_the_address() {
     let room = tempfile::tempdir().unwrap();
     let program = compile(&room, "-O2 -s");
@@ -161,7 +179,7 @@ fn a_record_leads_to_addresses_in_files() {
 }
 
 #[allow(unsafe_code, reason = "a record is made as the kernel makes it: of zeroes")]
-fn record() -> Box<Sites> {
+pub(super) fn record() -> Box<Sites> {
     // SAFETY: all zeroes are a valid record: numbers and atomics.
     unsafe { Box::<Sites>::new_zeroed().assume_init() }
 }

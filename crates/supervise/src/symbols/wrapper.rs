@@ -1,22 +1,68 @@
 //! Which frames stand between a program's code and its allocator.
 //!
-//! A report that says "a hundred megabytes in `xmalloc`" helps nobody: the site is who called it. A frame is a wrapper if
+//! A report that says "a hundred megabytes in `xmalloc`" helps nobody: the site is who called it. But a rule that guesses
+//! from how a name sounds tells `table_new` as its caller, and nobody can know why. So a frame is passed over only if
 //!
-//! 1. its code lies in the C or C++ run-time library, the loader, or a library with `alloc` in its name;
-//! 2. or it belongs to a language's standard library: `std::`, `core::`, `alloc::`, `__gnu_cxx::`;
-//! 3. or its last name has a word with `alloc`, `strdup`, `strndup` or `memdup` in it, or begins or ends with the word
-//!    `new`: `zmalloc`, `sqlite3MemMalloc`, `g_malloc`, `__rust_alloc`, `operator new`, `PyUnicode_New`, `Matrix::new`.
+//! 1. its code lies in the C or C++ run-time library, the loader, or a library whose file is called `lib…alloc…`;
+//! 2. or its name begins with that of a standard library: `std::`, `core::`, `alloc::`, `hashbrown::`, `__gnu_cxx::`;
+//! 3. or it is the `operator new` of a class, or one of [`NAMES`], or begins with one of [`PREFIXES`]: allocation functions,
+//!    and the wrappers of them that everybody knows.
 //!
-//! Words are split where a name is: at every sign that is no letter and no digit, and before a capital letter. So `renew`
-//! is no wrapper. A name that is only a neighbour's says nothing about a function; but what has no name of its own and is
-//! called by a wrapper of the same file is a part of that wrapper, as SQLite's static allocator below `sqlite3Malloc` is. A function that is a wrapper by its name and yet does the work (`alloc_world`) is passed over too; the
-//! whole stack is kept beside the site.
+//! An allocator of the program's own that maps a pool for many blocks is no wrapper: whoever asked when the pool ran dry is not
+//! the one that the memory is for. So `_PyObject_ArenaMmap` is told as itself.
+//!
+//! What the compiler adds to a name (`.part.0`) does not count. A name that is only a neighbour's says nothing about a
+//! function; but what has no name of its own and is called by a wrapper of the same file is a part of that wrapper, as SQLite's
+//! static allocator below `sqlite3Malloc` is. The whole stack is kept beside the site.
 
 use super::{FrameName, Known};
 
 const LIBRARIES: [&str; 6] = ["libc.so", "libc-", "libstdc++.", "libc++", "libgcc_s.", "ld-linux"];
-const NAMESPACES: [&str; 4] = ["std::", "core::", "alloc::", "__gnu_cxx::"];
-const PARTS: [&str; 4] = ["alloc", "strdup", "strndup", "memdup"];
+
+/// Namespaces of standard libraries.
+const NAMESPACES: [&str; 5] = ["std::", "core::", "alloc::", "hashbrown::", "__gnu_cxx::"];
+
+/// Allocation functions, and wrappers, by their whole names.
+#[rustfmt::skip]
+const NAMES: &[&str] = &[
+    // C
+    "malloc", "calloc", "realloc", "reallocarray", "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc",
+    "strdup", "strndup", "asprintf", "vasprintf", "mmap", "mmap64",
+    // C++
+    "operator new", "operator new[]",
+    // those that end the program where there is no memory
+    "xmalloc", "xcalloc", "xrealloc", "xreallocarray", "xnmalloc", "xnrealloc", "xzalloc", "xcharalloc", "xmemdup",
+    "xstrdup", "xstrndup", "xasprintf", "xvasprintf", "xmmap",
+    // Python
+    "PyObject_Malloc", "PyObject_Calloc", "PyObject_Realloc", "_PyObject_Malloc", "_PyObject_Calloc", "_PyObject_Realloc",
+    "_PyObject_New", "_PyObject_NewVar", "_PyObject_GC_New", "_PyObject_GC_NewVar", "_PyObject_GC_Malloc",
+    "_PyObject_GC_Calloc", "_PyObject_GC_Resize", "_PyObject_GC_Link", "PyType_GenericAlloc", "_PyType_AllocNoTrack",
+    "gc_alloc",
+];
+
+/// Allocators whose functions begin in one way.
+#[rustfmt::skip]
+const PREFIXES: &[&str] = &[
+    // Rust's own
+    "__rust_alloc", "__rust_realloc", "__rdl_", "__rg_", "__rustc::__r",
+    // Redis and its kin
+    "zmalloc", "zcalloc", "zrealloc", "zstrdup", "ztrymalloc", "ztrycalloc", "ztryrealloc",
+    // GLib
+    "g_malloc", "g_try_malloc", "g_realloc", "g_try_realloc", "g_aligned_alloc", "g_slice_alloc", "g_slice_copy",
+    "g_strdup", "g_strndup", "g_memdup",
+    // SQLite
+    "sqlite3Malloc", "sqlite3MemMalloc", "sqlite3Realloc", "sqlite3MemRealloc", "sqlite3DbMalloc", "sqlite3DbRealloc",
+    "sqlite3DbStr", "sqlite3_malloc", "sqlite3_realloc",
+    // Python
+    "PyMem_", "_PyMem_",
+    // OpenSSL
+    "CRYPTO_malloc", "CRYPTO_zalloc", "CRYPTO_realloc", "CRYPTO_strdup", "CRYPTO_strndup", "CRYPTO_memdup",
+    // V8, which maps its heap's pages by them
+    "v8::base::OS::", "v8::base::PageAllocator::", "v8::internal::VirtualMemory::", "v8::internal::MemoryAllocator::",
+    // HotSpot
+    "os::malloc", "os::realloc", "os::strdup", "os::commit_memory", "os::pd_commit_memory", "os::reserve_memory",
+    "os::pd_reserve_memory", "AllocateHeap", "ReallocateHeap",
+];
 
 /// The frame of a stack that is the site: the first that is no wrapper. Of wrappers alone (a library's constructor), the
 /// innermost.
@@ -44,14 +90,10 @@ fn is_library(module: &str) -> bool {
 
 fn is_wrapper_name(function: &str) -> bool {
     let path = path(function);
-    if NAMESPACES.iter().any(|namespace| path.starts_with(namespace)) {
-        return true;
-    }
-    // What a closure or a clone of a function is called begins with a sign: the function is the one before.
-    let name = path.rsplit("::").find(|name| !name.starts_with('{')).unwrap_or_default();
-    let words = words(name);
-    words.iter().any(|word| PARTS.iter().any(|part| word.contains(part)))
-        || [words.first(), words.last()].into_iter().flatten().any(|word| word == "new")
+    // `xmalloc.part.0`: a piece of the function, cut out by the compiler.
+    let name = path.split('.').next().unwrap_or_default();
+    let is_operator = ["::operator new", "::operator new[]"].iter().any(|operator| name.ends_with(operator));
+    is_operator || NAMES.contains(&name) || NAMESPACES.iter().chain(PREFIXES).any(|prefix| name.starts_with(prefix))
 }
 
 /// A demangled name without its arguments, template arguments and result: `std::vector::push_back` for
@@ -76,22 +118,6 @@ fn path(function: &str) -> String {
     kept[start..].to_owned()
 }
 
-fn words(name: &str) -> Vec<String> {
-    let mut words: Vec<String> = vec![String::new()];
-    let mut small = false;
-    for sign in name.chars() {
-        if !sign.is_alphanumeric() || sign.is_uppercase() && small {
-            words.push(String::new());
-        }
-        if sign.is_alphanumeric() {
-            words.last_mut().expect("there is always one").extend(sign.to_lowercase());
-        }
-        small = sign.is_lowercase() || sign.is_ascii_digit();
-    }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,14 +139,17 @@ mod tests {
             "ztrymalloc_usable",
             "sqlite3MemMalloc",
             "g_malloc0",
-            "g_slice_new",
+            "g_slice_alloc",
             "PyObject_Malloc",
             "_PyMem_DebugRawAlloc",
-            "PyUnicode_New",
-            "new_node",
+            "gc_alloc.isra.0",
+            "CRYPTO_zalloc",
+            "ResourceObj::operator new(unsigned long, MEMFLAGS)",
+            "os::malloc(unsigned long, MEMFLAGS, NativeCallStack const&)",
+            "v8::internal::MemoryAllocator::AllocateUninitializedPage(v8::internal::Space*)",
             "xstrdup",
-            "matrix::Matrix::new",
-            "arena::Arena::alloc::{{closure}}",
+            "xmalloc.part.0",
+            "hashbrown::raw::RawTable<T,A>::reserve_rehash",
         ] {
             assert!(is_wrapper_name(name), "{name}");
         }
@@ -142,6 +171,21 @@ mod tests {
             "(anonymous namespace)::fill(unsigned long)",
             "operator+(Big const&, Big const&)",
             "Table::find(std::string const&) const",
+            "table_new",
+            "new_node",
+            "matrix::Matrix::new",
+            "arena::Arena::alloc::{{closure}}",
+            "alloc_world",
+            "get_or_alloc_page",
+            "PyUnicode_New",
+            "PyObject_Call",
+            "g_slice_free_chain_with_offset",
+            "mallocate",
+            "stdx::grow",
+            "Pool::malloc(unsigned long)",
+            "_PyObject_ArenaMmap",
+            "new_arena",
+            "v8::internal::NewSpace::EnsureCapacity()",
         ] {
             assert!(!is_wrapper_name(name), "{name}: {:?}", path(name));
         }
@@ -162,6 +206,8 @@ mod tests {
             (&[("app", "GenericAlloc+0xa2f"), ("app", "eval")], "GenericAlloc+0xa2f"),
             (&[("libc.so.6", "fopen"), ("ld-linux-x86-64.so.2", "call_init")], "fopen"),
             (&[("app", "last+0x1")], "last+0x1"),
+            (&[("app", "table_new"), ("app", "main")], "table_new"),
+            (&[("app", "operator new[](unsigned long)"), ("app", "Table::Table()"), ("app", "main")], "Table::Table()"),
         ] {
             let stack: Vec<FrameName> = stack.iter().map(|(module, function)| frame(module, function)).collect();
             assert_eq!(site(&stack).map(|site| site.function.as_str()), Some(expected), "{stack:?}");

@@ -9,11 +9,13 @@ use std::collections::HashMap;
 
 use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
-use fieldstone_translation::{Access, Configuration, Counts, PageSize, PrimaryRegion, Scheme, Simulator};
-use fieldstone_wire::trace::{EVENT_WORDS, Event, Kind, LANES, Phase, Record, Trace};
+use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme, Simulator};
+use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Record, Trace};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::allocations::{Allocations, Whose};
+use super::bursts::{Burst, Bursts};
+use super::process::Process;
 use super::record::{Heard, Listener, Origin};
 use super::sample::Sample;
 use crate::error::Result;
@@ -37,8 +39,11 @@ pub struct Followed {
     pub recorded: u64,
     /// Instructions that ran with them.
     pub counted_instructions: u64,
-    /// Bursts that were counted; 0 if the whole run was.
+    /// Bursts that were counted, each thread's for itself; 0 if the whole run was.
     pub bursts: u64,
+    /// The standard error of the walks an access on the first configuration, as a share of them, by how the bursts differ. None
+    /// if the whole run was counted, or fewer than two bursts.
+    pub relative_error: Option<f64>,
     /// What the models counted, in the order of the configurations.
     pub counts: Vec<Counts>,
     /// How the walks were spread over the run.
@@ -67,13 +72,6 @@ pub struct Followed {
     pub execs: u32,
 }
 
-/// A process of the traced program.
-#[derive(Clone, Debug, Default)]
-struct Process {
-    region: PrimaryRegion,
-    allocations: Allocations,
-}
-
 /// Listens to a trace and simulates it.
 #[derive(Debug)]
 pub struct Follower {
@@ -87,7 +85,9 @@ pub struct Follower {
     records: Vec<Record>,
     /// The last access to data of each lane.
     last: [Option<Access>; LANES],
-    last_phase: [Option<Phase>; LANES],
+    /// The burst that each lane is in.
+    burst: [Burst; LANES],
+    bursts: Bursts,
     so_far: Followed,
     reach: Reach,
     /// Accesses counted that make a stretch.
@@ -109,7 +109,8 @@ impl Follower {
             placed: Vec::new(),
             records: Vec::new(),
             last: [None; LANES],
-            last_phase: [None; LANES],
+            burst: [Burst::default(); LANES],
+            bursts: Bursts::default(),
             so_far: Followed { counts: vec![Counts::default(); configurations.len()], ..Followed::default() },
             reach: Reach::new(PageSize::Small4k),
             stretch: 1 << 20,
@@ -121,6 +122,11 @@ impl Follower {
     pub fn finish(mut self, trace: &Trace) -> Followed {
         for core in std::mem::take(&mut self.cores).iter().flatten() {
             add(&mut self.so_far.counts, core);
+        }
+        (0..LANES).for_each(|lane| self.end_burst(lane));
+        if trace.plan.burst > 0 {
+            self.so_far.bursts = self.bursts.count();
+            self.so_far.relative_error = self.bursts.relative_error();
         }
         self.so_far.reach = self.reach.points();
         self.so_far.processes = self.processes.len();
@@ -206,10 +212,17 @@ impl Follower {
         recorded
     }
 
-    /// Notes how many walks there were by now, in stretches that grow with the run.
+    fn end_burst(&mut self, lane: usize) {
+        self.bursts.add(std::mem::take(&mut self.burst[lane]));
+    }
+
+    /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run.
     fn note_moment(&mut self, before: &[u64], lane: usize, counted: u64) {
         let Some(core) = &self.cores[lane] else { return };
         let walks: Vec<u64> = walks(core).iter().zip(before).map(|(now, before)| now - before).collect();
+        let burst = &mut self.burst[lane];
+        burst.accesses += counted;
+        burst.walks += walks.get(BASELINE).copied().unwrap_or(0);
         let stretch = self.stretch;
         let moments = &mut self.so_far.moments;
         match moments.last_mut() {
@@ -240,57 +253,29 @@ impl Listener for Follower {
         }
         let before = self.cores[origin.lane].as_ref().map(walks).unwrap_or_default();
         let recorded = self.follow(origin, phase, &heard.records);
-        self.so_far.accesses += heard.accesses;
+        // What a killed process left behind says nothing of those that were not recorded.
+        let accesses = heard.accesses.max(recorded);
+        self.so_far.accesses += accesses;
         self.so_far.instructions += heard.instructions;
         if phase == Phase::Counted {
             if let (Some(core), Some(like)) = (&mut self.cores[origin.lane], self.last[origin.lane]) {
-                core.skipped(like, heard.accesses.saturating_sub(recorded));
+                core.skipped(like, accesses - recorded);
             }
             self.so_far.recorded += recorded;
-            self.so_far.counted_accesses += heard.accesses;
+            self.so_far.counted_accesses += accesses;
             self.so_far.counted_instructions += heard.instructions;
-            self.note_moment(&before, origin.lane, heard.accesses);
-        } else if self.last_phase[origin.lane] == Some(Phase::Counted) {
-            self.so_far.bursts += 1;
+            self.note_moment(&before, origin.lane, accesses);
+        } else {
+            self.end_burst(origin.lane);
         }
-        self.last_phase[origin.lane] = Some(phase);
     }
 
     fn leave(&mut self, origin: Origin) {
         if let Some(core) = self.cores[origin.lane].take() {
             add(&mut self.so_far.counts, &core);
         }
-        self.last_phase[origin.lane] = None;
-    }
-}
-
-impl Process {
-    /// What an event changes; whether that is where the region lies.
-    fn change(&mut self, code: u64, operands: &[Record]) -> bool {
-        let [Record(first), Record(second), Record(third), Record(fourth)] = operands else { return false };
-        let event = Event::from_code(code);
-        match event {
-            Some(Event::Map) if *third != 0 => self.region.add(*first, *second),
-            Some(Event::Map | Event::Unmap) => self.region.remove(*first, *second),
-            Some(Event::Move) => self.moved(*first, *second, *third, *fourth),
-            Some(Event::Alloc) => self.allocations.add(*first, *second, *third),
-            Some(Event::Free) => self.allocations.remove(*first),
-            None => {}
-        }
-        matches!(event, Some(Event::Map | Event::Unmap | Event::Move))
-    }
-}
-
-impl Process {
-    /// What becomes longer stays what it was.
-    fn moved(&mut self, from: u64, bytes: u64, to: u64, bytes_there: u64) {
-        let inside = self.region.offset_of(from).is_some();
-        self.region.moved(from, to, bytes);
-        match bytes_there.checked_sub(bytes) {
-            Some(more) if inside => self.region.add(to + bytes, more),
-            Some(more) => self.region.remove(to + bytes, more),
-            None => self.region.remove(to + bytes_there, bytes - bytes_there),
-        }
+        self.end_burst(origin.lane);
+        self.last[origin.lane] = None;
     }
 }
 

@@ -4,7 +4,9 @@
 //! tracer    QEMU and the plugin: what is started
 //! target    which file QEMU runs for a script
 //! record    the shared record; batches in the order in which they were handed over
+//! process   a process's memory: what of it is in the primary region
 //! allocations  whose memory an address is
+//! bursts    how well they stand for the run
 //! sample    pieces that are kept, to be replayed
 //! follow    each thread's accesses placed in its process's memory, and simulated
 //! ```
@@ -12,11 +14,15 @@
 //! The program runs on one processor, the models on another: a thread waits only when it is a few batches ahead.
 
 mod allocations;
+mod bursts;
 mod follow;
+mod process;
 mod record;
 mod sample;
 mod sites;
 mod target;
+#[cfg(test)]
+mod tests;
 mod tracer;
 
 use std::sync::Arc;

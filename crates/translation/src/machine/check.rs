@@ -27,9 +27,6 @@ impl Machine {
         if self.name.is_empty() {
             return Some(flaw("name", "is empty", "give the machine a name"));
         }
-        if self.walkers == 0 {
-            return Some(flaw("walkers", "is 0", "a machine walks with one at least"));
-        }
         if self.shared_last && self.data.len() < 2 {
             let remedy = "only a rank behind the first is shared: give `data` two, or fetches ranks of their own";
             return Some(flaw("shared_last", "is true with one rank of data", remedy));
@@ -105,6 +102,13 @@ fn array_flaw(place: &str, array: &Level) -> Option<Flaw> {
     if entries == 0 || entries > MOST_ENTRIES {
         let remedy = format!("give 1 to {MOST_ENTRIES}");
         return Some((format!("{place}.entries"), format!("is {entries}"), remedy));
+    }
+    if ways == 1 {
+        // Of two pages that are used in turn, a trace tells only the first accesses (`agents/trace/recent.rs`).
+        let field = if array.ways == 1 { "ways" } else { "entries" };
+        let problem = "is 1, which makes it direct-mapped: a trace leaves out accesses that two ways or more cannot miss, and one could";
+        let remedy = "give 2 ways or more; 0 ways of 2 entries or more make it fully associative";
+        return Some(flaw(&format!("{place}.{field}"), problem, remedy));
     }
     if !entries.is_multiple_of(ways) {
         let remedy = "ways divide entries; 0 ways make it fully associative".to_owned();

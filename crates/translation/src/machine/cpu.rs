@@ -71,7 +71,8 @@ fn correct(ranks: &mut [Rank], described: &Told) {
         told => told,
     };
     let corrected = Level { entries, ways, ..array.clone() };
-    if entries > 0 && corrected.set_ways() > 0 && entries.is_multiple_of(corrected.set_ways()) {
+    // A direct-mapped one would be refused.
+    if entries > 0 && corrected.set_ways() > 1 && entries.is_multiple_of(corrected.set_ways()) {
         *array = corrected;
     }
 }
@@ -109,6 +110,8 @@ mod tests {
         let even = zen().corrected(&[told(true, 1, PageSize::Small4k, 2048, 0)]);
         assert_eq!((even.data[1].arrays[0].entries, even.data[1].arrays[0].ways), (2048, 16));
         assert!(even.source.contains("corrected") && even.check().is_ok());
+        let single = [told(true, 0, PageSize::Small4k, 1, 0), told(true, 1, PageSize::Small4k, 2048, 1)];
+        assert_eq!(zen().corrected(&single), zen(), "direct-mapped ones cannot be traced");
         assert_eq!(zen().corrected(&[]), zen(), "nothing told, nothing changed");
         assert_eq!(zen().corrected(&[told(true, 7, PageSize::Small4k, 64, 4)]), zen(), "there is no such rank");
     }

@@ -12,7 +12,7 @@
 //! ```toml
 //! name = "small"
 //! source = "made up"
-//! walkers = 1
+//! walkers = 1                       # these two may be left out: see below
 //! l2_hit_cycles = 7
 //! shared_last = true                # instruction fetches use the last rank of `data` after their own
 //! data = [
@@ -23,6 +23,9 @@
 //! instruction = [{ arrays = [{ name = "I", entries = 64, pages = ["4K", "2M", "1G"] }] }]
 //! walk_caches = { pml4e = 4, pdpte = 4, pde = 32, pte_lines = 512, nested = 64 }
 //! ```
+//!
+//! `walkers` and `l2_hit_cycles` only inform: no count and no time depends on them, as what a walk and a second level's hit cost is
+//! measured. A TLB of one way (`ways = 1`, or one entry) is refused: a trace leaves out accesses that two ways cannot miss.
 
 mod check;
 mod cpu;
@@ -48,9 +51,11 @@ pub struct Machine {
     pub name: String,
     /// Where the numbers come from; says `recalled` of what no document at hand confirmed.
     pub source: String,
-    /// Page walks that run at the same time. Costs overlap accordingly; counts do not depend on it.
+    /// Page walks that run at the same time; 0 or absent: not known. It only informs.
+    #[serde(default)]
     pub walkers: u32,
-    /// What a miss in the first rank and a hit in the second costs.
+    /// What a miss in the first rank and a hit in the second costs; 0 or absent: not known. It only informs.
+    #[serde(default)]
     pub l2_hit_cycles: u32,
     /// Do instruction fetches use the last rank of `data` behind their own ranks? It is not the first, then.
     #[serde(default)]

@@ -49,7 +49,10 @@ fn what_cannot_be_built_is_told_with_its_field_and_a_remedy() {
     for (old, new, field, remedy) in [
         ("entries = 84, ways = 7", "entries = 84, ways = 8", "data[1].arrays[0].ways", "ways divide entries"),
         ("entries = 60", "entries = 0", "data[0].arrays[0].entries", "give 1 to"),
-        ("walkers = 1", "walkers = 0", "walkers", "one at least"),
+        ("ways = 5", "ways = 1", "data[0].arrays[0].ways", "2 ways or more"),
+        ("entries = 9", "entries = 1", "instruction[0].arrays[0].entries", "2 entries or more"),
+        ("entries = 3", "entries = 1", "data[0].arrays[1].entries", "2 entries or more"),
+        ("entries = 84, ways = 7", "entries = 84, ways = 1", "data[1].arrays[0].ways", "2 ways or more"),
         (r#"["2M", "1G"]"#, r#"["4K", "2M", "1G"]"#, "data[0]", "belongs to one array"),
         (r#"pieces = ["1G"]"#, r#"pieces = ["4K"]"#, "data[1].arrays[0].pieces", "only pages larger"),
         (r#"pages = ["4K"]"#, r#"pages = []"#, "data[0].arrays[0].pages", "at least one"),
@@ -61,6 +64,16 @@ fn what_cannot_be_built_is_told_with_its_field_and_a_remedy() {
         let message = refused(old, new);
         assert!(message.contains(field) && message.contains(remedy), "{new}: {message}");
     }
+}
+
+#[test]
+fn what_only_informs_may_be_left_out() {
+    let text = SMALL.replace("walkers = 1\n", "").replace("l2_hit_cycles = 7\n", "");
+    let machine = Machine::from_toml(&text).unwrap();
+    assert_eq!((machine.walkers, machine.l2_hit_cycles), (0, 0));
+    let told = Machine::from_toml(SMALL).unwrap();
+    assert_eq!((told.walkers, told.l2_hit_cycles), (1, 7));
+    assert_eq!(Machine { walkers: 1, l2_hit_cycles: 7, ..machine }, told);
 }
 
 #[test]

@@ -19,7 +19,8 @@
 //! A block's [`Message::Free`] comes before the allocator gets it back, its [`Message::Alloc`] after the allocator has
 //! given it, so that two threads never announce one address in the wrong order. What a signal handler does while it
 //! interrupts the recorder is not announced, but counted ([`super::Lost::Nested`]): an allocation at an address that is
-//! still held means that the free was missed.
+//! still held means that the free was missed. A [`Message::Map`] comes after the system call that it is about, which the
+//! watcher has seen by itself: the letter only adds who called.
 
 #![allow(unsafe_code, reason = "one store, behind a mark that only assembly can place")]
 
@@ -138,6 +139,15 @@ pub enum Message {
         /// The block.
         address: u64,
     },
+    /// The program itself mapped private anonymous memory. That it is unmapped or moved is seen as a system call.
+    Map {
+        /// Where it begins.
+        address: u64,
+        /// What was asked for.
+        bytes: u64,
+        /// The number of its site; 0 if it has none.
+        site: u32,
+    },
 }
 
 impl Message {
@@ -147,18 +157,21 @@ impl Message {
             Self::Quiet => (2, [0; 3]),
             Self::Alloc { address, bytes, site } => (3, [address, bytes, site as u64]),
             Self::Free { address } => (4, [address, 0, 0]),
+            Self::Map { address, bytes, site } => (5, [address, bytes, site as u64]),
         }
     }
 
     /// Reads the first four words of a letter whose bell has been rung; `None` for words that no version of ours writes.
     #[must_use]
     pub const fn read([bell, address, bytes, site]: [u64; 4]) -> Option<Self> {
+        // A number that no table has is as good as none.
+        let site = if site < SITES as u64 { site as u32 } else { 0 };
         match bell {
             1 => Some(Self::Here { address, bytes }),
             2 => Some(Self::Quiet),
-            // A number that no table has is as good as none.
-            3 => Some(Self::Alloc { address, bytes, site: if site < SITES as u64 { site as u32 } else { 0 } }),
+            3 => Some(Self::Alloc { address, bytes, site }),
             4 => Some(Self::Free { address }),
+            5 => Some(Self::Map { address, bytes, site }),
             _ => None,
         }
     }

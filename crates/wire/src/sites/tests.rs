@@ -103,6 +103,7 @@ fn a_letter_reads_as_it_was_rung() {
         Message::Quiet,
         Message::Alloc { address: 0x55, bytes: 24, site: 16383 },
         Message::Free { address: 0x55 },
+        Message::Map { address: 0x7000, bytes: 4096, site: 7 },
     ];
     // SAFETY: all zeroes are a valid letter.
     let letter: Letter = unsafe { core::mem::zeroed() };

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
 mod counting;
+mod mapping;
 mod odd;
 mod real_programs;
 mod stage;

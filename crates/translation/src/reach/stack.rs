@@ -1,0 +1,223 @@
+//! Pages in order of use, with their places in it known to a power of two.
+//!
+//! ```text
+//!   zone    0           1           2                   3
+//!   depth   0 .. F-1    F .. 2F-1   2F .. 4F-1          4F .. 8F-1            F: what the first zone holds
+//!   pages   a b c d  │  e f g h  │  i j k l m n o p  │  q r
+//!                 ↑           ↑                   ↑       ↑                   last of each zone
+//! ```
+//! A page that is touched comes to the front, and of each zone that it passed, the last page goes on to the next: so many
+//! steps as there are zones, whatever the depth (Kim, Hill and Wood, *Implementing Stack Simulation for Highly-Associative
+//! Memories*, 1991). A hash finds the pages. A full stack forgets its oldest page for a new one.
+
+use crate::lru::index;
+use crate::mosaic::spread;
+
+/// The end of a chain, and of the order.
+const NONE: u16 = u16::MAX;
+/// The first one and fifteen doublings: more pages than an entry's number can tell.
+const ZONES: usize = 16;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    page: u64,
+    /// Neighbours in the order of use.
+    newer: u16,
+    older: u16,
+    /// Next entry with the same hash.
+    chain: u16,
+    zone: u8,
+}
+
+/// Pages in order of use.
+#[derive(Debug, Clone)]
+pub(super) struct Stack {
+    entries: Vec<Entry>,
+    buckets: Box<[u16]>,
+    newest: u16,
+    /// The oldest page of each zone that has one.
+    last: [u16; ZONES],
+    /// Pages of the first zone.
+    first: usize,
+    most: usize,
+}
+
+impl Stack {
+    /// Room for `most` pages, at least two; the first zone holds `first`.
+    pub(super) fn new(most: u16, first: usize) -> Self {
+        let buckets = (usize::from(most) * 2).next_power_of_two();
+        Self {
+            entries: Vec::with_capacity(usize::from(most)),
+            buckets: vec![NONE; buckets].into_boxed_slice(),
+            newest: NONE,
+            last: [NONE; ZONES],
+            first: first.max(1),
+            most: usize::from(most),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= self.most
+    }
+
+    /// The zone in which `page` was, if it was there. It is the first one now. `hash` is its [`spread`].
+    #[inline]
+    pub(super) fn touch(&mut self, page: u64, hash: u64) -> Option<u8> {
+        if let Some(newest) = self.entries.get(usize::from(self.newest))
+            && newest.page == page
+        {
+            return Some(0);
+        }
+        let bucket = self.bucket(hash);
+        let mut at = self.buckets[bucket];
+        while let Some(entry) = self.entries.get(usize::from(at)) {
+            if entry.page == page {
+                let zone = entry.zone;
+                self.renew(at, zone);
+                return Some(zone);
+            }
+            at = entry.chain;
+        }
+        if self.is_full() {
+            self.replace(page, bucket);
+        } else {
+            self.insert(page, bucket);
+        }
+        None
+    }
+
+    /// The pages, the oldest first.
+    pub(super) fn oldest_first(&self) -> Vec<u64> {
+        let following = |entry: &&Entry| self.entries.get(usize::from(entry.older));
+        let order = std::iter::successors(self.entries.get(usize::from(self.newest)), following);
+        let mut pages: Vec<u64> = order.map(|entry| entry.page).collect();
+        pages.reverse();
+        pages
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u64) -> usize {
+        index(hash >> 32) & (self.buckets.len() - 1)
+    }
+
+    /// The zone of a depth.
+    #[inline]
+    fn zone(&self, depth: usize) -> usize {
+        (depth / self.first).checked_ilog2().map_or(0, |doublings| doublings as usize + 1)
+    }
+
+    /// Brings entry `at`, which is not the newest, to the front.
+    #[inline]
+    fn renew(&mut self, at: u16, zone: u8) {
+        let Entry { newer, older, .. } = self.entries[usize::from(at)];
+        if self.last[usize::from(zone)] == at {
+            // Or, where it was alone in its zone, the one that is about to come there.
+            self.last[usize::from(zone)] = newer;
+        }
+        self.entries[usize::from(newer)].older = older;
+        if let Some(older) = self.entries.get_mut(usize::from(older)) {
+            older.newer = newer;
+        }
+        self.put_first(at);
+        self.pass_on(zone);
+    }
+
+    #[inline]
+    fn insert(&mut self, page: u64, bucket: usize) {
+        let before = self.entries.len();
+        let at = u16::try_from(before).unwrap_or(NONE);
+        self.entries.push(Entry { page, newer: NONE, older: NONE, chain: self.buckets[bucket], zone: 0 });
+        self.buckets[bucket] = at;
+        self.put_first(at);
+        // The zone that grows by one is that of the depth `before`. Where that is its first page, it gets its last one.
+        let zone = self.zone(before);
+        if before == 0 {
+            self.last[0] = at;
+        } else if zone > 0 && before == self.first << (zone - 1) {
+            self.last[zone] = self.last[zone - 1];
+        }
+        self.pass_on(u8::try_from(zone).unwrap_or(0));
+    }
+
+    /// The oldest entry becomes the newest, with another page.
+    #[inline]
+    fn replace(&mut self, page: u64, bucket: usize) {
+        let zone = self.zone(self.entries.len() - 1);
+        let at = self.last[zone];
+        let Entry { page: old, chain, .. } = self.entries[usize::from(at)];
+        self.unchain(self.bucket(spread(old)), at, chain);
+        let entry = &mut self.entries[usize::from(at)];
+        (entry.page, entry.chain) = (page, self.buckets[bucket]);
+        self.buckets[bucket] = at;
+        self.renew(at, u8::try_from(zone).unwrap_or(0));
+    }
+
+    /// Takes entry `at`, before `next`, out of its chain.
+    #[inline]
+    fn unchain(&mut self, bucket: usize, at: u16, next: u16) {
+        let mut link = self.buckets[bucket];
+        if link == at {
+            self.buckets[bucket] = next;
+            return;
+        }
+        while self.entries[usize::from(link)].chain != at {
+            link = self.entries[usize::from(link)].chain;
+        }
+        self.entries[usize::from(link)].chain = next;
+    }
+
+    #[inline]
+    fn put_first(&mut self, at: u16) {
+        let newest = std::mem::replace(&mut self.newest, at);
+        if let Some(newest) = self.entries.get_mut(usize::from(newest)) {
+            newest.newer = at;
+        }
+        let entry = &mut self.entries[usize::from(at)];
+        (entry.newer, entry.older, entry.zone) = (NONE, newest, 0);
+    }
+
+    /// There is one page more at the front: the last of each zone before `end` goes on to the next one.
+    #[inline]
+    fn pass_on(&mut self, end: u8) {
+        for (last, next) in self.last.iter_mut().zip(1..=end) {
+            let moved = &mut self.entries[usize::from(*last)];
+            moved.zone = next;
+            *last = moved.newer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Stack;
+    use crate::mosaic::spread;
+
+    proptest! {
+        #[test]
+        fn zones_are_those_of_a_list_in_order(
+            (most, first) in (2_u16..300, 1_usize..20),
+            pages in prop::collection::vec(0_u64..400, 1..2000),
+        ) {
+            let mut stack = Stack::new(most, first);
+            let mut order: Vec<u64> = Vec::new();
+            for page in pages {
+                let depth = order.iter().position(|&other| other == page);
+                let zone = depth.map(|depth| (0_u8..).find(|zone| depth < first << zone).unwrap());
+                prop_assert_eq!(stack.touch(page, spread(page)), zone, "page {} of {:?}", page, order);
+                if let Some(depth) = depth {
+                    order.remove(depth);
+                }
+                order.insert(0, page);
+                order.truncate(usize::from(most));
+            }
+            order.reverse();
+            prop_assert_eq!((stack.len(), stack.oldest_first()), (order.len(), order));
+        }
+    }
+}
