@@ -184,7 +184,7 @@ impl fmt::Display for WalkVerdict {
                     f,
                     "How much of the time page walks take cannot be told: anything from {} to {} on 4 KiB pages, as a walk's price is so uncertain here. ",
                     share(of.low),
-                    share(of.high)
+                    share(of.high.min(1.0))
                 )?;
                 match measured {
                     Some((kind, gain)) if *gain < 0.0 => {
