@@ -138,12 +138,14 @@ pub(crate) fn is_running(pid: u32) -> bool {
     state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Whether memory that asks for it gets transparent huge pages.
+/// Whether memory that asks for it gets transparent huge pages, as far as there are any to be had.
 pub(crate) fn has_transparent() -> bool {
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let has = enabled.contains("[always]") || enabled.contains("[madvise]");
     if !has {
         println!("SKIP transparent huge pages are switched off");
     }
+    // What ran before may have left memory scattered. Who may not ask for this finds it as it is.
+    let _ = fs::write("/proc/sys/vm/compact_memory", "1");
     has
 }
