@@ -79,9 +79,15 @@ fn surroundings_shows_arguments_environment_and_descriptors() {
 
 #[test]
 fn memory_holders_find_what_they_wrote() {
-    for arguments in [&["hold", "1M", "1"][..], &["fork-tree", "1M"], &["threads", "100"], &["churn", "1M"]] {
+    for arguments in [&["hold", "1M", "1"][..], &["fork-tree", "1M"], &["threads", "100"]] {
         let (first, second) = (odd(arguments), odd(arguments));
         assert!(first.status.success(), "{arguments:?}: {}", text(&first.stderr));
         assert_eq!(first.stdout, second.stdout, "{arguments:?}");
     }
+    // It counts its rounds, of which there are as many as there is time for: two at least, for each of its threads.
+    let churned = odd(&["churn", "1M"]);
+    assert!(churned.status.success(), "{}", text(&churned.stderr));
+    let rounds = text(&churned.stdout);
+    let rounds = rounds.trim_end().rsplit(' ').next().and_then(|rounds| u64::from_str_radix(rounds, 16).ok());
+    assert!(rounds.is_some_and(|rounds| rounds >= 4), "{rounds:?}");
 }
