@@ -9,6 +9,9 @@ use crate::{Translation, TranslationSummary};
 /// Sites that are shown; the others are one line.
 const MOST_SITES: usize = 15;
 
+/// The words of the first table.
+const WORDS: &str = "A walk looks a translation up in the page table, where no TLB has it; refs are its reads of memory. It is far if the line of the table that it ends at was not used lately.";
+
 /// `traced` and what it means. Begins with its heading.
 pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, style: Style) -> String {
     let mut text = style.heading(&format!("What translation costs (traced, modelled on {})", traced.processor.name));
@@ -18,6 +21,9 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
         text += &format!("\n    {command}\n");
     }
     text += &section(style, "Of 1,000 accesses (instr. walks: of 1,000 instructions)", &tables::modelled(summary));
+    if !summary.configurations.is_empty() {
+        text += &style.paragraph(WORDS);
+    }
     text += &summary.region_sentence().map(|sentence| style.paragraph(&sentence)).unwrap_or_default();
     text += &section(style, "Share of the time in walks, an estimate: likely (low–high)", &tables::priced(summary));
     text += &section(style, "Predicted and measured time, as a share of that on 4k", &tables::predictions(summary));
@@ -28,6 +34,10 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
     let sites = tables::sites(summary, MOST_SITES, Some(style.width.max(40)));
     text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
     text += &format!("\n{}", style.heading("What came from where"));
+    // Where the sizes of the TLBs are from stands in the HTML page and the JSON.
+    let mut traced = traced.clone();
+    traced.processor.source.clear();
+    let traced = &traced;
     text += &style.list(sources(traced).iter().map(|(name, said)| format!("{name}: {said}")));
     if !traced.unseen.is_empty() {
         text += &format!("\n{}", style.heading("What the trace could not see"));

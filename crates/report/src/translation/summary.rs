@@ -115,9 +115,10 @@ impl TranslationSummary {
         summary
     }
 
-    /// What a direct segment would take away, as a sentence; none if there were no walks.
+    /// What a direct segment would take away, as a sentence; none if there were no walks, or nobody asked.
     pub fn region_sentence(&self) -> Option<String> {
-        self.region_share.map(|inside| {
+        let asked = self.configuration("direct-segment").is_some();
+        self.region_share.filter(|_| asked).map(|inside| {
             format!(
                 "{} of the D-TLB misses are in the primary region: a direct segment takes them away.",
                 quantity::share(inside)
