@@ -1,8 +1,9 @@
 //! Whether an access had to wait for another one: pointers that lead to pointers.
 //!
 //! A walk for an address that is known early hides behind other work; one for an address that was itself just read does not.
-//! Registers cannot be seen, so two signs are taken: an instruction that loads into a register that its own address is made
-//! of (`decode` finds these), and a word beside one of the addresses recorded last that points to where the access goes.
+//! Registers cannot be seen, so three signs are taken: a loop that loads into a register that the address of the load is made
+//! of (`block` finds these); a word beside one of the addresses recorded last that points to where the access goes; and
+//! indices that lead to indices: each word read, times one size, from one base, is where the next one is read.
 //! Looking costs a system call, so only one record in some hundreds is judged (`lane`).
 
 use fieldstone_wire::trace::{CHASES, Kind, Record, STACK};
@@ -18,6 +19,8 @@ const LOOK_BYTES: usize = 128;
 /// A pointer leads to the object, and the access may be to a field of it.
 const OBJECT_BYTES: u64 = 256;
 const PAGE_BYTES: u64 = 4096;
+/// Sizes, as powers of two, of what an index counts.
+const SHIFTS: std::ops::RangeInclusive<u32> = 0..=12;
 
 /// Whether the access of `record` depends on one of those `before` it, the last one first. `None` for a record that says
 /// nothing: what a compiler spills to the stack is no data structure. `base` is where the guest's address 0 lies.
@@ -26,8 +29,29 @@ pub(crate) fn judge(record: Record, before: impl Iterator<Item = Record>, base: 
         return None;
     }
     let address = record.address();
-    let mut places = before.filter(|&before| tells(before)).take(REMEMBERED);
-    Some(record.has(CHASES) || places.any(|place| leads_to(place.address().wrapping_add(base), address)))
+    let mut places = [0; REMEMBERED];
+    let told = before.filter(|&before| tells(before)).map(Record::address);
+    let count = places.iter_mut().zip(told).map(|(place, address)| *place = address).count();
+    let places = &places[..count];
+    let leads = |&place: &u64| leads_to(place.wrapping_add(base), address);
+    Some(record.has(CHASES) || is_index_of_index(address, places, base) || places.iter().any(leads))
+}
+
+/// Whether `address` follows from the word at the last of `places` as that one does from the word at the one before.
+fn is_index_of_index(address: u64, places: &[u64], base: u64) -> bool {
+    let &[last, before, ..] = places else { return false };
+    let word = |place: u64| {
+        let mut bytes = [0; 8];
+        guest::read(place.wrapping_add(base), &mut bytes).then(|| u64::from_le_bytes(bytes))
+    };
+    let (Some(index), Some(index_before)) = (word(last), word(before)) else { return false };
+    let follows = |mask: u64| {
+        let (index, index_before) = (index & mask, index_before & mask);
+        let start = |address: u64, index: u64, shift: u32| address.wrapping_sub(index << shift);
+        index != index_before
+            && SHIFTS.into_iter().any(|shift| start(address, index, shift) == start(last, index_before, shift))
+    };
+    [u64::MAX, u64::from(u32::MAX)].into_iter().any(follows)
 }
 
 /// Whether a record is of an access to a data structure. One at a page's start is most likely there for the order alone (`recent`).
@@ -63,6 +87,26 @@ mod tests {
         // Objects whose fields begin a page say nothing.
         assert!(dependent(&|at| places[at]) > 1900);
         assert_eq!(dependent(&place), 0);
+    }
+
+    #[test]
+    fn indices_that_lead_to_indices_depend() {
+        const LINES: usize = 5000;
+        let step = |at: usize| (at * 1237 + 11) % LINES;
+        let mut lines: Vec<[u32; 16]> = (0..LINES)
+            .map(|at| [u32::try_from(step(at)).unwrap_or(0), 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9])
+            .collect();
+        let record = |lines: &[[u32; 16]], at: usize| Record::data(lines[at].as_ptr().addr() as u64);
+        let judged = |lines: &[[u32; 16]]| {
+            let path: Vec<usize> = std::iter::successors(Some(1), |&at| Some(step(at))).take(1000).collect();
+            let depends =
+                |at: &[usize]| judge(record(lines, at[2]), [at[1], at[0]].map(|at| record(lines, at)).into_iter(), 0);
+            path.windows(3).filter(|at| depends(at) == Some(true)).count()
+        };
+        // Those that begin a page say nothing: one in 64.
+        assert!(judged(&lines) > 900, "{}", judged(&lines));
+        lines.iter_mut().for_each(|line| line[0] = 7);
+        assert_eq!(judged(&lines), 0);
     }
 
     #[test]
