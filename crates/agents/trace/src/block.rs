@@ -12,7 +12,7 @@
 #![allow(unsafe_code, reason = "asks QEMU about the block, and registers call-backs with it")]
 
 use crate::calls::{entered, marked, passed, touched, touched_each, touched_first};
-use crate::decode::{Effect, Nature, Place, Reader, comes_back, goes_back};
+use crate::decode::{Effect, Nature, Place, Reader, end};
 use crate::marker::{Marker, Run};
 use crate::qemu::{self, BOTH, Block, Id, Instruction, NO_REGISTERS};
 use crate::trace::{set_guest_base, trace};
@@ -45,10 +45,11 @@ impl Plan {
     fn of<'a>(code: impl Iterator<Item = (&'a [u8], u64)>) -> Self {
         let mut reader = Reader::new();
         let mut plan = Self { watches: Vec::new(), left_out: 0, marker: false };
-        let (mut last, mut changes, mut loops): (Option<Place>, Vec<u16>, bool) = (None, Vec::new(), false);
+        let (mut last, mut changes): (Option<Place>, Vec<u16>) = (None, Vec::new());
+        let (mut start, mut final_code) = (None, None);
         for (bytes, address) in code {
-            let start = plan.watches.first().map_or(address, |first| first.address);
-            (plan.marker, loops) = (goes_back(bytes, address, start), comes_back(bytes, address, start));
+            start.get_or_insert(address);
+            final_code = Some((bytes, address));
             let seen = reader.read(bytes, address, last.as_ref());
             let (accesses, always, nature) = match seen.effect {
                 Effect::None => (0, false, Nature::Plain),
@@ -71,7 +72,9 @@ impl Plan {
             changes.push(seen.changes);
             plan.watches.push(Watch { accesses, always, nature, address });
         }
-        plan.judge_chases(&changes, loops);
+        let end = start.zip(final_code).map(|(start, (bytes, address))| end(bytes, address, start)).unwrap_or_default();
+        plan.marker = end.goes_back;
+        plan.judge_chases(&changes, end.loops);
         plan
     }
 

@@ -108,17 +108,19 @@ fn bit(register: Register) -> u16 {
     if register.is_gpr64() { 1 << register.number() } else { 0 }
 }
 
-/// Whether the instruction at `address` jumps to `start`, where its block begins.
-pub(crate) fn comes_back(bytes: &[u8], address: u64, start: u64) -> bool {
-    let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
-    instruction.is_jcc_short_or_near() && instruction.near_branch_target() == start
+/// Where the last instruction of a block leads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Back, or to where only the run tells. No program runs for long without a block that ends so.
+    pub(crate) goes_back: bool,
+    /// To the block's own start, if a condition holds.
+    pub(crate) loops: bool,
 }
 
-/// Whether the instruction at `address`, in a block that begins at `start`, goes back, or to where only the run tells. No program
-/// runs for long without one that does.
-pub(crate) fn goes_back(bytes: &[u8], address: u64, start: u64) -> bool {
+/// Where the instruction at `address` leads, the last one of a block that begins at `start`.
+pub(crate) fn end(bytes: &[u8], address: u64, start: u64) -> End {
     let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
-    match instruction.flow_control() {
+    let goes_back = match instruction.flow_control() {
         FlowControl::IndirectBranch | FlowControl::IndirectCall | FlowControl::Return => true,
         FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::Call => {
             // A system call is a call too, with no target.
@@ -127,7 +129,8 @@ pub(crate) fn goes_back(bytes: &[u8], address: u64, start: u64) -> bool {
         // QEMU has such an instruction jump to itself.
         FlowControl::Next => instruction.has_rep_prefix() || instruction.has_repne_prefix(),
         _ => false,
-    }
+    };
+    End { goes_back, loops: instruction.is_jcc_short_or_near() && instruction.near_branch_target() == start }
 }
 
 fn effect(instruction: &Instruction, memory: &[UsedMemory]) -> Effect {
