@@ -21,8 +21,8 @@ const FEW_RUNS: u32 = 6;
 const LARGE_BYTES: u64 = 1 << 30;
 /// Of a cell that counts instructions: counts are exact, and the second one shows it.
 const COUNTS: u32 = 2;
-/// Of a cell that takes whole profiles: those have rounds of their own.
-const PROFILES: u32 = 1;
+/// Of a cell whose numbers come from models: those count alike each time, and whole profiles have rounds of their own.
+const MODELLED: u32 = 1;
 /// What is left to the rest of the system.
 const SPARED_BYTES: u64 = 1 << 30;
 
@@ -91,10 +91,10 @@ impl Campaign {
         let runs_of = |cell: &Cell| {
             let shows = |shows| cell.rows.iter().any(|row| row.shows == shows);
             let few = self.quick || cell.memory_bytes > LARGE_BYTES;
-            self.runs.unwrap_or(if shows(Shows::Instructions) {
+            self.runs.unwrap_or(if shows(Shows::Walks) || shows(Shows::References) {
+                MODELLED
+            } else if shows(Shows::Instructions) {
                 COUNTS
-            } else if shows(Shows::Walks) {
-                PROFILES
             } else if few {
                 FEW_RUNS
             } else {

@@ -118,6 +118,8 @@ pub enum Shows {
     Estimate,
     /// Page walks an operation, counted in models.
     Walks,
+    /// Page table entries or pointers that an operation reads on its way, counted in models.
+    References,
     /// What the paper says; nothing is measured.
     Published,
 }
@@ -246,6 +248,7 @@ pub fn all() -> Vec<Experiment> {
         crate::figure5::experiment(),
         crate::blog::experiment(),
         crate::fragmentation::experiment(),
+        crate::tree_walks::experiment(),
         crate::appel_li::experiment(),
         crate::direct_segments::experiment(),
     ]

@@ -38,6 +38,7 @@ pub mod show;
 pub mod store;
 pub mod summary;
 pub mod table2;
+pub mod tree_walks;
 pub mod trial;
 
 pub use contest::{Kernel, Prepared, Side, contest};

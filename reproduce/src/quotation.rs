@@ -150,27 +150,44 @@ mod tests {
         assert!(left.is_empty(), "no row shows {left:?}");
     }
 
-    #[test]
-    fn sentences_stand_in_the_papers() {
+    /// The papers' texts by the names of their files, blanks made one; none where they are not at hand.
+    fn papers() -> Option<Vec<(String, String)>> {
         let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/seeds");
         let Ok(files) = std::fs::read_dir(&seeds) else {
             println!("SKIP seed 001_ is not beside the repository");
-            return;
+            return None;
         };
-        let texts: Vec<(String, String)> = files
-            .filter_map(|file| {
-                let path = file.ok()?.path();
-                let text = std::fs::read_to_string(&path).ok()?;
-                Some((
-                    path.file_name()?.to_string_lossy().into_owned(),
-                    text.split_whitespace().collect::<Vec<_>>().join(" "),
-                ))
-            })
-            .collect();
+        let read = |file: std::io::Result<std::fs::DirEntry>| {
+            let path = file.ok()?.path();
+            let text = std::fs::read_to_string(&path).ok()?;
+            Some((path.file_name()?.to_string_lossy().into_owned(), one_blank(&text)))
+        };
+        Some(files.filter_map(read).collect())
+    }
+
+    fn one_blank(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn sentences_stand_in_the_papers() {
+        let Some(texts) = papers() else { return };
         for quotation in all().values() {
-            let words = quotation.sentence.split_whitespace().collect::<Vec<_>>().join(" ");
+            let words = one_blank(&quotation.sentence);
             let stands = texts.iter().any(|(name, text)| name.starts_with(&quotation.seed) && text.contains(&words));
             assert!(stands, "{}: not in seed {}", quotation.id, quotation.seed);
+        }
+    }
+
+    #[test]
+    fn words_between_quotation_marks_stand_in_a_paper() {
+        let Some(texts) = papers() else { return };
+        for experiment in experiments() {
+            for quoted in
+                [experiment.source, experiment.about].iter().flat_map(|words| words.split('"').skip(1).step_by(2))
+            {
+                assert!(texts.iter().any(|(_, text)| text.contains(quoted)), "{}: {quoted:?}", experiment.name);
+            }
         }
     }
 }

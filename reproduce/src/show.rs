@@ -31,7 +31,7 @@ fn number(shows: Shows, value: f64) -> String {
         Shows::Share => quantity::share(value),
         Shows::Estimate => quantity::percent(value),
         Shows::Microseconds => three_digits(value),
-        Shows::Walks => format!("{value:.3}"),
+        Shows::Walks | Shows::References => counted(value),
         Shows::Adds | Shows::Published => format!("{value:.0}"),
     }
 }
@@ -81,6 +81,11 @@ fn ours(shows: Shows, entry: &Entry) -> String {
 fn is_published(line: &Line) -> bool {
     line.shows == Shows::Published
         || line.entries.iter().flatten().all(|entry| entry.ours.is_none() && entry.value.is_some())
+}
+
+/// What models counted, an operation: none at all is told from very few.
+fn counted(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { three_digits(value) }
 }
 
 /// At least three digits that count, and no more behind the point than that takes.

@@ -10,7 +10,7 @@
 //! - a linear scan of more than 256 MiB goes on where the call before it ended, 256 MiB at a time;
 //! - scans of few elements are repeated within a call: the stride of a 4 KB array is one element.
 
-mod scan;
+pub(crate) mod scan;
 
 use std::rc::Rc;
 
@@ -65,8 +65,12 @@ const ARRAY_VECTOR: &str = "array, vectorised, ns an element";
 const ARRAY_STRIDED: &str = "array, ns an access";
 
 fn cells(scale: Scale) -> Vec<Cell> {
-    let sizes = SIZES.iter().filter(|(.., bytes)| scale == Scale::Full || *bytes <= QUICK_BYTES);
-    sizes.flat_map(|&(label, column, bytes)| cells_of(label, column, bytes)).collect()
+    sizes(scale).flat_map(|(label, column, bytes)| cells_of(label, column, bytes)).collect()
+}
+
+/// The arrays of a scale: label in ids, the paper's column heading, bytes.
+pub(crate) fn sizes(scale: Scale) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    SIZES.into_iter().filter(move |(.., bytes)| scale == Scale::Full || *bytes <= QUICK_BYTES)
 }
 
 fn cells_of(label: &str, column: &str, bytes: u64) -> [Cell; 4] {

@@ -43,7 +43,8 @@ fn row(line: &Line) -> String {
 
 fn cell(shows: Shows, entry: Option<&Entry>) -> String {
     let Some(entry) = entry else { return String::new() };
-    let interval = entry.ours.as_ref().map(|estimate| format!(" ({})", interval(shows, estimate))).unwrap_or_default();
+    let interval = entry.ours.as_ref().map(|estimate| interval(shows, estimate)).filter(|words| !words.is_empty());
+    let interval = interval.map(|words| format!(" ({words})")).unwrap_or_default();
     let paper = entry.paper.as_ref().filter(|_| shows != Shows::Published);
     let paper = paper.map(|paper| format!("<br>paper {}", paper.value)).unwrap_or_default();
     format!("{}{interval}{paper}", ours(shows, entry))

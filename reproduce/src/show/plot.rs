@@ -18,7 +18,7 @@ pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_WRITTEN: &str = "#010203";
 const LETTER: u32 = 31;
 
-const COLOURS: [RGBColor; 12] = [
+const COLOURS: [RGBColor; 14] = [
     RGBColor(38, 118, 190),
     RGBColor(214, 120, 30),
     RGBColor(0, 158, 115),
@@ -31,9 +31,11 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(90, 150, 40),
     RGBColor(150, 100, 60),
     RGBColor(20, 140, 160),
+    RGBColor(230, 90, 140),
+    RGBColor(120, 120, 60),
 ];
 
-/// The lines of a table that are plotted together: those that show what its first ratio (or share, or walks) shows, and have a
+/// The lines of a table that are plotted together: those that show what its first ratio (or share, walks, references) shows, and have a
 /// number.
 pub(super) fn lines(table: &Table) -> Vec<&Line> {
     let is_plotted = |line: &&Line| scale(line.shows).is_some();
@@ -46,7 +48,7 @@ pub(super) fn lines(table: &Table) -> Vec<&Line> {
 fn scale(shows: Shows) -> Option<Shows> {
     match shows {
         Shows::Share | Shows::Estimate => Some(Shows::Share),
-        Shows::Ratio | Shows::Walks => Some(shows),
+        Shows::Ratio | Shows::Walks | Shows::References => Some(shows),
         _ => None,
     }
 }
@@ -64,8 +66,8 @@ pub(super) fn plot(table: &Table) -> Result<Option<String>> {
     let entries = || lines.iter().flat_map(|line| line.entries.iter().flatten());
     let ours = entries().filter_map(|entry| entry.ours.map(|of| of.high));
     let papers = entries().filter_map(|entry| paper_number(first.shows, entry));
-    // Walks may be few; a ratio or a share has 1 in its plot.
-    let least = if first.shows == Shows::Walks { 0.0 } else { 1.0 };
+    // What models count may be little; a ratio or a share has 1 in its plot.
+    let least = if matches!(first.shows, Shows::Walks | Shows::References) { 0.0 } else { 1.0 };
     let top = ours.chain(papers).filter(|value| value.is_finite()).fold(least, f64::max).clamp(1e-3, 1e6) * 1.06;
     let mut svg = String::new();
     {

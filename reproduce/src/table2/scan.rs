@@ -10,7 +10,8 @@ use fieldstone_blocks::TreeArray;
 use crate::layout::consume;
 use crate::paper_tree::PaperTree;
 
-pub(super) const STRIDE: usize = 1024;
+/// Elements from one access of a strided scan to the next.
+pub(crate) const STRIDE: usize = 1024;
 /// Elements that one call scans at most.
 const WINDOW: usize = 64 << 20;
 /// Elements that one call reads at least.

@@ -1,0 +1,95 @@
+//! A stream through the models: which part of it is counted, and the counts.
+
+use anyhow::Result;
+use fieldstone_translation::{
+    Access, Configuration, Machine, PageSize, Side, Simulator, TreeCounts, TreeModel, TreeShape,
+};
+
+use crate::paper_tree::PAPER_BLOCK_BYTES;
+
+use super::stream::Stream;
+
+/// Accesses that are counted.
+const COUNTED: usize = 1 << 21;
+/// Accesses before them, after which tables and caches hold what they will hold.
+const WARM: usize = 1 << 20;
+/// A strided scan warms up for a lap, the one over 64 GB: then those large pages are known that stay known.
+const MOST_WARM: usize = 1 << 24;
+/// As many as the models like best at once.
+const BATCH: usize = 4096;
+
+/// Entries of the accelerators: of the PDE cache of the paper's processor, and of its second TLB.
+pub(super) const ENTRIES: [u32; 2] = [32, 1536];
+
+/// A stream over an array, and which accesses count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) stream: Stream,
+    pub(super) array_bytes: u64,
+    /// The first ones, which are not counted.
+    pub(super) warm: usize,
+    pub(super) counted: usize,
+}
+
+/// By page size, the smallest first.
+pub(super) type Sides = Vec<(PageSize, Side)>;
+
+/// What the ways to go down a tree took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trees {
+    pub(super) naive: TreeCounts,
+    pub(super) cursor: TreeCounts,
+    /// With [`ENTRIES`].
+    pub(super) accelerators: [TreeCounts; 2],
+}
+
+impl Run {
+    pub(super) fn of(stream: Stream, array_bytes: u64) -> Self {
+        let lap = stream.lap(array_bytes).filter(|&lap| lap <= MOST_WARM).unwrap_or(WARM);
+        Self { stream, array_bytes, warm: lap.max(WARM), counted: COUNTED }
+    }
+}
+
+/// Sizes of pages that the machine has.
+pub(super) fn page_sizes(machine: &Machine) -> Vec<PageSize> {
+    PageSize::ALL.into_iter().filter(|&size| machine.has_pages(size)).collect()
+}
+
+/// A contiguous array, once on pages of each size. It begins at the start of a page.
+pub(super) fn array(run: &Run, machine: &Machine) -> Result<Sides> {
+    let sizes = page_sizes(machine);
+    let configurations: Vec<Configuration> = sizes.iter().map(|&size| Configuration::paged(machine, size)).collect();
+    let mut simulator = Simulator::new(&configurations)?;
+    let mut accesses = run.stream.offsets(run.array_bytes).map(Access::in_region);
+    in_batches(accesses.by_ref().take(run.warm), |batch| simulator.warm(batch));
+    in_batches(accesses.take(run.counted), |batch| simulator.run(batch));
+    Ok(sizes.into_iter().zip(simulator.counts().iter().map(|counts| counts.data)).collect())
+}
+
+/// An array as a tree of the paper's blocks.
+pub(super) fn trees(run: &Run) -> Trees {
+    let shape = TreeShape { block_bytes: PAPER_BLOCK_BYTES as u64, array_bytes: run.array_bytes };
+    let mut models = ENTRIES.map(|entries| TreeModel::new(shape, entries));
+    for (at, offset) in run.stream.offsets(run.array_bytes).take(run.warm + run.counted).enumerate() {
+        for model in &mut models {
+            if at == run.warm {
+                model.start_counting();
+            }
+            model.access(0, offset);
+        }
+    }
+    let [first, _] = &models;
+    Trees { naive: first.naive(), cursor: first.cursor(), accelerators: models.each_ref().map(TreeModel::accelerator) }
+}
+
+fn in_batches(accesses: impl Iterator<Item = Access>, mut take: impl FnMut(&[Access])) {
+    let mut batch = Vec::with_capacity(BATCH);
+    for access in accesses {
+        batch.push(access);
+        if batch.len() == BATCH {
+            take(&batch);
+            batch.clear();
+        }
+    }
+    take(&batch);
+}
