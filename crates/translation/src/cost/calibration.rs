@@ -74,9 +74,13 @@ impl Calibration {
         let near = self.measured(Pattern::Sequential).ok().map(CalibrationPoint::one_price);
         let is_apart = |point: &CalibrationPoint| point.far_walks >= FAR_SHARE * point.walks();
         let near = near.filter(|_| is_apart(free) && is_apart(bound));
-        let price = |point: &CalibrationPoint| near.map_or_else(|| point.one_price(), |near| point.far_price(near));
-        let far_ns = between(price(free), price(bound), dependent_share);
-        Ok(WalkCost { near_ns: near.unwrap_or(far_ns), far_ns, dependent_share })
+        let apart = near.map(|near| (near, between(free.far_price(near), bound.far_price(near), dependent_share)));
+        // What is left for far walks is no price where it reaches the bound: then it is noise divided by few walks.
+        if let Some((near_ns, far_ns)) = apart.filter(|(_, far)| far.likely < MOST_NS) {
+            return Ok(WalkCost { near_ns, far_ns, dependent_share });
+        }
+        let one_ns = between(free.one_price(), bound.one_price(), dependent_share);
+        Ok(WalkCost { near_ns: one_ns, far_ns: one_ns, dependent_share })
     }
 
     fn measured(&self, pattern: Pattern) -> Result<&CalibrationPoint> {
@@ -167,6 +171,14 @@ mod tests {
         noisy.points[0].ns = Estimate { low: -50.0, likely: -5.0, high: 1e9 };
         let cost = noisy.walk_cost(1.0).unwrap();
         assert_eq!((cost.far_ns.low, cost.far_ns.likely, cost.far_ns.high), (0.0, 0.0, 1000.0));
+    }
+
+    #[test]
+    fn far_walks_that_would_cost_beyond_reason_are_not_told_apart() {
+        let mut noisy = calibration();
+        noisy.points[0] = point(Pattern::Dependent, 0.85, 0.15, 300.0);
+        let cost = noisy.walk_cost(1.0).unwrap();
+        assert_eq!((cost.near_ns, cost.far_ns.likely), (cost.far_ns, 300.0), "(300 - 0.85 x 3) / 0.15 is 1983");
     }
 
     #[test]

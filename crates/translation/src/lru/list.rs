@@ -7,7 +7,7 @@
 //! All entries are in the ring from the start, the empty ones (key 0) too. As the ring is closed, the oldest entry
 //! becomes the newest by moving `newest` back by one; no link changes when a new key takes the oldest one's entry.
 
-use super::index;
+use super::{index, unchain};
 
 /// The end of a chain.
 const NONE: u16 = u16::MAX;
@@ -98,29 +98,14 @@ impl List {
         let at = self.entries[usize::from(self.newest)].newer;
         let old = self.entries[usize::from(at)].key;
         if old != 0 {
-            self.unchain(old, at);
+            let bucket = self.bucket(old);
+            unchain(&mut self.entries, |entry| &mut entry.chain, &mut self.buckets[bucket], at);
         }
         self.newest = at;
         let entry = &mut self.entries[usize::from(at)];
         entry.key = key;
         entry.chain = self.buckets[bucket];
         self.buckets[bucket] = at;
-    }
-
-    /// Takes entry `at` out of the chain of its key.
-    #[inline]
-    fn unchain(&mut self, key: u64, at: u16) {
-        let rest = self.entries[usize::from(at)].chain;
-        let bucket = self.bucket(key);
-        let mut link = self.buckets[bucket];
-        if link == at {
-            self.buckets[bucket] = rest;
-            return;
-        }
-        while self.entries[usize::from(link)].chain != at {
-            link = self.entries[usize::from(link)].chain;
-        }
-        self.entries[usize::from(link)].chain = rest;
     }
 
     pub(super) fn clear(&mut self) {

@@ -58,6 +58,21 @@ impl Table {
     }
 }
 
+/// Takes entry `at` out of the chain that begins with `first`; `next` is where an entry has the one behind it.
+#[inline]
+pub(crate) fn unchain<E>(entries: &mut [E], next: impl Fn(&mut E) -> &mut u16, first: &mut u16, at: u16) {
+    let rest = *next(&mut entries[usize::from(at)]);
+    if *first == at {
+        *first = rest;
+        return;
+    }
+    let mut link = *first;
+    while *next(&mut entries[usize::from(link)]) != at {
+        link = *next(&mut entries[usize::from(link)]);
+    }
+    *next(&mut entries[usize::from(link)]) = rest;
+}
+
 /// The low bits of a number as an index: callers have brought it below a table's length.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "below the length of a table in memory")]

@@ -10,7 +10,7 @@
 //! steps as there are zones, whatever the depth (Kim, Hill and Wood, *Implementing Stack Simulation for Highly-Associative
 //! Memories*, 1991). A hash finds the pages. A full stack forgets its oldest page for a new one.
 
-use crate::lru::index;
+use crate::lru::{index, unchain};
 use crate::mosaic::spread;
 
 /// The end of a chain, and of the order.
@@ -148,26 +148,12 @@ impl Stack {
     fn replace(&mut self, page: u64, bucket: usize) {
         let zone = self.zone(self.entries.len() - 1);
         let at = self.last[zone];
-        let Entry { page: old, chain, .. } = self.entries[usize::from(at)];
-        self.unchain(self.bucket(spread(old)), at, chain);
+        let old = self.bucket(spread(self.entries[usize::from(at)].page));
+        unchain(&mut self.entries, |entry| &mut entry.chain, &mut self.buckets[old], at);
         let entry = &mut self.entries[usize::from(at)];
         (entry.page, entry.chain) = (page, self.buckets[bucket]);
         self.buckets[bucket] = at;
         self.renew(at, u8::try_from(zone).unwrap_or(0));
-    }
-
-    /// Takes entry `at`, before `next`, out of its chain.
-    #[inline]
-    fn unchain(&mut self, bucket: usize, at: u16, next: u16) {
-        let mut link = self.buckets[bucket];
-        if link == at {
-            self.buckets[bucket] = next;
-            return;
-        }
-        while self.entries[usize::from(link)].chain != at {
-            link = self.entries[usize::from(link)].chain;
-        }
-        self.entries[usize::from(link)].chain = next;
     }
 
     #[inline]
