@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
+use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL, median};
 use fieldstone_report::{Profile, Sample, Saved, Translation};
 use fieldstone_supervise::Program;
 
@@ -109,26 +109,21 @@ impl Place {
         self.repeat(goal, name, "bursts against all accesses", || Ok((rate(&common, false)? / full - 1.0).abs()))
     }
 
-    /// The saving of 2 MiB pages: foretold from the trace against that of real runs, as a share of the run. Translation happens in
-    /// user mode; what first touches cost the kernel is not foretold, and not counted as saved.
+    /// The saving of 2 MiB pages: what each trace foretold against what the real runs of all rounds saved, as a share of the run. Each
+    /// round's foretelling is one that a user would have got; the real saving of one round alone is too noisy to be its judge.
+    /// Translation happens in user mode; what first touches cost the kernel is not foretold, and not counted as saved.
     fn prediction(&self, goal: Goal, name: &str, arguments: &[&str]) -> anyhow::Result<Cell> {
         if !self.directory.join(name).exists() {
             return Ok(Cell::skipped_part(goal, name, "it is not built"));
         }
         let options = ["--no-sites", "--runs", "2", "--pages", "thp", "--metric", "cpu"];
-        self.repeat(goal, name, "a share of the run", || {
+        let once = || {
             let profile = self.profile(&options, name, arguments)?;
-            let foretold = translation(&profile)?
-                .configuration("2M")
-                .and_then(|large| large.time)
-                .context("a walk has a price")?;
-            let sum = |kind: &str, of: fn(&Sample) -> f64| -> f64 {
-                profile.samples.iter().filter(|sample| sample.kind == kind).map(of).sum()
-            };
-            let user = |kind| sum(kind, |sample| sample.user_s);
-            let saved = (user("4k") - user("thp")) / sum("4k", |sample| sample.user_s + sample.system_s);
-            Ok((1.0 - foretold.likely - saved).abs())
-        })
+            let large = translation(&profile)?.configuration("2M").and_then(|large| large.time);
+            let foretold = 1.0 - large.context("a walk has a price")?.likely;
+            Ok((foretold, saved(&profile)))
+        };
+        self.repeat_for(goal, name, "a share of the run", once, foretelling_errors)
     }
 
     /// Measures until the verdict stands, or the time is over.
@@ -137,12 +132,25 @@ impl Place {
         goal: Goal,
         part: &str,
         note: &str,
-        mut once: impl FnMut() -> anyhow::Result<f64>,
+        once: impl FnMut() -> anyhow::Result<f64>,
+    ) -> anyhow::Result<Cell> {
+        self.repeat_for(goal, part, note, once, <[f64]>::to_vec)
+    }
+
+    /// The same where a round's value is only known with those of the others.
+    fn repeat_for<T>(
+        &self,
+        goal: Goal,
+        part: &str,
+        note: &str,
+        mut once: impl FnMut() -> anyhow::Result<T>,
+        values: impl Fn(&[T]) -> Vec<f64>,
     ) -> anyhow::Result<Cell> {
         let since = Instant::now();
-        let mut found = Vec::new();
+        let mut rounds = Vec::new();
         loop {
-            found.push(once().with_context(|| format!("{} {part}", goal.name))?);
+            rounds.push(once().with_context(|| format!("{} {part}", goal.name))?);
+            let found = values(&rounds);
             let estimate = Estimate::of_median(&found);
             let enough = found.len() >= FEWEST_FOR_INTERVAL;
             if enough && (judge(goal.limit, estimate) != Verdict::Undecided || since.elapsed() > self.limit) {
@@ -172,6 +180,35 @@ impl Place {
     }
 }
 
+/// What the runs on 2 MiB pages saved in user mode, as a share of a run on 4 KiB pages.
+fn saved(profile: &Profile) -> f64 {
+    let sum = |kind: &str, of: fn(&Sample) -> f64| -> f64 {
+        profile.samples.iter().filter(|sample| sample.kind == kind).map(of).sum()
+    };
+    let user = |kind| sum(kind, |sample| sample.user_s);
+    (user("4k") - user("thp")) / sum("4k", |sample| sample.user_s + sample.system_s)
+}
+
+/// How far each round's foretold saving is from the real one, which is the median of all rounds.
+fn foretelling_errors(rounds: &[(f64, f64)]) -> Vec<f64> {
+    let real: Vec<f64> = rounds.iter().map(|&(_, saved)| saved).collect();
+    let real = median(&real).unwrap_or(f64::NAN);
+    rounds.iter().map(|&(foretold, _)| (foretold - real).abs()).collect()
+}
+
 fn translation(profile: &Profile) -> anyhow::Result<&Translation> {
     profile.translation.as_ref().context("it was traced")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::foretelling_errors;
+
+    #[test]
+    fn each_foretelling_is_held_against_the_saving_of_all_rounds() {
+        // Real: 0.1, 0.3, 0.2; their median judges all three.
+        let errors = foretelling_errors(&[(0.25, 0.1), (0.2, 0.3), (0.5, 0.2)]);
+        let expected = [0.05, 0.0, 0.3];
+        assert!(errors.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-12), "{errors:?}");
+    }
 }
