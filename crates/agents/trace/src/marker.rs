@@ -5,14 +5,16 @@
 //! inner loop stands for hardly ever changes, so that these estimates are close.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
 /// Bits behind the point in an average.
 const FRACTION: u32 = 16;
 /// A run moves the average by this power of two's part of the difference.
 const WEIGHT: u32 = 4;
+/// Of so many of a marker's lessons, one is told to the average of all, which all threads share.
+const SELDOM: u32 = 64;
 /// More than this between two markers is a gap in what was told.
 const MOST: u64 = 1 << 32;
 
@@ -40,10 +42,13 @@ impl Run {
 pub(crate) struct Marker {
     accesses: AtomicU64,
     instructions: AtomicU64,
+    /// Runs that changed it.
+    lessons: AtomicU32,
 }
 
-/// The average of all markers.
-static USUAL: Marker = Marker { accesses: AtomicU64::new(0), instructions: AtomicU64::new(0) };
+/// The average of all markers: of each one's first lesson, and of some later ones.
+static USUAL: Marker =
+    Marker { accesses: AtomicU64::new(0), instructions: AtomicU64::new(0), lessons: AtomicU32::new(0) };
 
 impl Marker {
     /// The marker at `address`; until it is known better it stands for what markers usually do, and for its own block at least.
@@ -60,22 +65,43 @@ impl Marker {
 
     fn of(block: Run) -> Self {
         let exactly = |count| AtomicU64::new(count << FRACTION);
-        Self { accesses: exactly(block.accesses), instructions: exactly(block.instructions) }
+        Self {
+            accesses: exactly(block.accesses),
+            instructions: exactly(block.instructions),
+            lessons: AtomicU32::new(0),
+        }
     }
 
     /// Learns from one run what it stands for. Two threads that learn at once may lose a lesson.
     pub(crate) fn learn(&self, run: Run) {
-        self.move_to(run);
-        USUAL.move_to(run);
+        self.learn_and_tell(run, &USUAL);
     }
 
-    fn move_to(&self, run: Run) {
+    /// What it stands for already is no lesson: nothing is written then, so that threads in one loop do not wait for each other.
+    fn learn_and_tell(&self, run: Run, usual: &Self) {
+        if !self.move_to(run) {
+            return;
+        }
+        let lessons = self.lessons.load(Relaxed);
+        self.lessons.store(lessons.wrapping_add(1), Relaxed);
+        if lessons.is_multiple_of(SELDOM) {
+            usual.move_to(run);
+        }
+    }
+
+    /// Whether it was elsewhere.
+    fn move_to(&self, run: Run) -> bool {
+        let mut moved = false;
         for (average, count) in [(&self.accesses, run.accesses), (&self.instructions, run.instructions)] {
             let now = average.load(Relaxed);
             let (target, part) = (count.min(MOST) << FRACTION, |difference: u64| difference >> WEIGHT);
             let next = if target > now { now + part(target - now) } else { now - part(now - target) };
-            average.store(next, Relaxed);
+            if next != now {
+                average.store(next, Relaxed);
+                moved = true;
+            }
         }
+        moved
     }
 
     /// Adds what it stands for; `rest` keeps the fractions.
@@ -110,6 +136,32 @@ mod tests {
         (0..1000).for_each(|_| marker.add_to(&mut run, &mut rest));
         assert!((19_990..=20_000).contains(&run.instructions), "{run:?}");
         assert!((400..1600).contains(&run.accesses), "the mean of 0, 1 and 2 is 1: {run:?}");
+    }
+
+    #[test]
+    fn what_is_known_is_no_lesson() {
+        let run = Run { accesses: 3, instructions: 9 };
+        let (marker, usual) = (Marker::of(Run { accesses: 200, instructions: 700 }), Marker::of(Run::NONE));
+        (0..1000).for_each(|_| marker.learn_and_tell(run, &usual));
+        let lessons = marker.lessons.load(Relaxed);
+        assert!((1..500).contains(&lessons), "{lessons}");
+        let told = usual.accesses.load(Relaxed);
+        (0..1000).for_each(|_| marker.learn_and_tell(run, &usual));
+        assert_eq!((marker.lessons.load(Relaxed), usual.accesses.load(Relaxed)), (lessons, told));
+    }
+
+    #[test]
+    fn few_lessons_are_told_to_all_and_they_have_the_same_mean() {
+        let (marker, usual) = (Marker::of(Run::NONE), Marker::of(Run::NONE));
+        let mut told = 0;
+        for turn in 0..100 * u64::from(SELDOM) {
+            let before = usual.accesses.load(Relaxed);
+            marker.learn_and_tell(Run { accesses: turn % 7, instructions: 20 }, &usual);
+            told += u64::from(usual.accesses.load(Relaxed) != before);
+        }
+        assert!((50..=100).contains(&told), "{told}");
+        let mean = usual.accesses.load(Relaxed) >> FRACTION;
+        assert!((2..4).contains(&mean), "the mean of 0 to 6 is 3: {mean}");
     }
 
     #[test]
