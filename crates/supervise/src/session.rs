@@ -10,7 +10,7 @@ use fieldstone_wire::{BUILD, Config, MAGIC, Mixture, NAME_BYTES, Session};
 use rustix::thread::futex;
 
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::shared::{Shared, Signed};
 
 /// What is asked of the region.
 #[derive(Clone, Debug)]
@@ -38,8 +38,16 @@ impl RegionOptions {
 }
 
 /// A session that this process made.
-#[derive(Debug)]
-pub struct SharedSession(Shared<Session>);
+pub type SharedSession = Shared<Session>;
+
+// SAFETY: a session is made of numbers and atomics, for which zero is a value; the configuration is not changed again.
+unsafe impl Signed for Session {
+    const NAME: &str = "fieldstone-session";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (BUILD, MAGIC);
+    }
+}
 
 impl SharedSession {
     /// Makes a session. With `watched`, processes that leave wait to be looked at (see [`Self::wait`]).
@@ -63,27 +71,7 @@ impl SharedSession {
             mosaic_bound: threshold(f64::from(options.pages.percent()) / 100.0),
             process,
         };
-        // SAFETY: a session is made of numbers and atomics, for which zero is a value; what is written here is not changed again.
-        let shared = unsafe {
-            Shared::create("fieldstone-session", |session: &mut Session| {
-                session.config = config;
-                session.build = BUILD;
-                session.magic = MAGIC;
-            })
-        };
-        shared.map(Self)
-    }
-
-    /// The shared record.
-    #[must_use]
-    pub fn record(&self) -> &Session {
-        self.0.record()
-    }
-
-    /// The path by which another process of this user opens it.
-    #[must_use]
-    pub fn path(&self) -> String {
-        self.0.path()
+        Self::make(|session| session.config = config)
     }
 
     /// Waits until a process wants to be looked at, or `timeout` has passed. `seen` is the count of the last call.

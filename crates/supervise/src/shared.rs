@@ -14,13 +14,25 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 
+/// A record that others know by its magic number and its build.
+///
+/// # Safety
+/// One of zeros is one, and what changes in it once it is signed is atomic.
+pub unsafe trait Signed {
+    /// What its memfd is called.
+    const NAME: &str;
+
+    /// Writes the build and the magic number.
+    fn sign(&mut self);
+}
+
 /// A record that this process made, mapped until it is dropped.
-pub(crate) struct Shared<T> {
+pub struct Shared<T> {
     memory: NonNull<T>,
     file: OwnedFd,
 }
 
-// SAFETY: everything that changes in a record after its making is atomic: see `Shared::create`.
+// SAFETY: everything that changes in a record after its making is atomic: see `Signed`.
 unsafe impl<T: Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Shared<T> {}
@@ -31,17 +43,14 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-impl<T> Shared<T> {
-    /// Makes a record of zeros, and has `begin` write what never changes in it.
+impl<T: Signed> Shared<T> {
+    /// Makes a record of zeros, has `begin` write what never changes in it, and signs it.
     ///
     /// # Errors
     /// [`Error::System`] where there is no memory or no descriptor.
-    ///
-    /// # Safety
-    /// A `T` of zeros is one, and what changes in it after `begin` is atomic.
-    pub(crate) unsafe fn create(name: &str, begin: impl FnOnce(&mut T)) -> Result<Self> {
+    pub(crate) fn make(begin: impl FnOnce(&mut T)) -> Result<Self> {
         let failed = |operation| move |errno: rustix::io::Errno| Error::system(operation)(errno.into());
-        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed("make a shared record"))?;
+        let file = rustix::fs::memfd_create(T::NAME, MemfdFlags::CLOEXEC).map_err(failed("make a shared record"))?;
         let bytes = size_of::<T>();
         rustix::fs::ftruncate(&file, bytes as u64).map_err(failed("size a shared record"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -50,19 +59,25 @@ impl<T> Shared<T> {
         let mapped = mapped.map_err(failed("map a shared record"))?;
         let mut memory = NonNull::new(mapped.cast::<T>())
             .ok_or_else(|| Error::system("map a shared record")(std::io::ErrorKind::OutOfMemory.into()))?;
-        // SAFETY: just mapped, page-aligned, as long as a record, of zeros, and not yet told to anybody.
-        begin(unsafe { memory.as_mut() });
+        // SAFETY: just mapped, page-aligned, as long as a record, of zeros, which is one, and not yet told to anybody.
+        let record = unsafe { memory.as_mut() };
+        begin(record);
+        record.sign();
         Ok(Self { memory, file })
     }
+}
 
+impl<T> Shared<T> {
     /// The record.
-    pub(crate) fn record(&self) -> &T {
+    #[must_use]
+    pub fn record(&self) -> &T {
         // SAFETY: mapped until `self` is dropped; only atomics in it change.
         unsafe { self.memory.as_ref() }
     }
 
     /// The path by which another process of this user opens it.
-    pub(crate) fn path(&self) -> String {
+    #[must_use]
+    pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 }

@@ -17,7 +17,7 @@ use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
 
 use crate::error::Result;
-use crate::shared::Shared;
+use crate::shared::{Shared, Signed};
 
 /// From one look for killed processes to the next, at least.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
@@ -25,8 +25,16 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 const LOOK_SHARE: u32 = 20;
 
 /// A trace that this process made.
-#[derive(Debug)]
-pub struct SharedTrace(Shared<Trace>);
+pub type SharedTrace = Shared<Trace>;
+
+// SAFETY: a trace is made of numbers and atomics, for which zero is a value; the plan is not changed again.
+unsafe impl Signed for Trace {
+    const NAME: &str = "fieldstone-trace";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (BUILD, MAGIC);
+    }
+}
 
 impl SharedTrace {
     /// Makes a record.
@@ -34,28 +42,7 @@ impl SharedTrace {
     /// # Errors
     /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
     pub fn create(plan: Plan) -> Result<Self> {
-        // SAFETY: a trace is made of numbers and atomics, for which zero is a value; the plan, the build and the magic number are
-        // not changed again.
-        let shared = unsafe {
-            Shared::create("fieldstone-trace", |trace: &mut Trace| {
-                trace.plan = plan;
-                trace.build = BUILD;
-                trace.magic = MAGIC;
-            })
-        };
-        shared.map(Self)
-    }
-
-    /// The shared record.
-    #[must_use]
-    pub fn record(&self) -> &Trace {
-        self.0.record()
-    }
-
-    /// The path by which another process of this user opens it.
-    #[must_use]
-    pub fn path(&self) -> String {
-        self.0.path()
+        Self::make(|trace| trace.plan = plan)
     }
 
     /// The program that was started last, in the place of a traced one.
