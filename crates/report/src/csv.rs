@@ -1,13 +1,14 @@
 //! Summaries as CSV (RFC 4180, a heading, one line a page kind): numbers in full, in the units of their headings, for a
 //! spreadsheet or a script. Empty where there is none; without a `confidence`, `low` and `high` are only a range.
 //!
-//! Where the program was traced, the lines are longer, and a line a modelled configuration follows: its `kind` is empty.
+//! Where the program was traced, the lines are longer. A line a modelled configuration follows, and then one for each site and
+//! for memory of no site (it has no bytes and no allocations): their `kind` is empty, as is what else is not theirs.
 
-use crate::diff::{ConfigurationDiff, PriceDiff};
+use crate::diff::{ConfigurationDiff, PriceDiff, SiteDiff};
 use crate::stats::Estimate;
 use crate::translation::summary::ConfigurationSummary;
 use crate::translation::{Mixture, Range};
-use crate::{Diff, KindDiff, KindSummary, Summary};
+use crate::{Diff, KindDiff, KindSummary, Summary, TranslationSummary};
 
 const SUMMARY: &str = "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
                        wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes";
@@ -16,21 +17,28 @@ const MODELLED: &str = "configuration,misses_per_1000,walks_per_1000,instruction
                         instruction_share_high,predicted_ratio,predicted_ratio_low,predicted_ratio_high,\
                         mosaic_walks,mosaic_measured_s,mosaic_measured_low_s,mosaic_measured_high_s,mosaic_priced_s,\
                         mosaic_priced_low_s,mosaic_priced_high_s,mosaic_fitted_s,mosaic_left_out_s";
+const SITES: &str = "site,site_place,site_stack,site_walks_share,site_walks_share_left_on_2m,site_walks_per_1000,site_bytes,\
+                     site_allocations";
 const DIFF: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence";
 const WALK_DIFF: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio,price,a_walk_ns,b_walk_ns";
+const SITE_DIFF: &str = "site,site_place,a_walks_share,b_walks_share";
 
-/// The summary, a line for each page kind; then one for each modelled configuration.
+/// The fields of a line.
+type Fields = Vec<String>;
+
+/// The summary, a line for each page kind; then one for each modelled configuration, and for each site.
 pub fn summary(summary: &Summary) -> String {
     let kinds = summary.kinds.iter().map(kind_fields).collect();
     let modelled = summary.translation.iter().flat_map(|traced| {
         let all = traced.configurations.iter();
         all.map(|of| [modelled_fields(of), mixture_fields(traced.mixture(&of.name))].concat())
     });
-    lines(SUMMARY, kinds, MODELLED, modelled.collect())
+    let sites = summary.translation.iter().flat_map(site_fields);
+    lines(&[(SUMMARY, kinds), (MODELLED, modelled.collect()), (SITES, sites.collect())])
 }
 
-/// The difference of two profiles, a line for each page kind; then one for each modelled configuration, and one for
-/// each way to know what a walk costs.
+/// The difference of two profiles, a line for each page kind; then one for each modelled configuration, for each way to know
+/// what a walk costs, and for each site, most change first.
 pub fn diff(diff: &Diff) -> String {
     let kind = |kind: &KindDiff| {
         let median = |estimate: Option<Estimate>| full(estimate.map(|value| value.median));
@@ -47,22 +55,27 @@ pub fn diff(diff: &Diff) -> String {
         [vec![String::new(); 4], vec![of.name.to_owned(), likely(of.a_ns), likely(of.b_ns)]].concat()
     };
     let more = diff.configurations.iter().map(walks).chain(diff.prices.iter().map(price));
-    lines(DIFF, diff.kinds.iter().map(kind).collect(), WALK_DIFF, more.collect())
+    let site = |of: &SiteDiff| vec![quote(&of.name), quote(&of.place), full(of.a_share), full(of.b_share)];
+    lines(&[
+        (DIFF, diff.kinds.iter().map(kind).collect()),
+        (WALK_DIFF, more.collect()),
+        (SITE_DIFF, diff.sites.iter().map(site).collect()),
+    ])
 }
 
-/// The measured lines and then the modelled ones under one heading, each with the other's fields empty. What was not
-/// traced has the measured fields only.
-fn lines(heading: &str, measured: Vec<Vec<String>>, more: &str, modelled: Vec<Vec<String>>) -> String {
-    if modelled.is_empty() {
-        return measured.iter().fold(format!("{heading}\n"), |csv, fields| csv + &fields.join(",") + "\n");
-    }
-    let empty = |heading: &str| ",".repeat(heading.split(',').count() - 1);
-    let mut csv = format!("{heading},{more}\n");
-    for fields in measured {
-        csv += &format!("{},{}\n", fields.join(","), empty(more));
-    }
-    for fields in modelled {
-        csv += &format!("{},{}\n", empty(heading), fields.join(","));
+/// Groups of lines, each with its heading, under one heading: the fields of the other groups are empty. A group that has no lines
+/// has no part in it, but for the first.
+fn lines(groups: &[(&str, Vec<Fields>)]) -> String {
+    let there = groups.iter().enumerate().filter(|(at, (_, lines))| *at == 0 || !lines.is_empty());
+    let there: Vec<_> = there.map(|(_, group)| group).collect();
+    let headings: Vec<&str> = there.iter().map(|(heading, _)| *heading).collect();
+    let mut csv = headings.join(",") + "\n";
+    for (at, (_, lines)) in there.iter().enumerate() {
+        for fields in lines {
+            let mut parts: Vec<_> = headings.iter().map(|heading| ",".repeat(heading.matches(',').count())).collect();
+            parts[at] = fields.join(",");
+            csv += &(parts.join(",") + "\n");
+        }
     }
     csv
 }
@@ -113,6 +126,27 @@ fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
     fields.into_iter().map(full).collect()
 }
 
+/// Whose memory the walks are for: the sites, and then memory of no site.
+fn site_fields(traced: &TranslationSummary) -> Vec<Fields> {
+    let lines = traced.sites.iter().chain(&traced.rest);
+    // Where walks on 2 MiB pages were not told apart, nothing would be left of any.
+    let large = lines.clone().any(|line| line.share_large > 0.0);
+    let whole = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+    let fields = lines.map(|line| {
+        vec![
+            quote(&line.name),
+            quote(&line.place),
+            quote(&line.stack.join("; ")),
+            full(Some(line.share)),
+            full(Some(line.share_large).filter(|_| large)),
+            full(line.walks_per_thousand),
+            whole(line.bytes),
+            whole(line.allocations),
+        ]
+    });
+    fields.collect()
+}
+
 /// A number with all its digits.
 fn full(value: Option<f64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
@@ -136,6 +170,26 @@ fn quote(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::{Diff, Profile, Summary, fixture};
+
+    /// The lines' fields: a comma between quotation marks ends none.
+    fn fields(csv: &str) -> Vec<Vec<&str>> {
+        let lines = csv.lines().map(|line| {
+            let mut quoted = false;
+            let ends = |letter: char| {
+                quoted ^= letter == '"';
+                letter == ',' && !quoted
+            };
+            line.split(ends).collect()
+        });
+        lines.collect()
+    }
+
+    /// The field of `line` beneath the heading `name`, which no other column has.
+    fn field<'a>(lines: &[Vec<&'a str>], line: &[&'a str], name: &str) -> &'a str {
+        let mut columns = lines[0].iter().zip(line).filter(|(heading, _)| **heading == name);
+        let (Some((_, field)), None) = (columns.next(), columns.next()) else { panic!("not one {name}: {lines:?}") };
+        field
+    }
 
     #[test]
     fn every_line_has_the_heading_s_fields_and_full_numbers() {
@@ -162,24 +216,71 @@ mod tests {
         let profile = fixture::profile();
         let summary = Summary::of(&profile);
         for csv in [super::summary(&summary), super::diff(&Diff::between(&profile, &profile))] {
-            let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
-            assert!(lines[1..5].iter().all(|line| line.len() == lines[0].len()), "{csv}");
-            let column = |name: &str| lines[0].iter().position(|of| *of == name).unwrap();
+            let lines = fields(&csv);
+            assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{csv}");
             let modelled: Vec<_> = lines.iter().filter(|line| line[0].is_empty()).collect();
             assert!(modelled.len() >= 6, "{csv}");
-            assert!(modelled.iter().all(|line| line.len() == lines[0].len()));
-            assert_eq!(
-                (modelled[3][column("configuration")], lines[1][column("configuration")]),
-                ("direct-segment", "")
-            );
+            let named = |line| field(&lines, line, "configuration");
+            assert_eq!((named(modelled[3]), named(&lines[1])), ("direct-segment", ""));
         }
         let csv = super::diff(&Diff::between(&profile, &profile));
-        assert!(csv.contains(",calibrated,30.4,30.4\n") && csv.contains(",mosaics,3.8,3.8\n"), "{csv}");
+        assert!(csv.contains(",calibrated,30.4,30.4,") && csv.contains(",mosaics,3.8,3.8,"), "{csv}");
         let csv = super::summary(&summary);
-        let small = csv.lines().find_map(|line| line.split_once(",4k,")).unwrap().1;
-        let walks: f64 = small.split(',').nth(1).unwrap().parse().unwrap();
-        let measured = csv.lines().find(|line| line.contains(",2m,")).unwrap().split(',').rev().nth(7);
-        assert_eq!(measured, Some("1.38"), "{csv}");
-        assert_eq!(Some(walks), summary.translation.unwrap().configuration("4k").unwrap().walks_per_thousand);
+        let lines = fields(&csv);
+        let of = |configuration: &str, name: &str| {
+            let line = lines.iter().find(|line| field(&lines, line, "configuration") == configuration).unwrap();
+            field(&lines, line, name)
+        };
+        assert_eq!(of("2m", "mosaic_measured_s"), "1.38", "{csv}");
+        let walks = summary.translation.unwrap().configuration("4k").unwrap().walks_per_thousand;
+        assert_eq!(of("4k", "walks_per_1000").parse::<f64>().ok(), walks);
+    }
+
+    #[test]
+    fn sites_and_memory_of_none_come_last() {
+        let mut profile = fixture::profile();
+        let summary = Summary::of(&profile);
+        let csv = super::summary(&summary);
+        let (lines, traced) = (fields(&csv), summary.translation.unwrap());
+        let of = |line: &[&str], name: &str| field(&lines, line, name).to_owned();
+        let told: Vec<_> = lines[1..].iter().filter(|line| !of(line, "site").is_empty()).collect();
+        assert_eq!(told.len(), traced.sites.len() + traced.rest.len(), "{csv}");
+        assert_eq!(told.last().copied(), lines.last(), "{csv}");
+        assert!(told.iter().all(|line| of(line, "kind").is_empty() && of(line, "configuration").is_empty()), "{csv}");
+        let shares: Vec<f64> = told.iter().map(|line| of(line, "site_walks_share").parse().unwrap()).collect();
+        assert_eq!(shares[0], traced.sites[0].share);
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
+        let first =
+            ["site", "site_place", "site_stack", "site_bytes", "site_allocations"].map(|name| of(told[0], name));
+        let stack = "xmalloc; build_graph; main; __libc_start_main";
+        assert_eq!(first, ["build_graph", "src/graph/build.c:214", stack, "2147483648", "5"]);
+        assert!(of(told[1], "site").starts_with("\"std::__detail::_Map_base<int, "), "{csv}");
+        let globals = told.iter().find(|line| of(line, "site") == "globals").unwrap();
+        assert_eq!(["site_place", "site_bytes", "site_allocations"].map(|name| of(globals, name)), ["", "", ""]);
+        assert!(of(globals, "site_walks_share_left_on_2m").parse::<f64>().unwrap() > 0.0, "{csv}");
+
+        let traced = profile.translation.as_mut().unwrap();
+        traced.sites.iter_mut().for_each(|site| site.walks_large = 0);
+        traced.rest.iter_mut().for_each(|rest| rest.walks_large = 0);
+        let csv = super::summary(&Summary::of(&profile));
+        let lines = fields(&csv);
+        assert!(lines[1..].iter().all(|line| field(&lines, line, "site_walks_share_left_on_2m").is_empty()), "{csv}");
+    }
+
+    #[test]
+    fn changes_of_sites_have_both_shares_or_one() {
+        let a = fixture::profile();
+        let mut b = a.clone();
+        b.translation.as_mut().unwrap().sites[0].function = "build, again".into();
+        let csv = super::diff(&Diff::between(&a, &b));
+        let lines = fields(&csv);
+        let shares = |name: &str| {
+            let line = lines.iter().find(|line| field(&lines, line, "site") == name).unwrap();
+            ["a_walks_share", "b_walks_share"].map(|side| field(&lines, line, side).parse::<f64>().ok())
+        };
+        let (gone, new, same) = (shares("build_graph"), shares("\"build, again\""), shares("read_edges"));
+        assert!(gone[0].is_some() && gone[1].is_none(), "{csv}");
+        assert_eq!((new[0], new[1]), (None, gone[0]), "{csv}");
+        assert!(same[0].is_some() && same[0] == same[1], "{csv}");
     }
 }

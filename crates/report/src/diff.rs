@@ -3,13 +3,14 @@
 //! The two were measured apart, so their runs have no pairs: the change of a kind is the Hodges-Lehmann estimate of the
 //! ratio B/A with the interval that inverts the Mann-Whitney test (see [`crate::stats`]). It says that the times
 //! differ, not why: whatever changed on the machine in between is in it. Hence the warnings. Walks are counts of a model
-//! and have no noise of the machine: they are set side by side as they are.
+//! and have no noise of the machine: they are set side by side as they are, and so are the sites' parts of them.
 
 use crate::shell;
 use crate::stats::Estimate;
 use crate::summary::{KindSummary, Summary, Verdict, counted, usual_outcome};
 use crate::{Metric, Profile, Range, Translation, TranslationSummary};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What changed from A to B.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,6 +23,8 @@ pub struct Diff {
     pub configurations: Vec<ConfigurationDiff>,
     /// What a walk costs, calibrated and by real runs on mosaics, where either knows.
     pub prices: Vec<PriceDiff>,
+    /// Whose memory the walks are for, most change first. Empty where A or B does not tell: nothing has come or gone then.
+    pub sites: Vec<SiteDiff>,
     /// Why the two may not be comparable, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -69,6 +72,30 @@ pub struct PriceDiff {
     pub a_ns: Option<Range>,
     /// In B, likewise.
     pub b_ns: Option<Range>,
+}
+
+/// Part of the walks for data, on 4 KiB pages, that are for one site's memory, or for memory of no site.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteDiff {
+    /// The function, or what the memory is.
+    pub name: String,
+    /// `file:line`, or the module where no debug information names them; empty for memory of no site.
+    pub place: String,
+    /// In A; none if only B has the site.
+    pub a_share: Option<f64>,
+    /// In B, likewise.
+    pub b_share: Option<f64>,
+}
+
+impl SiteDiff {
+    /// B less A. Where there is no such site, no walk is for it.
+    pub fn change(&self) -> f64 {
+        self.b_share.unwrap_or(0.0) - self.a_share.unwrap_or(0.0)
+    }
+
+    fn largest(&self) -> f64 {
+        self.a_share.unwrap_or(0.0).max(self.b_share.unwrap_or(0.0))
+    }
 }
 
 /// What to think of a change.
@@ -119,8 +146,15 @@ impl Diff {
                 KindDiff { name: name.clone(), a_s: value(a), b_s: value(b), ratio, change: change(a, b, ratio) }
             })
             .collect();
-        let configurations = configurations(summary_a.translation.as_ref(), summary_b.translation.as_ref());
-        Self { metric: a.metric, kinds, configurations, prices: prices(a, b), warnings: warnings(a, b) }
+        let (traced_a, traced_b) = (summary_a.translation.as_ref(), summary_b.translation.as_ref());
+        Self {
+            metric: a.metric,
+            kinds,
+            configurations: configurations(traced_a, traced_b),
+            prices: prices(a, b),
+            sites: sites(traced_a, traced_b),
+            warnings: warnings(a, b),
+        }
     }
 
     /// Whether B is slower on any page kind: what `fieldstone diff` calls a finding.
@@ -162,6 +196,32 @@ fn prices(a: &Profile, b: &Profile) -> Vec<PriceDiff> {
         (a_ns.is_some() || b_ns.is_some()).then_some(PriceDiff { name, a_ns, b_ns })
     };
     ways.into_iter().filter_map(diff).collect()
+}
+
+/// The sites and the memory of no site that A or B tells of, joined by name and place; the larger ones first where the change is the
+/// same.
+fn sites(a: Option<&TranslationSummary>, b: Option<&TranslationSummary>) -> Vec<SiteDiff> {
+    let telling = |of: &&TranslationSummary| !(of.sites.is_empty() && of.rest.is_empty());
+    let (Some(a), Some(b)) = (a.filter(telling), b.filter(telling)) else { return Vec::new() };
+    let mut shares: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
+    for (side, of) in [a, b].into_iter().enumerate() {
+        for line in of.sites.iter().chain(&of.rest) {
+            let share = &mut shares.entry((line.name.as_str(), line.place.as_str())).or_default()[side];
+            *share = Some(share.unwrap_or(0.0) + line.share);
+        }
+    }
+    let site = |((name, place), [a_share, b_share]): ((&str, &str), [Option<f64>; 2])| SiteDiff {
+        name: name.to_owned(),
+        place: place.to_owned(),
+        a_share,
+        b_share,
+    };
+    let mut sites: Vec<SiteDiff> = shares.into_iter().map(site).collect();
+    sites.sort_by(|one, other| {
+        let by_change = other.change().abs().total_cmp(&one.change().abs());
+        by_change.then_with(|| other.largest().total_cmp(&one.largest()))
+    });
+    sites
 }
 
 fn values(profile: &Profile, kind: &str) -> Vec<f64> {
@@ -279,6 +339,60 @@ mod tests {
         assert_eq!(prices[1].a_ns, a.translation.as_ref().unwrap().mosaics.as_ref().map(|of| of.fitted_ns));
         b.translation = None;
         assert!(Diff::between(&b, &b).prices.is_empty());
+    }
+
+    #[test]
+    fn sites_stand_side_by_side_most_change_first() {
+        let a = crate::fixture::profile();
+        let mut b = a.clone();
+        let traced = b.translation.as_mut().unwrap();
+        traced.sites[0].walks /= 2;
+        traced.sites[1].module = "another".into();
+        traced.sites[3].line = Some(78);
+        traced.rest[0].what = "vdso".into();
+        let sites = Diff::between(&a, &b).sites;
+        let of = |name: &str, place: &str| {
+            let found = sites.iter().find(|of| (of.name.as_str(), of.place.as_str()) == (name, place));
+            found.unwrap_or_else(|| panic!("no {name} at {place}: {sites:?}"))
+        };
+        let half = of("build_graph", "src/graph/build.c:214");
+        let small = 16_550_000.0;
+        assert_eq!((half.a_share, half.b_share), (Some(10_261_000.0 / small), Some(5_130_500.0 / small)));
+        assert!(sites[..2].contains(half) && sites[..2].contains(of("not attributed", "")), "{sites:?}");
+        let map = "std::__detail::_Map_base<int, std::pair<int const, node<&>>>::operator[]";
+        assert_eq!((of(map, "gups").b_share, of(map, "another").a_share), (None, None));
+        let moved = [of("read_edges", "src/graph/io.c:77"), of("read_edges", "src/graph/io.c:78")];
+        assert_eq!((moved[0].b_share, moved[1].a_share, moved[0].a_share), (None, None, moved[1].b_share));
+        assert_eq!((of("stacks", "").b_share, of("vdso", "").a_share), (None, None));
+        let changes: Vec<f64> = sites.iter().map(|of| of.change().abs()).collect();
+        assert!(changes.is_sorted_by(|one, other| one >= other), "{changes:?}");
+        let same = Diff::between(&a, &a).sites;
+        assert!(same.iter().all(|of| of.change() == 0.0) && same[0].name == "build_graph", "{same:?}");
+    }
+
+    #[test]
+    fn no_site_is_new_where_one_trace_tells_none() {
+        let a = crate::fixture::profile();
+        let mut b = a.clone();
+        let traced = b.translation.as_mut().unwrap();
+        (traced.sites, traced.rest) = Default::default();
+        assert!(Diff::between(&a, &b).sites.is_empty() && Diff::between(&b, &a).sites.is_empty());
+        b.translation = None;
+        assert!(Diff::between(&a, &b).sites.is_empty() && Diff::between(&b, &a).sites.is_empty());
+    }
+
+    #[test]
+    fn two_sites_of_one_name_and_place_are_one() {
+        let a = crate::fixture::profile();
+        let mut b = a.clone();
+        let sites = &mut b.translation.as_mut().unwrap().sites;
+        let mut part = sites[0].clone();
+        (part.module, part.walks) = ("libgraph.so".into(), 1_000_000);
+        sites[0].walks -= part.walks;
+        sites.push(part);
+        let sites = Diff::between(&a, &b).sites;
+        assert_eq!(sites.iter().filter(|of| of.name == "build_graph").count(), 1);
+        assert!(sites.iter().all(|of| of.change().abs() < 1e-12), "{sites:?}");
     }
 
     #[test]
