@@ -222,7 +222,7 @@ impl Progress {
             }
             Event::Trace => {
                 self.bar.finish_and_clear();
-                eprintln!("fieldstone: one more run, traced: many times slower");
+                eprintln!("fieldstone: the timed runs are done; one more is traced, many times slower");
             }
             Event::Run(position, kind) => {
                 self.bar.set_position(u64::from(*position));

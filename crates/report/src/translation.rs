@@ -186,6 +186,51 @@ pub struct Site {
     pub walks: u64,
     /// The same on 2 MiB pages.
     pub walks_large: u64,
+    /// The pages that its memory really got in real runs, by the kind that they asked for; empty where none was seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<SitePages>,
+}
+
+impl Site {
+    /// Adds what is known of another stack of the same code.
+    pub fn join(&mut self, other: &Self) {
+        self.allocations += other.allocations;
+        self.bytes += other.bytes;
+        self.walks += other.walks;
+        self.walks_large += other.walks_large;
+        for pages in &other.pages {
+            match self.pages.iter_mut().find(|own| own.kind == pages.kind) {
+                Some(own) => own.join(pages),
+                None => self.pages.push(pages.clone()),
+            }
+        }
+    }
+}
+
+/// The pages that a site's memory really got in a real run, told from samples of it when the process was largest.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SitePages {
+    /// The page kind that the run asked for.
+    pub kind: String,
+    /// Share of the memory, 0 to 1, on pages of the size asked for, or larger ones.
+    pub share: f64,
+    /// Bytes in memory that the samples stand for, an estimate.
+    pub bytes: u64,
+    /// Samples in memory.
+    pub samples: u64,
+}
+
+impl SitePages {
+    /// Adds what is known of other memory on the same kind of pages: each counts by its bytes.
+    pub fn join(&mut self, other: &Self) {
+        let bytes = self.bytes.saturating_add(other.bytes);
+        if bytes > 0 {
+            self.share = (self.share * self.bytes as f64 + other.share * other.bytes as f64) / bytes as f64;
+        }
+        self.bytes = bytes;
+        self.samples = self.samples.saturating_add(other.samples);
+    }
 }
 
 /// Memory that no site allocated.

@@ -4,6 +4,7 @@
 //! Untouched    as the user would start it
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
 //! Region       with the agent, its memory in one region
+//! Recorded     the same with the site recorder before it, watched: who got which pages
 //! Traced       under QEMU, with the tracing plugin
 //! ```
 //!
@@ -12,7 +13,8 @@
 
 #![allow(unsafe_code, reason = "a few calls have to be made between fork and exec")]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use crate::agent::AgentFile;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
-use crate::trace::{Records, Tracer};
+use crate::trace::{Records, SharedSites, Tracer};
 use crate::vectors::Vectors;
 
 /// What is done to a program when it is started.
@@ -36,6 +38,9 @@ pub enum Treatment {
     SmallPages,
     /// Its memory in a region; with `true`, watched.
     Region(RegionOptions, AgentFile, bool),
+    /// The same, watched, and with the tracer's site recorder, which fills the sites of the records. Programs that it starts by
+    /// exec have neither.
+    Recorded(RegionOptions, AgentFile, Tracer, Arc<Records>),
     /// Under QEMU, its accesses recorded.
     Traced(Tracer, Arc<Records>),
 }
@@ -68,6 +73,8 @@ pub struct Running {
     pub child: Child,
     /// The session that it and its children share with us, if they have a region.
     pub session: Option<Arc<SharedSession>>,
+    /// Who allocates in it, where that is recorded in a real run.
+    pub recorded: Option<Arc<Records>>,
     /// When it was started.
     pub since: Instant,
 }
@@ -84,11 +91,17 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
     }
     let (session, vectors) = match treatment {
         Treatment::Region(options, agent, watched) => {
-            program.check_carries_agent()?;
-            let session = Arc::new(SharedSession::create(options, *watched)?);
-            let ours = vec![preload(agent), OsString::from(format!("FIELDSTONE_SESSION={}", session.path()))];
-            let replaced = ["LD_PRELOAD", "FIELDSTONE_SESSION"];
-            (Some(session), Vectors::new(&program.file, &program.command, &replaced, ours))
+            let (session, ours) = in_region(program, options, *watched, preload(agent))?;
+            (Some(session), Vectors::new(&program.file, &program.command, &REPLACED, ours))
+        }
+        Treatment::Recorded(options, agent, tracer, records) => {
+            let entries = tracer.preloads(records.sites.as_ref().map(SharedSites::path));
+            let first = entries.split_first().filter(|(list, _)| list.as_bytes().starts_with(b"LD_PRELOAD="));
+            let (list, rest) =
+                first.ok_or_else(|| Error::Tracer { why: "it brings no site recorder along".to_owned() })?;
+            let (session, mut ours) = in_region(program, options, true, behind_first(list, agent))?;
+            ours.extend_from_slice(rest);
+            (Some(session), Vectors::new(&program.file, &program.command, &REPLACED, ours))
         }
         Treatment::Traced(tracer, records) => {
             let (file, words) = tracer.command(program, records)?;
@@ -117,7 +130,36 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
     }
     let since = Instant::now();
     let child = command.spawn().map_err(|source| Error::Start { path: program.file.clone(), source })?;
-    Ok(Running { child, session, since })
+    let recorded = match treatment {
+        Treatment::Recorded(.., records) => Some(Arc::clone(records)),
+        _ => None,
+    };
+    Ok(Running { child, session, recorded, since })
+}
+
+/// The variables that the agents' replace.
+const REPLACED: [&str; 3] = ["LD_PRELOAD", "FIELDSTONE_SESSION", "FIELDSTONE_SITES"];
+
+/// A session, and the variables that lead to it; `preload` is the first of them.
+fn in_region(
+    program: &Program,
+    options: &RegionOptions,
+    watched: bool,
+    preload: OsString,
+) -> Result<(Arc<SharedSession>, Vec<OsString>)> {
+    program.check_carries_agent()?;
+    let session = Arc::new(SharedSession::create(options, watched)?);
+    let path = OsString::from(format!("FIELDSTONE_SESSION={}", session.path()));
+    Ok((session, vec![preload, path]))
+}
+
+/// A list of what is preloaded with the region's agent behind the first entry: that one has to find the program's malloc behind itself,
+/// and each of the two takes the first entry off the list for the program.
+fn behind_first(list: &OsStr, agent: &AgentFile) -> OsString {
+    let bytes = list.as_bytes();
+    let (first, rest) = bytes.split_at(bytes.iter().position(|&byte| b": ".contains(&byte)).unwrap_or(bytes.len()));
+    let agent = agent.path().as_os_str().as_bytes();
+    OsString::from_vec([first, b":", agent, rest].concat())
 }
 
 /// The agent first, then what the user preloads.

@@ -9,6 +9,7 @@ use std::ops::Range;
 use fieldstone_report::{Contiguity, FootprintPoint, PageShare, PermissionShare};
 use fieldstone_sys::pagemap::{self, Frames, Placement};
 use fieldstone_sys::smaps::{self, Mapping};
+use fieldstone_wire::sites::RECORD;
 
 use crate::error::Result;
 
@@ -26,6 +27,8 @@ pub(crate) struct Look {
     /// Private anonymous read-write memory that is resident in the region, and elsewhere.
     pub(crate) inside_bytes: u64,
     pub(crate) outside_bytes: u64,
+    /// Whether it shares a record of sites with us: what the program was started as, or a forked child of that.
+    pub(crate) recorded: bool,
     /// Ranges of the region that hold something.
     resident: Vec<Range<u64>>,
     /// The region's pages as `smaps` tells them.
@@ -56,6 +59,7 @@ impl Look {
             let share = permissions.entry(words(mapping)).or_default();
             share.0 += mapping.bytes();
             share.1 += resident;
+            look.recorded |= mapping.start == RECORD && mapping.permissions.shared;
             if !is_private_rw(mapping) {
                 continue;
             }

@@ -4,6 +4,7 @@
 //! distance in time that keeps the reading cheap, and when it leaves, unless it has freed memory before.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,9 @@ use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot};
 
 use crate::identity::Identity;
 use crate::look::{Look, Pages};
+use crate::profile::places::{self, Places};
 use crate::session::SharedSession;
+use crate::trace::Records;
 
 /// Points kept for a process; when they are reached, about every other one goes.
 const MOST_POINTS: usize = 600;
@@ -36,6 +39,8 @@ struct Reading {
     pages: Pages,
     /// Resident bytes at that time.
     at_bytes: u64,
+    /// The pages of what its sites gave out, where it is recorded.
+    places: Option<Places>,
     /// When it was done, and how long it took.
     done: Option<(Instant, Duration)>,
 }
@@ -44,9 +49,15 @@ struct Reading {
 #[derive(Debug, Default)]
 pub struct Sight {
     processes: BTreeMap<u32, Seen>,
+    recorded: Option<Arc<Records>>,
 }
 
 impl Sight {
+    /// Nothing seen yet. With records, the pages of what their sites gave out are looked up too.
+    pub(crate) fn new(recorded: Option<Arc<Records>>) -> Self {
+        Self { recorded, ..Self::default() }
+    }
+
     /// Whether process `pid` is known by all its names, and still the program that it was.
     pub(crate) fn knows(&self, pid: u32, name: &str) -> bool {
         self.processes.get(&pid).is_some_and(|seen| seen.name == name && seen.identity.is_whole())
@@ -78,12 +89,20 @@ impl Sight {
         let began = Instant::now();
         if now.mapped_bytes > 0 && seen.reading.is_due(now.point.resident_bytes, last, began) {
             seen.reading.pages = now.pages(pid);
+            let sites = self.recorded.as_ref().and_then(|records| records.sites.as_ref()).filter(|_| now.recorded);
+            seen.reading.places = sites.map(|sites| places::look_up(pid, seen.identity.inner_pid, sites.record()));
             seen.reading.at_bytes = now.point.resident_bytes;
             seen.reading.done = Some((began, began.elapsed()));
         }
         if now.point.resident_bytes >= seen.peak.point.resident_bytes {
             seen.peak = now;
         }
+    }
+
+    /// The pages of what each site gave out, when process `pid` had most memory; `None` where its sites were not recorded.
+    #[must_use]
+    pub fn places(&self, pid: u32) -> Option<&Places> {
+        self.processes.get(&pid)?.reading.places.as_ref()
     }
 
     /// The process with the largest resident memory, or the largest of that name: its file's, or the one it was

@@ -17,6 +17,7 @@ use crate::identity::{Identity, inner_pid};
 use crate::look::look;
 use crate::session::SharedSession;
 use crate::sight::{Sight, slot_of};
+use crate::trace::Records;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,6 +34,12 @@ impl Watch {
     /// Watches the tree below process `root`.
     #[must_use]
     pub fn start(root: u32, session: Option<Arc<SharedSession>>) -> Self {
+        Self::recorded(root, session, None)
+    }
+
+    /// The same, and the pages of what the sites of `records` gave out.
+    #[must_use]
+    pub fn recorded(root: u32, session: Option<Arc<SharedSession>>, records: Option<Arc<Records>>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             root,
@@ -40,7 +47,7 @@ impl Watch {
             stop: Arc::clone(&stop),
             since: Instant::now(),
             attention: 0,
-            sight: Sight::default(),
+            sight: Sight::new(records),
         };
         Self { stop, session, thread: Some(spawn(|| watcher.follow())) }
     }

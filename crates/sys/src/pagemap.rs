@@ -100,6 +100,15 @@ pub fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
     walk::read(pid, ranges)
 }
 
+/// The folio that each of these addresses of a process lies in, counted with the one page there; `None` for what is not in memory, or
+/// is the kernel's page of zeros. `None` for all where this user may not see frame numbers. A few reads for each address.
+///
+/// # Errors
+/// As [`read`].
+pub fn folios_at(pid: u32, addresses: &[u64]) -> Result<Option<Vec<Option<FolioBytes>>>> {
+    walk::folios_at(pid, addresses)
+}
+
 /// Whether this user sees frame numbers and flags: root, mostly.
 #[must_use]
 pub fn frames_visible() -> bool {

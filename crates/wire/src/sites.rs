@@ -6,8 +6,11 @@
 //! ```text
 //! Sites   magic | build | counts | module 0 | module 1 | ... | site 0 (never used) | site 1 | ... | site 16383
 //! Module  base, range and path of a file that frames lie in
-//! Site    hash | depth | allocations | bytes | frame 0 (called the allocator) ... frame 11 | the module of each
+//! Site    hash | depth | allocations | bytes | frame 0 (called the allocator) ... frame 11 | the module of each | places
 //! ```
+//!
+//! In a real run, where nobody reads the mailbox, each site keeps a few of the [places](Place) that its bytes were given out at:
+//! whoever looks at the process finds on what pages they lie.
 //!
 //! Nothing is ever moved or freed, and whoever writes claims first, so both sides read without locks.
 
@@ -34,6 +37,8 @@ pub const SITES: usize = 16 << 10;
 pub const FRAMES: usize = 12;
 /// Files that frames can lie in.
 pub const MODULES: usize = 1024;
+/// Places that a site keeps: a share that is told from them is off by an eighth, as a rule.
+pub const PLACES: usize = 16;
 /// Room for a module's path; what is longer is cut off.
 pub const PATH_BYTES: usize = 480;
 /// A frame outside every file: code that the program wrote itself.
@@ -104,6 +109,9 @@ pub struct Site {
     pub bytes: AtomicU64,
     frames: [AtomicU64; FRAMES],
     modules: [AtomicU16; FRAMES],
+    /// Which of the site's bytes is the next whose place is kept; all ones while somebody keeps one.
+    due: AtomicU64,
+    places: [AtomicU64; PLACES],
 }
 
 impl Site {
@@ -115,10 +123,34 @@ impl Site {
         both.map(|(frame, module)| (frame.load(Relaxed), module.load(Relaxed)))
     }
 
-    /// Counts a block.
-    pub fn count(&self, bytes: u64) {
+    /// Counts a block; which of all bytes that the site has given out are its own.
+    pub fn count(&self, bytes: u64) -> Range<u64> {
         self.allocations.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
+        let first = self.bytes.fetch_add(bytes, Relaxed);
+        first..first.saturating_add(bytes)
+    }
+
+    /// Keeps places of the block at `address`, whose bytes were counted as `bytes`, so that each place that is kept is at any
+    /// time that of one byte of all so far, all equally likely: a large block counts as much as many small ones of its length
+    /// together. `process` is asked for only where a place is kept.
+    ///
+    /// Costs one comparison for nearly every block: of n bytes, about 16 ln n are kept at some time. A thread that finds another
+    /// one at it goes on, and the site's next block stands in for the one that was due.
+    pub fn sample(&self, address: u64, bytes: &Range<u64>, process: impl Fn() -> u32) {
+        let mut due = self.due.load(Relaxed);
+        while due < bytes.end && self.due.compare_exchange(due, BUSY, Acquire, Relaxed).is_ok() {
+            let byte = due.max(bytes.start);
+            let (place, next) = draw(self.hash.load(Relaxed), byte);
+            let kept = Place { address: address.wrapping_add(byte - bytes.start), process: process() };
+            self.places[place].store(kept.word(), Relaxed);
+            self.due.store(next, Release);
+            due = next;
+        }
+    }
+
+    /// The places that are kept.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.places.iter().map(|word| word.load(Relaxed)).filter(|&word| word != 0).map(Place::read)
     }
 
     fn write(&self, frames: &[u64], modules: [u16; FRAMES]) {
@@ -131,6 +163,51 @@ impl Site {
         // Not more than FRAMES, so it fits.
         self.depth.store(frames.len() as u32, Release);
     }
+}
+
+/// Where a byte lay when it was given out. It may have been freed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// An address in its page of 4 KiB; the page's first, once it was kept.
+    pub address: u64,
+    /// The process, by the number that it knows itself by.
+    pub process: u32,
+}
+
+/// Bits of a process's number: the kernel gives none of more.
+const PROCESS_BITS: u32 = 22;
+const PAGE_SHIFT: u32 = 12;
+
+impl Place {
+    /// `page number | process`: user addresses have 47 bits, so that both fit.
+    const fn word(self) -> u64 {
+        self.address >> PAGE_SHIFT << PROCESS_BITS | self.process as u64 & ((1 << PROCESS_BITS) - 1)
+    }
+
+    const fn read(word: u64) -> Self {
+        Self { address: word >> PROCESS_BITS << PAGE_SHIFT, process: word as u32 & ((1 << PROCESS_BITS) - 1) }
+    }
+}
+
+/// Somebody keeps a place of the site.
+const BUSY: u64 = u64::MAX;
+
+/// Which place the byte of this number takes, and the number of the next byte that takes one.
+///
+/// After t bytes, a place changes next at byte t / u, u even between 0 and 1: so it holds each of n bytes with probability 1 / n,
+/// whatever n. All places at once have the largest of as many u, and the place that changes is any of them.
+fn draw(seed: u64, byte: u64) -> (usize, u64) {
+    let drawn = |number: u64| scattered(seed ^ scattered(byte).wrapping_add(number.wrapping_mul(ODD)));
+    let largest = (1..=PLACES as u64).map(|number| drawn(number) >> 32).max().unwrap_or(0) + 1;
+    let next = ((u128::from(byte) + 1) << 32) / u128::from(largest);
+    (drawn(0) as usize % PLACES, u64::try_from(next).unwrap_or(BUSY))
+}
+
+/// The mixing of splitmix64 (Steele and others, OOPSLA 2014).
+const fn scattered(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
 }
 
 /// The shared record.
@@ -147,8 +224,8 @@ pub struct Sites {
     pub count: AtomicU32,
     /// Modules claimed; may pass [`MODULES`].
     pub module_count: AtomicU32,
-    /// For later.
-    pub reserved: AtomicU32,
+    /// In a real run whose sites keep [places](Place): bytes of the pages that it asked for. Else 0.
+    pub wanted_page_bytes: AtomicU32,
     /// By [`Lost`].
     pub lost: [AtomicU64; LOSSES],
     /// What frames lie in.
@@ -245,9 +322,11 @@ impl Sites {
     }
 }
 
+/// 2^64 by the golden ratio.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Mixes the frames, order and number included; never 0, which marks a free site.
 fn hash(frames: &[u64]) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = frames.iter().fold(frames.len() as u64, |hash, &frame| {
         let mixed = (hash ^ frame).wrapping_mul(ODD);
         mixed ^ mixed >> 32

@@ -10,6 +10,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
+use core::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::sites::{Lost, Message, Sites};
 
@@ -27,15 +28,21 @@ fn allocated(block: Block, bytes: usize, sp: StackPointer) {
         return;
     }
     let Some((sites, thread)) = start::sites().zip(Thread::enter()) else { return };
-    let site = counted_site(sites, &thread, bytes, sp);
+    let site = counted_site(sites, &thread, block, bytes, sp);
     thread.letter().ring(Message::Alloc { address: block as u64, bytes: bytes as u64, site });
 }
 
-/// The site that calls from `sp`, where `bytes` are counted.
-fn counted_site(sites: &Sites, thread: &Thread, bytes: usize, sp: StackPointer) -> u32 {
+/// The site that calls from `sp`, where the block is counted, and in a real run perhaps remembered.
+fn counted_site(sites: &Sites, thread: &Thread, block: Block, bytes: usize, sp: StackPointer) -> u32 {
     let site = stack::site(sites, thread, sp);
     match sites.entries.get(site as usize) {
-        Some(entry) if site != 0 => entry.count(bytes as u64),
+        Some(entry) if site != 0 => {
+            let counted = entry.count(bytes as u64);
+            if sites.wanted_page_bytes.load(Relaxed) != 0 {
+                // SAFETY: a bare system call that cannot fail.
+                entry.sample(block as u64, &counted, || unsafe { libc::getpid() } as u32);
+            }
+        }
         _ => sites.lose(Lost::TableFull),
     }
     site
@@ -211,6 +218,6 @@ pub(crate) unsafe extern "C" fn mmap(
 /// Announces memory that the caller at `sp` mapped, unless that is a part of an allocator's work.
 fn program_mapped(mapped: *mut c_void, bytes: usize, sp: StackPointer) {
     let Some((sites, thread)) = start::sites().zip(Thread::enter_outside_allocators()) else { return };
-    let site = counted_site(sites, &thread, bytes, sp);
+    let site = counted_site(sites, &thread, mapped, bytes, sp);
     thread.letter().ring(Message::Map { address: mapped as u64, bytes: bytes as u64, site });
 }

@@ -75,6 +75,51 @@ fn operators_new_and_containers_are_told_by_their_callers() {
     site(&told, "filled", ROUNDS);
 }
 
+/// Bytes of each table of `pages.c`, and how often it is gone through.
+const TABLE_BYTES: u64 = 16 << 20;
+const TABLE_ROUNDS: u64 = 4;
+
+#[test]
+fn the_pages_that_each_site_really_got_are_told() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "pages", &["-g"]) else { return };
+    let (profile, told) = trace(&stage, "--full --pages thp", &[&program]);
+    let region = profile.footprint("thp").and_then(|footprint| footprint.region.as_ref());
+    let got = region.map_or(&[][..], |region| &region.pages).iter().filter(|of| of.kind == "thp").map(|of| of.bytes);
+    if got.sum::<u64>() < TABLE_BYTES / 2 {
+        println!("SKIP the kernel gave no transparent huge page: {region:?}");
+        return;
+    }
+    let site = |function: &str| {
+        let found = told.sites.iter().find(|site| site.function == function);
+        found.unwrap_or_else(|| panic!("no {function}: {:?}", told.sites))
+    };
+    let share = |function: &str| {
+        let [pages] = &site(function).pages[..] else { panic!("{:?}, {:?}", site(function), told.unseen) };
+        assert!(pages.kind == "thp" && (8..=16).contains(&pages.samples), "{pages:?}");
+        pages.share
+    };
+    assert!(share("table_new") > 0.9, "{:?}", site("table_new"));
+    assert!(share("refused") < 0.1, "{:?}", site("refused"));
+    // Of the list, which a thread made, no more is known than where it lies: the heap's first pages stay small.
+    assert!((0.0..=1.0).contains(&share("node_new")), "{:?}", site("node_new"));
+    assert!(told.unseen.is_empty(), "{:?}", told.unseen);
+    // The models know nothing of that: on 2 MiB pages either table would lie on eight or nine.
+    for table in ["table_new", "refused"] {
+        let Site { walks, walks_large, .. } = *site(table);
+        // A page is in the TLB already where malloc's own word, or a neighbour, is on it.
+        assert!(walks >= TABLE_ROUNDS * TABLE_BYTES / 4096 - 16, "{:?}", site(table));
+        assert!((6..walks / 50).contains(&walks_large), "{:?}", site(table));
+    }
+}
+
+#[test]
+fn what_runs_on_small_pages_alone_has_no_pages_to_tell() {
+    let Some(told) = told("sites", &["-g", "-O1"]) else { return };
+    assert!(told.sites.iter().all(|site| site.pages.is_empty()), "{:?}", told.sites);
+    assert!(told.unseen.is_empty(), "{:?}", told.unseen);
+}
+
 #[test]
 fn a_static_program_has_no_recorder_and_that_is_told() {
     let Some(told) = told("sites", &["-g", "-static"]) else { return };

@@ -13,12 +13,13 @@ const NAME_LETTERS: usize = 72;
 const PLACE_LETTERS: usize = 48;
 /// Letters that a name has on the narrowest terminal.
 const LEAST_LETTERS: usize = 12;
+/// With fewer letters for names, columns of numbers are left out.
+const ROOMY_LETTERS: usize = 26;
 /// What has a smaller part of the walks is left out where there is little room.
 const LEAST_SHARE: f64 = 0.001;
 /// Sites whose callers stand beneath them, and how many callers.
 const FIRST_SITES: usize = 3;
 const CALLERS: usize = 2;
-const SITES_HEADING: [&str; 5] = ["memory from", "of walks", "a 1,000", "bytes", "allocs"];
 
 /// What the models counted, a line a configuration.
 pub(crate) fn modelled(of: &TranslationSummary) -> Table {
@@ -102,7 +103,7 @@ pub(crate) fn nanoseconds(value_ns: f64) -> String {
 /// lines of a cell.
 ///
 /// On a terminal of `columns`, a place is on one line, however narrow that is; those with a small share are left to the last line,
-/// and the first ones have their callers beneath them.
+/// and the first ones have their callers beneath them. Columns that there is no room for beside the names are left out.
 pub(crate) fn sites(of: &TranslationSummary, most: usize, columns: Option<u16>) -> Table {
     let large = |line: &&SiteLine| columns.is_none() || line.share >= LEAST_SHARE;
     let (shown, mut others): (Vec<_>, Vec<_>) = of.sites.iter().partition(large);
@@ -111,37 +112,71 @@ pub(crate) fn sites(of: &TranslationSummary, most: usize, columns: Option<u16>) 
     lines.sort_by(|one, other| other.share.total_cmp(&one.share));
     let others = (!others.is_empty()).then(|| together(&others));
     lines.extend(&others);
-    let mut rows: Vec<Vec<String>> = lines.iter().map(|line| site_numbers(line)).collect();
-    let letters = columns.map(|columns| left_for_names(columns, &rows));
+    let mut numbers = site_numbers(&lines);
+    let letters = columns.map(|columns| fit(usize::from(columns), &mut numbers));
     let mut with_callers = FIRST_SITES;
-    for (row, line) in rows.iter_mut().zip(&lines) {
-        row.insert(0, site_cell(line, letters));
+    let rows = lines.iter().enumerate().map(|(row, line)| {
+        let mut name = site_cell(line, letters);
         if let Some(letters) = letters.filter(|_| with_callers > 0 && !line.stack.is_empty()) {
             with_callers -= 1;
-            row[0].extend(line.callers(CALLERS).map(|caller| format!("\n{}", caller_words(caller, letters))));
+            name.extend(line.callers(CALLERS).map(|caller| format!("\n{}", caller_words(caller, letters))));
+        }
+        std::iter::once(name).chain(numbers.iter().map(|column| column.cells[row].clone())).collect()
+    });
+    let heading: Vec<&str> =
+        std::iter::once("memory from").chain(numbers.iter().map(|column| column.heading.as_str())).collect();
+    Table::new(&heading, 1, rows)
+}
+
+/// A column of numbers.
+struct Numbers {
+    heading: String,
+    cells: Vec<String>,
+    /// Where there is no room for all, the one with the highest goes first.
+    rank: u8,
+}
+
+/// What is known of the sites, but for what is known of none.
+fn site_numbers(lines: &[&SiteLine]) -> Vec<Numbers> {
+    let column = |rank, heading: &str, cell: &dyn Fn(&SiteLine) -> Option<String>| Numbers {
+        heading: heading.to_owned(),
+        cells: lines.iter().map(|line| cell(line).unwrap_or_else(|| NONE.to_owned())).collect(),
+        rank,
+    };
+    let mut kinds: Vec<&str> = Vec::new();
+    for pages in lines.iter().flat_map(|line| &line.pages) {
+        if !kinds.contains(&pages.kind.as_str()) {
+            kinds.push(&pages.kind);
         }
     }
-    Table::new(&SITES_HEADING, 1, rows.into_iter())
+    let mut numbers = vec![column(0, "of walks", &|line| Some(share(line.share)))];
+    if lines.iter().any(|line| line.share_large > 0.0) {
+        numbers.push(column(2, "left on 2M", &|line| Some(share(line.share_large))));
+    }
+    for kind in kinds {
+        numbers.push(column(1, &format!("huge on {kind}"), &|line| line.large_on(kind).map(share)));
+    }
+    numbers.push(column(4, "a 1,000", &|line| line.walks_per_thousand.map(rate)));
+    numbers.push(column(3, "bytes", &|line| line.bytes.map(bytes)));
+    numbers.push(column(5, "allocs", &|line| line.allocations.map(count)));
+    numbers
 }
 
-fn site_numbers(line: &SiteLine) -> Vec<String> {
-    let cell = |value: Option<u64>, write: fn(u64) -> String| value.map_or_else(|| NONE.to_owned(), write);
-    vec![
-        share(line.share),
-        line.walks_per_thousand.map_or_else(|| NONE.to_owned(), rate),
-        cell(line.bytes, bytes),
-        cell(line.allocations, count),
-    ]
-}
-
-/// What the columns of numbers leave for the first one. Each ends in a gap of two and a rule of one, as does the first; one begins the line.
-fn left_for_names(columns: u16, rows: &[Vec<String>]) -> usize {
-    let widest = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([SITES_HEADING[column + 1].chars().count()]).max().unwrap_or(0) + 3
-    };
-    let numbers: usize = (0..SITES_HEADING.len() - 1).map(widest).sum();
-    usize::from(columns).saturating_sub(numbers + 4).max(LEAST_LETTERS)
+/// Leaves out columns until there is room for names; the letters of it. Each column ends in a gap of two and a rule of one, as does
+/// that of the names; one begins the line.
+fn fit(columns: usize, numbers: &mut Vec<Numbers>) -> usize {
+    loop {
+        let letters = |column: &Numbers| {
+            let cells = column.cells.iter().map(|cell| cell.chars().count());
+            cells.chain([column.heading.chars().count()]).max().unwrap_or(0) + 3
+        };
+        let left = columns.saturating_sub(numbers.iter().map(letters).sum::<usize>() + 4);
+        let last = (0..numbers.len()).max_by_key(|&at| numbers[at].rank).filter(|&at| numbers[at].rank > 0);
+        match last {
+            Some(last) if left < ROOMY_LETTERS => drop(numbers.remove(last)),
+            _ => return left.max(LEAST_LETTERS),
+        }
+    }
 }
 
 fn site_cell(line: &SiteLine, letters: Option<usize>) -> String {
@@ -179,6 +214,7 @@ fn together(sites: &[&SiteLine]) -> SiteLine {
         walks_per_thousand: sites.iter().map(|site| site.walks_per_thousand).sum(),
         bytes: sum(|site| site.bytes.unwrap_or(0)),
         allocations: sum(|site| site.allocations.unwrap_or(0)),
+        pages: Vec::new(),
     }
 }
 

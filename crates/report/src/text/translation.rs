@@ -3,7 +3,7 @@
 
 use super::Style;
 use crate::tables::translation as tables;
-use crate::translation::sources::sources;
+use crate::translation::sources::{SIZES, sources};
 use crate::{Translation, TranslationSummary};
 
 /// Sites that are shown; the others are one line.
@@ -11,6 +11,12 @@ const MOST_SITES: usize = 15;
 
 /// The words of the first table.
 const WORDS: &str = "A walk looks a translation up in the page table, where no TLB has it; refs are its reads of memory. It is far if the line of the table that it ends at was not used lately.";
+
+/// The words of the table of sites, where it has their columns.
+const LEFT_WORDS: &str =
+    "Left on 2M are the walks for the same memory on 2 MiB pages, as a share of all those on 4 KiB pages.";
+const HUGE_WORDS: &str =
+    "Huge on a kind: how much of the memory really was on pages as large as that when a real run of it had most.";
 
 /// `traced` and what it means. Begins with its heading.
 pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, style: Style) -> String {
@@ -33,12 +39,13 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
     }
     let sites = tables::sites(summary, MOST_SITES, Some(style.width.max(40)));
     text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
+    let has = |heading: &str| sites.heading.iter().any(|of| of.starts_with(heading));
+    let words = [("left on", LEFT_WORDS), ("huge on", HUGE_WORDS)].into_iter().filter(|(heading, _)| has(heading));
+    text += &words.map(|(_, words)| style.paragraph(words)).collect::<String>();
     text += &format!("\n{}", style.heading("What came from where"));
     // Where the sizes of the TLBs are from stands in the HTML page and the JSON.
-    let mut traced = traced.clone();
-    traced.processor.source.clear();
-    let traced = &traced;
-    text += &style.list(sources(traced).iter().map(|(name, said)| format!("{name}: {said}")));
+    let shown = sources(traced).into_iter().filter(|(name, _)| *name != SIZES);
+    text += &style.list(shown.map(|(name, said)| format!("{name}: {said}")));
     if !traced.unseen.is_empty() {
         text += &format!("\n{}", style.heading("What the trace could not see"));
         text += &style.list(&traced.unseen);
@@ -55,7 +62,7 @@ fn section(style: Style, heading: &str, of: &crate::tables::Table) -> String {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::translation::Site;
+    use crate::translation::{Site, SitePages};
     use crate::{Profile, Summary};
 
     fn text_of(profile: &Profile, style: Style) -> String {
@@ -105,6 +112,30 @@ mod tests {
         let text = text_of(&profile, Style::default());
         assert!(text.contains("site299") && text.contains("site285") && !text.contains("site284"), "{text}");
         assert!(text.contains("285 more sites"));
+    }
+
+    #[test]
+    fn the_pages_that_sites_really_got_have_a_column_for_each_kind_that_was_seen() {
+        let mut profile = fixture::profile();
+        assert!(!text_of(&profile, Style::default()).contains("huge on"), "nothing was seen");
+        let pages = |kind: &str, share| SitePages { kind: kind.into(), share, bytes: 1 << 20, samples: 16 };
+        let sites = &mut profile.translation.as_mut().unwrap().sites;
+        sites[0].pages = vec![pages("thp", 0.974)];
+        sites[1].pages = vec![pages("thp", 0.0), pages("hugetlb\x1b[2J", 1.0)];
+        let text = text_of(&profile, Style { width: 140, colour: false });
+        let row = |words: &str| text.lines().find(|line| line.starts_with(words)).unwrap_or_else(|| panic!("{text}"));
+        let heading = row(" memory from");
+        for column in ["of walks", "left on 2M", "huge on thp", "huge on hugetlb\\x1b[2J", "bytes"] {
+            assert!(heading.contains(column), "{column}\n{text}");
+        }
+        let shares = row(" build_graph").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!((shares[5].as_str(), shares[7].as_str()), ("97.4", "–"), "{text}");
+        assert!(row(" read_edges").contains('–') && text.contains("really was on pages as large"), "{text}");
+        let narrow = text_of(&profile, Style { width: 80, colour: false });
+        assert!(
+            narrow.contains("huge on thp") && !narrow.contains("allocs"),
+            "what is left out is worth less: {narrow}"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! long as they are; [`shortened`] makes room where there is little.
 
 use super::summary::part;
-use super::{Site, Translation};
+use super::{Site, SitePages, Translation};
 use crate::shell::printable;
 use serde::Serialize;
 
@@ -27,9 +27,17 @@ pub struct SiteLine {
     pub bytes: Option<u64>,
     /// Allocations in the traced run; none for memory of no site.
     pub allocations: Option<u64>,
+    /// The pages that its memory really got, by the kind that was asked for; empty where none was seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pages: Vec<SitePages>,
 }
 
 impl SiteLine {
+    /// Share of its memory that really was on pages as large as those of `kind`, where that was asked for and seen.
+    pub(crate) fn large_on(&self, kind: &str) -> Option<f64> {
+        self.pages.iter().find(|pages| pages.kind == kind).map(|pages| pages.share)
+    }
+
     /// The nearest `most` who called the site's function: what is behind it in the stack.
     pub(crate) fn callers(&self, most: usize) -> impl Iterator<Item = &str> {
         let own = self.stack.iter().position(|frame| called(frame).0 == self.name).unwrap_or(0);
@@ -51,6 +59,7 @@ impl SiteLine {
             walks_per_thousand: part(walks, accesses).map(|part| part * 1000.0),
             bytes: None,
             allocations: None,
+            pages: Vec::new(),
         };
         let mut sites: Vec<&Site> = traced.sites.iter().collect();
         sites.sort_by_key(|site| std::cmp::Reverse(site.walks));
@@ -62,6 +71,7 @@ impl SiteLine {
             stack: site.stack.iter().map(|frame| one_line(frame)).collect(),
             bytes: Some(site.bytes),
             allocations: Some(site.allocations),
+            pages: site.pages.iter().map(|of| SitePages { kind: one_line(&of.kind), ..of.clone() }).collect(),
             ..line(&site.function, site.walks, site.walks_large)
         });
         let nameless = nameless.into_iter().map(|site| line(&site.function, site.walks, site.walks_large));
@@ -207,6 +217,27 @@ mod tests {
         assert_eq!(shortened_path(path, 26), "…/dictobject.c:1429");
         assert_eq!(shortened_path(path, 10), "…ct.c:1429");
         assert_eq!((shortened_path("äöü.c:7", 6), shortened_path("a.c:7", 0)), ("…ü.c:7".into(), "…".into()));
+    }
+
+    #[test]
+    fn pages_of_stacks_that_are_one_site_count_by_their_bytes() {
+        let pages = |kind: &str, share, bytes| SitePages { kind: kind.into(), share, bytes, samples: 8 };
+        let mut of = traced(10, &[6, 4], &[]);
+        let mut other = of.sites.remove(1);
+        other.walks_large = 2;
+        other.pages = vec![pages("thp", 0.0, 100), pages("hugetlb", 0.5, 7)];
+        of.sites[0].pages = vec![pages("thp", 1.0, 300)];
+        of.sites[0].join(&other);
+        let line = SiteLine::all(&of).0.remove(0);
+        assert_eq!((line.share, line.share_large, line.allocations), (1.0, 0.2, Some(2)));
+        assert_eq!(
+            (line.large_on("thp"), line.large_on("hugetlb"), line.large_on("4k")),
+            (Some(0.75), Some(0.5), None)
+        );
+        assert_eq!((line.pages[0].samples, line.pages[0].bytes), (16, 400));
+        let mut nothing = SitePages::default();
+        nothing.join(&SitePages::default());
+        assert_eq!(nothing, SitePages::default(), "no share is made of nothing");
     }
 
     #[test]

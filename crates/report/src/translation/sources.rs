@@ -4,21 +4,24 @@ use super::summary::part;
 use super::{Counted, Processor, Translation};
 use crate::quantity::{count, estimate, rate, seconds, share};
 
+/// The name of the entry that tells where the TLBs' sizes are from: references, for which a terminal has no room.
+pub const SIZES: &str = "Sizes of the TLBs";
+
 /// Names and what they say, in the order of the way from accesses to time.
 pub fn sources(traced: &Translation) -> Vec<(&'static str, String)> {
-    let mut sources = vec![
-        ("The trace", accesses(traced)),
-        ("TLBs", processor(traced)),
-        ("Price of a walk", price(traced)),
-        ("Hardware counters", counters(traced)),
+    let source = Some(&traced.processor.source).filter(|source| !source.is_empty());
+    let slowdown = traced.slowdown.filter(|slowdown| slowdown.is_finite());
+    let sources = [
+        Some(("The trace", accesses(traced))),
+        Some(("TLBs", processor(&traced.processor))),
+        source.map(|source| (SIZES, format!("from {source}"))),
+        Some(("Price of a walk", price(traced))),
+        Some(("Hardware counters", counters(traced))),
+        slowdown.map(|times| {
+            ("Cost of the trace", format!("{} times the processor time of a run on 4 KiB pages", rate(times)))
+        }),
     ];
-    if let Some(slowdown) = traced.slowdown.filter(|slowdown| slowdown.is_finite()) {
-        sources.push((
-            "Cost of the trace",
-            format!("{} times the processor time of a run on 4 KiB pages", rate(slowdown)),
-        ));
-    }
-    sources
+    sources.into_iter().flatten().collect()
 }
 
 fn accesses(traced: &Translation) -> String {
@@ -36,11 +39,9 @@ fn accesses(traced: &Translation) -> String {
     format!("{all}; counted: {bursts} with {} of them{of}{error}", count(traced.counted_accesses))
 }
 
-fn processor(traced: &Translation) -> String {
-    let Processor { name, geometry, source } = &traced.processor;
+fn processor(Processor { name, geometry, .. }: &Processor) -> String {
     let geometry = if geometry.is_empty() { String::new() } else { format!(": {geometry}") };
-    let source = if source.is_empty() { String::new() } else { format!("; sizes from {source}") };
-    format!("modelled on {name}{geometry}{source}")
+    format!("modelled on {name}{geometry}")
 }
 
 fn price(traced: &Translation) -> String {
@@ -85,6 +86,16 @@ mod tests {
         assert_eq!(sources(&traced).len(), 4);
         traced.walk_cost = Some(WalkCost { ns: Range { high: f64::NAN, ..Range::default() }, ..WalkCost::default() });
         assert!(said(&traced, "Price of a walk").starts_with("not known"));
+    }
+
+    #[test]
+    fn where_sizes_are_from_is_an_entry_of_its_own() {
+        let processor = Processor { name: "zen4".into(), geometry: "L1 72 full".into(), source: "CPUID".into() };
+        let mut traced = Translation { processor, ..Translation::default() };
+        assert_eq!(said(&traced, "TLBs"), "modelled on zen4: L1 72 full");
+        assert_eq!(said(&traced, SIZES), "from CPUID");
+        traced.processor.source.clear();
+        assert!(sources(&traced).iter().all(|(name, _)| *name != SIZES));
     }
 
     #[test]

@@ -10,6 +10,9 @@
 //! In a virtual machine as much memory as the program needs is touched before each run (see
 //! [`fieldstone_sys::warm`]): else the host's paging would be measured, on one side more than on the other.
 //!
+//! With a trace there is one more watched run on each kind but the baseline, with the site recorder preloaded: it tells which pages
+//! the memory of each allocation site really got. It comes last and is not counted, as the recorder takes time.
+//!
 //! The baseline is the program as it is, without the agent, on base pages only: the same allocator, and what the agent
 //! costs counts against the others.
 
@@ -18,6 +21,7 @@ mod findings;
 mod mosaics;
 mod once;
 mod order;
+pub(crate) mod places;
 mod plan;
 mod price;
 mod server;
@@ -35,11 +39,13 @@ use fieldstone_wire::{Mixture, PageKind};
 
 use crate::agent::AgentFile;
 use crate::error::{Error, Result};
-use crate::launch::Treatment;
+use crate::launch::{Running, Treatment};
 use crate::pages::{self, Held};
 use crate::session::RegionOptions;
 use crate::signals::Interrupt;
+use crate::watch::Watch;
 use counted::Tally;
+use places::Recorded;
 use traced::Native;
 
 pub use once::{Once, Watched};
@@ -141,10 +147,13 @@ pub fn profile(
     }
     let translation = plan.trace.as_ref().map(|asked| {
         tell(Event::Trace);
-        traced::trace(plan, asked, &native, &samples, interrupt)
+        let recorded = kinds.iter().filter(|kind| asked.sites && kind.kind() != PageKind::Small4k && !kind.is_mosaic());
+        let recorded = recorded.map(|&kind| taking.record(asked, kind)).collect::<Result<Vec<_>>>()?;
+        traced::trace(plan, asked, &native, &samples, recorded, interrupt)
     });
+    let translation = translation.transpose()?;
     let mut profile = taking.describe(candidates, samples, taken_at.as_secs());
-    profile.translation = translation.transpose()?;
+    profile.translation = translation;
     if let Some(told) = &mut profile.translation {
         (told.counted, told.uncounted) = tally.finish();
     }
@@ -233,22 +242,43 @@ impl Taking<'_> {
     }
 
     fn run(&self, kind: Mixture, watch: bool) -> Result<(Once, Watched)> {
+        let treatment = match kind.kind() {
+            PageKind::Small4k => Treatment::SmallPages,
+            _ => Treatment::Region(self.region(kind), self.agent.clone(), watch),
+        };
+        self.run_under(self.plan, kind, &treatment, watch)
+    }
+
+    fn region(&self, kind: Mixture) -> RegionOptions {
+        RegionOptions { process: self.plan.process.clone(), ..RegionOptions::on(kind) }
+    }
+
+    /// A real run whose sites are recorded. Only an end that the user asked for ends the profile.
+    fn record(&self, asked: &Tracing, kind: Mixture) -> Result<Recorded> {
+        let recorded = places::records(kind).and_then(|records| {
+            let tracer = asked.tracer.clone();
+            let treatment = Treatment::Recorded(self.region(kind), self.agent.clone(), tracer, Arc::clone(&records));
+            let plan = Plan { timeout: asked.timeout, trace: None, ..self.plan.clone() };
+            let (once, watched) = self.run_under(&plan, kind, &treatment, true)?;
+            Ok(Recorded::of(kind, &once, watched, &records))
+        });
+        match recorded {
+            Err(error @ Error::Interrupted { .. }) => Err(error),
+            Err(error) => Ok(Recorded::failed(kind, &error.to_string())),
+            recorded => recorded,
+        }
+    }
+
+    fn run_under(&self, plan: &Plan, kind: Mixture, treatment: &Treatment, watch: bool) -> Result<(Once, Watched)> {
         let folios = kind.kind() == PageKind::Folio64k;
         let _folios = folios.then(|| pages::hold(self.restorer, kind.kind(), 0)).transpose()?;
         self.interrupt.check()?;
         if self.virtual_machine {
             warm(self.peak_bytes + self.peak_bytes / 8);
         }
-        let treatment = match kind.kind() {
-            PageKind::Small4k => Treatment::SmallPages,
-            _ => {
-                let options = RegionOptions { process: self.plan.process.clone(), ..RegionOptions::on(kind) };
-                Treatment::Region(options, self.agent.clone(), watch)
-            }
-        };
-        let outcome = match &self.plan.load {
-            None => once::run(self.plan, kind, &treatment, watch, self.interrupt),
-            Some(load) => server::run(self.plan, load, kind, &treatment, watch, self.interrupt),
+        let outcome = match &plan.load {
+            None => once::run(plan, kind, treatment, watch, self.interrupt),
+            Some(load) => server::run(plan, load, kind, treatment, watch, self.interrupt),
         };
         self.interrupt.check()?;
         outcome
@@ -307,6 +337,7 @@ impl Taking<'_> {
 }
 
 /// Shared by the two ways of running: the watch of a run that is watched.
-pub(crate) fn watch_if(watch: bool, running: &crate::launch::Running) -> Option<crate::watch::Watch> {
-    watch.then(|| crate::watch::Watch::start(running.child.id(), running.session.as_ref().map(Arc::clone)))
+pub(crate) fn watch_if(watch: bool, running: &Running) -> Option<Watch> {
+    let records = running.recorded.as_ref();
+    watch.then(|| Watch::recorded(running.child.id(), running.session.as_ref().map(Arc::clone), records.cloned()))
 }

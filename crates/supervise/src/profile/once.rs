@@ -15,6 +15,7 @@ use fieldstone_wire::Mixture;
 use rustix::fs::MemfdFlags;
 
 use super::counted::Counting;
+use super::places::Places;
 use super::plan::Plan;
 use super::watch_if;
 use crate::error::{Error, Result};
@@ -77,6 +78,8 @@ pub struct Watched {
     pub peak_bytes: u64,
     /// Whether it has the name that was asked for, if one was.
     pub named: bool,
+    /// The pages of what its sites gave out, where they were recorded.
+    pub places: Option<Places>,
 }
 
 /// Runs the program to its end.
@@ -145,6 +148,7 @@ pub(super) fn seen(watch: Watch, running: &Running, kind: Mixture, name: Option<
         footprint: Some(sight.footprint(&kind.to_string(), pid, running.session.as_deref())),
         primary: sight.name(pid).unwrap_or_default().to_owned(),
         peak_bytes: sight.peak_bytes(pid),
+        places: sight.places(pid).cloned(),
     }
 }
 

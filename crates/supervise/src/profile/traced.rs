@@ -8,6 +8,7 @@ use fieldstone_wire::PageKind;
 
 use super::mosaics;
 use super::once::{self, Once};
+use super::places::{RealRuns, Recorded};
 use super::plan::{Plan, Tracing as Asked};
 use super::price::{price, scale};
 use super::server;
@@ -32,8 +33,8 @@ pub struct Traced {
     pub records: Arc<Records>,
 }
 
-/// Pairs of replays: six make an interval.
-const REPLAY_PAIRS: usize = 7;
+/// Pairs of replays: six make an interval, and more make it narrow where the machine is shared.
+const REPLAY_PAIRS: usize = 15;
 
 /// Runs `plan`'s program once under the tracer, and its accesses through the models. `native_s` is the processor time of a run
 /// without it, if that is known.
@@ -75,19 +76,22 @@ impl Native {
     }
 }
 
-/// Traces `plan`'s program; `native` are the real runs that its times are shares of, `samples` those on all kinds of pages.
+/// Traces `plan`'s program; `native` are the real runs that its times are shares of, `samples` those on all kinds of pages, `recorded`
+/// those that tell of the pages of its sites.
 pub(super) fn trace(
     plan: &Plan,
     asked: &Asked,
     native: &Native,
     samples: &[Sample],
+    recorded: Vec<Recorded>,
     interrupt: &Interrupt,
 ) -> Result<Translation> {
     let some = |times: &[f64]| median(times).filter(|time| *time > 0.0);
     let Traced { run, followed, records } = trace_once(plan, asked, some(&native.whole), interrupt)?;
     let mut told = describe(&followed, asked);
     if let Some(sites) = &records.sites {
-        told.sites = blamed(&followed, sites.record());
+        told.unseen.extend(recorded.iter().filter_map(|run| run.unseen.clone()));
+        told.sites = blamed(&followed, sites.record(), &mut RealRuns::new(recorded));
         told.unseen.extend(remedies(&told.sites, sites.record()));
     }
     if asked.sites && records.trace.record().sites.load(Relaxed) == 0 {
@@ -187,19 +191,15 @@ fn side(counts: &fieldstone_translation::Side) -> Side {
 }
 
 /// Sites with their walks, most first; what no allocator gave out is told by what it is.
-fn blamed(followed: &Followed, sites: &Sites) -> Vec<Site> {
+fn blamed(followed: &Followed, sites: &Sites, real: &mut RealRuns) -> Vec<Site> {
     let mut symbols = Symbols::default();
-    let mut named: Vec<Site> =
-        followed.blame.iter().map(|(&whose, &walks)| site(whose, walks, sites, &mut symbols)).collect();
+    let walks = followed.blame.iter().map(|(&whose, blame)| (whose, [blame.walks, blame.walks_large]));
+    let mut named: Vec<Site> = walks.map(|(whose, walks)| site(whose, walks, sites, real, &mut symbols)).collect();
     named.sort_by(|one, other| other.walks.cmp(&one.walks).then_with(|| one.function.cmp(&other.function)));
     let mut blamed: Vec<Site> = Vec::new();
     for site in named {
         match blamed.iter_mut().find(|other| is_same_code(other, &site)) {
-            Some(other) => {
-                other.walks += site.walks;
-                other.allocations += site.allocations;
-                other.bytes += site.bytes;
-            }
+            Some(other) => other.join(&site),
             None => blamed.push(site),
         }
     }
@@ -212,8 +212,15 @@ fn is_same_code(one: &Site, other: &Site) -> bool {
     (&one.function, &one.file, one.line, &one.module) == (&other.function, &other.file, other.line, &other.module)
 }
 
-fn site(whose: Whose, walks: u64, sites: &Sites, symbols: &mut Symbols) -> Site {
-    let plain = |words: &str| Site { function: words.to_owned(), walks, ..Site::default() };
+/// A site with its walks on 4 KiB and on 2 MiB pages.
+fn site(
+    whose: Whose,
+    [walks, walks_large]: [u64; 2],
+    sites: &Sites,
+    real: &mut RealRuns,
+    symbols: &mut Symbols,
+) -> Site {
+    let plain = |words: &str| Site { function: words.to_owned(), walks, walks_large, ..Site::default() };
     let number = match whose {
         Whose::Site(number) => number,
         Whose::Mapped => return plain(MAPPED),
@@ -230,7 +237,8 @@ fn site(whose: Whose, walks: u64, sites: &Sites, symbols: &mut Symbols) -> Site 
         allocations: record.allocations.load(Relaxed),
         bytes: record.bytes.load(Relaxed),
         walks,
-        ..Site::default()
+        walks_large,
+        pages: real.take(sites, record),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use fieldstone_report::translation::Moment;
+use fieldstone_report::translation::{Moment, canonical};
 use fieldstone_translation::reach::{Reach, ReachPoint};
 use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme, Simulator};
 use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Record, Trace};
@@ -25,6 +25,8 @@ const MOMENTS: usize = 256;
 
 /// The configuration whose walks are looked at one by one: 4 KiB pages.
 const BASELINE: usize = 0;
+/// The one whose walks are looked at beside them, where there is one.
+const LARGE: &str = "2m";
 
 /// What a trace came to.
 #[derive(Clone, Debug, Default)]
@@ -54,8 +56,8 @@ pub struct Followed {
     pub dependent_walks: u64,
     /// Pieces of the trace: offsets in the primary region of recorded accesses to data.
     pub sample: Sample,
-    /// Walks for data on the first configuration, by whose memory it was.
-    pub blame: HashMap<Whose, u64>,
+    /// Walks for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
+    pub blame: HashMap<Whose, Blame>,
     /// Misses of one fully associative TLB, by its entries, a recorded access.
     pub reach: Vec<ReachPoint>,
     /// Times that the program asked for memory that it can write code into.
@@ -72,11 +74,61 @@ pub struct Followed {
     pub execs: u32,
 }
 
+/// Walks that some memory is to blame for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blame {
+    /// On the first configuration.
+    pub walks: u64,
+    /// On 2 MiB pages.
+    pub walks_large: u64,
+}
+
+/// A thread's core. A simulator tells the single walks of one configuration, so that of 2 MiB pages has one of its own.
+#[derive(Debug)]
+struct Core {
+    simulator: Simulator,
+    /// Its place among the configurations.
+    large: Option<(usize, Simulator)>,
+}
+
+impl Core {
+    fn new(configurations: &[Configuration]) -> Result<Self> {
+        let mut others = configurations.to_vec();
+        let at = configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&at| at != BASELINE);
+        let watching = |configurations: &[Configuration]| {
+            let mut simulator = Simulator::new(configurations)?;
+            simulator.watch(Some(0));
+            Ok::<_, crate::Error>(simulator)
+        };
+        let large = at.map(|at| Ok::<_, crate::Error>((at, watching(&[others.remove(at)])?))).transpose()?;
+        Ok(Self { simulator: watching(&others)?, large })
+    }
+
+    /// All of it.
+    fn each(&mut self) -> impl Iterator<Item = &mut Simulator> {
+        std::iter::once(&mut self.simulator).chain(self.large.as_mut().map(|(_, large)| large))
+    }
+
+    /// What was counted, in the order of the configurations.
+    fn counts(&self) -> Vec<Counts> {
+        let mut counts = self.simulator.counts().to_vec();
+        if let Some((at, large)) = &self.large {
+            large.counts().iter().for_each(|one| counts.insert(*at, *one));
+        }
+        counts
+    }
+
+    /// Places in the last batch of the accesses that walked on 2 MiB pages.
+    fn walked_large(&self) -> &[u32] {
+        self.large.as_ref().map_or(&[], |(_, large)| large.walked())
+    }
+}
+
 /// Listens to a trace and simulates it.
 #[derive(Debug)]
 pub struct Follower {
     configurations: Vec<Configuration>,
-    cores: Vec<Option<Simulator>>,
+    cores: Vec<Option<Core>>,
     processes: HashMap<u32, Process>,
     /// Whether a configuration must know where the region's pieces begin.
     has_ranges: bool,
@@ -100,7 +152,7 @@ impl Follower {
     /// # Errors
     /// A configuration that is none.
     pub fn new(configurations: &[Configuration]) -> Result<Self> {
-        Simulator::new(configurations)?;
+        Core::new(configurations)?;
         Ok(Self {
             configurations: configurations.to_vec(),
             cores: (0..LANES).map(|_| None).collect(),
@@ -150,27 +202,28 @@ impl Follower {
         let Some(core) = &mut self.cores[lane] else { return };
         match phase {
             Phase::Counted => {
-                core.run(&self.placed);
+                core.each().for_each(|simulator| simulator.run(&self.placed));
                 self.reach.run(&self.placed);
                 let data = self.placed.iter().filter(|access| access.is_in_region() && !access.is_fetch());
                 self.so_far.sample.pass(data.map(|access| access.address()));
-                for &at in core.walked() {
-                    let (access, record) = (self.placed[at as usize], self.records[at as usize]);
-                    if access.is_fetch() {
-                        continue;
-                    }
-                    *self
-                        .so_far
-                        .blame
-                        .entry(allocations.whose(record.address(), access.is_in_region()))
-                        .or_default() += 1;
+                let walked = |places: &[u32]| {
+                    let walked = places.iter().map(|&at| (self.placed[at as usize], self.records[at as usize]));
+                    walked.filter(|(access, _)| !access.is_fetch()).collect::<Vec<_>>()
+                };
+                let whose = |access: Access, record: Record| allocations.whose(record.address(), access.is_in_region());
+                let (small, large) = (walked(core.simulator.walked()), walked(core.walked_large()));
+                for (access, record) in small {
+                    self.so_far.blame.entry(whose(access, record)).or_default().walks += 1;
                     if let Some(depends) = record.depends() {
                         self.so_far.judged_walks += 1;
                         self.so_far.dependent_walks += u64::from(depends);
                     }
                 }
+                for (access, record) in large {
+                    self.so_far.blame.entry(whose(access, record)).or_default().walks_large += 1;
+                }
             }
-            Phase::Warming => core.warm(&self.placed),
+            Phase::Warming => core.each().for_each(|simulator| simulator.warm(&self.placed)),
             Phase::Passing => {}
         }
         let data = self.placed.iter().rev().find(|access| !access.is_fetch());
@@ -200,7 +253,8 @@ impl Follower {
                         && self.has_ranges
                         && let Some(core) = &mut self.cores[origin.lane]
                     {
-                        core.set_ranges(&process.region.range_starts());
+                        let starts = process.region.range_starts();
+                        core.each().for_each(|simulator| simulator.set_ranges(&starts));
                     }
                 }
                 None => break,
@@ -245,10 +299,7 @@ impl Listener for Follower {
     fn hear(&mut self, origin: Origin, heard: &Heard) {
         let Some(phase) = heard.phase else { return };
         if self.cores[origin.lane].is_none() {
-            self.cores[origin.lane] = Simulator::new(&self.configurations).ok().map(|mut core| {
-                core.watch(Some(BASELINE));
-                core
-            });
+            self.cores[origin.lane] = Core::new(&self.configurations).ok();
             self.so_far.threads += 1;
         }
         let before = self.cores[origin.lane].as_ref().map(walks).unwrap_or_default();
@@ -259,7 +310,7 @@ impl Listener for Follower {
         self.so_far.instructions += heard.instructions;
         if phase == Phase::Counted {
             if let (Some(core), Some(like)) = (&mut self.cores[origin.lane], self.last[origin.lane]) {
-                core.skipped(like, accesses - recorded);
+                core.each().for_each(|simulator| simulator.skipped(like, accesses - recorded));
             }
             self.so_far.recorded += recorded;
             self.so_far.counted_accesses += accesses;
@@ -279,12 +330,12 @@ impl Listener for Follower {
     }
 }
 
-fn walks(core: &Simulator) -> Vec<u64> {
+fn walks(core: &Core) -> Vec<u64> {
     core.counts().iter().map(|counts| counts.data.walks).collect()
 }
 
-fn add(total: &mut [Counts], core: &Simulator) {
-    total.iter_mut().zip(core.counts()).for_each(|(total, counts)| *total += counts);
+fn add(total: &mut [Counts], core: &Core) {
+    total.iter_mut().zip(&core.counts()).for_each(|(total, counts)| *total += counts);
 }
 
 fn join(moments: &[Moment]) -> Moment {
@@ -295,4 +346,29 @@ fn join(moments: &[Moment]) -> Moment {
         joined.walks.iter_mut().zip(&moment.walks).for_each(|(sum, walks)| *sum += walks);
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fieldstone_translation::Machine;
+
+    #[test]
+    fn two_mebibyte_pages_stand_apart_and_count_as_before() {
+        let machine = Machine::preset("zen4").unwrap();
+        let sizes = [PageSize::Small4k, PageSize::Large2m, PageSize::Huge1g];
+        let configurations = sizes.map(|size| Configuration::paged(&machine, size));
+        let mut core = Core::new(&configurations).unwrap();
+        let mut together = Simulator::new(&configurations).unwrap();
+        let mut region = fieldstone_translation::PrimaryRegion::default();
+        region.add(0, 64 << 20);
+        let batch: Vec<Access> = (0..64 << 8).map(|page| region.place(page << 12, false)).collect();
+        core.each().for_each(|simulator| simulator.run(&batch));
+        together.run(&batch);
+        assert_eq!(core.counts(), together.counts());
+        assert_eq!(core.walked_large().len(), 32, "one walk for each page of 2 MiB");
+        assert_eq!(core.simulator.walked().len(), 64 << 8, "and for each of 4 KiB");
+        let small = Core::new(&configurations[..1]).unwrap();
+        assert!(small.large.is_none() && small.walked_large().is_empty());
+    }
 }

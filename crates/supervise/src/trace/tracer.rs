@@ -73,8 +73,8 @@ impl Tracer {
         Ok((self.qemu.clone(), words))
     }
 
-    /// What the guest's environment gets: QEMU itself must not load it.
-    fn preloads(&self, sites: Option<String>) -> Vec<OsString> {
+    /// The program's variables for the recorder, the list of what is preloaded first: QEMU itself must not load it.
+    pub(crate) fn preloads(&self, sites: Option<String>) -> Vec<OsString> {
         let theirs = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
         let ours = sites.as_ref().and(self.recorder.as_ref()).map(|file| file.path().as_os_str().to_owned());
         let all: Vec<OsString> = ours.into_iter().chain(theirs).collect();

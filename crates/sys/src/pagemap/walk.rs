@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use super::folios::{FolioCounter, FrameFlags};
 use super::runs::RunCollector;
-use super::{Frames, Placement};
+use super::{FolioBytes, Frames, Placement};
 use crate::{Error, Result};
 
 const FLAGS_PATH: &str = "/proc/kpageflags";
@@ -25,17 +25,11 @@ const FRAME: u64 = (1 << 55) - 1;
 pub(super) const CHUNK_PAGES: u64 = 1 << 16;
 
 pub(super) fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
-    let path = PathBuf::from(format!("/proc/{pid}/pagemap"));
+    let path = path(pid);
     let map = File::open(&path).map_err(|source| Error::process_file(pid, "open", &path, source))?;
-    let flags = match File::open(FLAGS_PATH) {
-        Ok(file) => file,
-        Err(refused) if matches!(refused.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
-            return Ok(Placement::Hidden);
-        }
-        Err(source) => return Err(Error::file("open", FLAGS_PATH, source)),
-    };
+    let Some(flags) = Flags::open()? else { return Ok(Placement::Hidden) };
     let mut walk = Walk {
-        flags: Flags(flags),
+        flags,
         page_bytes: rustix::param::page_size() as u64,
         swapped_pages: 0,
         present_pages: 0,
@@ -59,6 +53,34 @@ pub(super) fn read(pid: u32, ranges: &[Range<u64>]) -> Result<Placement> {
         }
     }
     Ok(walk.finish())
+}
+
+pub(super) fn folios_at(pid: u32, addresses: &[u64]) -> Result<Option<Vec<Option<FolioBytes>>>> {
+    let path = path(pid);
+    let map = File::open(&path).map_err(|source| Error::process_file(pid, "open", &path, source))?;
+    let Some(mut flags) = Flags::open()? else { return Ok(None) };
+    let page_bytes = rustix::param::page_size() as u64;
+    let mut found = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        let mut entry = [0];
+        read_entries(&map, address / page_bytes, &mut entry)
+            .map_err(|source| Error::process_file(pid, "read", &path, source))?;
+        let frame = entry[0] & FRAME;
+        if entry[0] & PRESENT == 0 {
+            found.push(None);
+        } else if frame == 0 {
+            return Ok(None); // hidden, as in `Walk::chunk`
+        } else {
+            let mut counter = FolioCounter::default();
+            counter.push(&mut flags, frame, 1).map_err(|source| Error::file("read", FLAGS_PATH, source))?;
+            found.push(counter.finish(page_bytes).1.first().copied());
+        }
+    }
+    Ok(Some(found))
+}
+
+fn path(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/pagemap"))
 }
 
 /// The state of one reading.
@@ -117,6 +139,17 @@ impl Walk {
 
 /// The kernel's table of frame flags.
 struct Flags(File);
+
+impl Flags {
+    /// `None` where this user may not read it.
+    fn open() -> Result<Option<Self>> {
+        match File::open(FLAGS_PATH) {
+            Ok(file) => Ok(Some(Self(file))),
+            Err(refused) if matches!(refused.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(None),
+            Err(source) => Err(Error::file("open", FLAGS_PATH, source)),
+        }
+    }
+}
 
 impl FrameFlags for Flags {
     fn read(&mut self, frame: u64, flags: &mut [u64]) -> io::Result<()> {

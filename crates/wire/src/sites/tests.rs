@@ -135,3 +135,78 @@ fn a_record_of_another_build_is_refused() {
     sites.build += 1;
     assert_eq!(sites.check(), Err(Mismatch));
 }
+
+/// What a site keeps after so many blocks of these lengths, which lie one behind the other from 0.
+fn kept(seed: u64, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+    let sites = record();
+    let number = sites.intern(&[seed + 1], nowhere);
+    let site = sites.site(number).unwrap();
+    for bytes in blocks {
+        let counted = site.count(bytes);
+        site.sample(counted.start, &counted, || 77);
+    }
+    assert!(site.places().all(|place| place.process == 77));
+    site.places().map(|place| place.address).collect()
+}
+
+#[test]
+fn each_byte_is_kept_as_likely_as_any_other() {
+    const PAGES: u64 = 4096;
+    // One block; blocks of a page; blocks of very different lengths.
+    let lengths: [&dyn Fn() -> Vec<u64>; 3] =
+        [&|| std::vec![PAGES << 12], &|| std::vec![1 << 12; PAGES as usize], &|| {
+            (0..PAGES / 64).flat_map(|_| [60 << 12, 1 << 12, 3 << 11, 3 << 11]).collect()
+        }];
+    for lengths in lengths {
+        // Eighths of the whole, and a count of pages in each over many sites.
+        let mut eighths = [0_u64; 8];
+        let mut all = 0;
+        for seed in 0..500 {
+            let places = kept(seed, lengths().into_iter());
+            assert!(places.len() <= PLACES && places.iter().all(|at| *at < PAGES << 12));
+            all += places.len() as u64;
+            places.iter().for_each(|at| eighths[(at >> 12) as usize / (PAGES as usize / 8)] += 1);
+        }
+        assert!(all > 500 * PLACES as u64 * 99 / 100, "{all}");
+        // A thousand in each, give or take 30: five times that is one in a million.
+        assert!(eighths.iter().all(|count| count.abs_diff(all / 8) < 150), "{eighths:?}");
+    }
+}
+
+#[test]
+fn sampling_ends_whatever_the_lengths() {
+    let sites = record();
+    let site = sites.site(sites.intern(&[1], nowhere)).unwrap();
+    let mut asked = 0_u64;
+    for bytes in [0, 1, u64::MAX / 2, 0, u64::MAX / 2, 9, u64::MAX, 5] {
+        let counted = site.count(bytes);
+        let calls = core::cell::Cell::new(0);
+        site.sample(u64::MAX - 5, &counted, || {
+            calls.set(calls.get() + 1);
+            u32::MAX
+        });
+        asked += calls.get();
+    }
+    assert!((PLACES as u64..5000).contains(&asked), "16 times the logarithm: {asked}");
+    assert!(site.places().count() <= PLACES);
+}
+
+#[test]
+fn threads_sample_together() {
+    let sites = record();
+    let number = sites.intern(&[1], nowhere);
+    std::thread::scope(|scope| {
+        for thread in 1..=4_u32 {
+            let site = sites.site(number).unwrap();
+            scope.spawn(move || {
+                for block in 0..100_000_u64 {
+                    let counted = site.count(64);
+                    site.sample(u64::from(thread) << 40 | block << 12, &counted, || thread);
+                }
+            });
+        }
+    });
+    let places: Vec<Place> = sites.site(number).unwrap().places().collect();
+    assert!(places.len() > PLACES / 2, "{places:?}");
+    assert!(places.iter().all(|place| place.address >> 40 == u64::from(place.process)), "none is mixed up: {places:?}");
+}
