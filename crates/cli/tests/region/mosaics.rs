@@ -67,9 +67,9 @@ fn the_chunks_that_the_rule_picks_are_huge_and_no_other() {
             mappings.len()
         );
         // Where memory is scattered, a picked chunk may stay small.
-        assert!(huge >= picked - picked / 10 && huge > 0, "{percent} %: {huge} of {picked} are huge");
-        let share = huge as f64 / all as f64;
-        assert!((share - f64::from(percent) / 100.0).abs() < 0.1, "{percent} %: {share} is huge");
+        assert!(huge >= picked / 2 && huge > 0, "{percent} %: {huge} of {picked} are huge");
+        let share = picked as f64 / all as f64;
+        assert!((share - f64::from(percent) / 100.0).abs() < 0.1, "{percent} %: {share} is picked");
     }
 }
 
