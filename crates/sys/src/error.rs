@@ -32,6 +32,16 @@ pub enum Error {
         /// What stands in the way, and the way out.
         why: String,
     },
+    /// A process's threads cannot be sampled by these means.
+    #[error("the threads of process {pid} cannot be sampled by {means}: {why}")]
+    NotSampled {
+        /// Its number.
+        pid: u32,
+        /// What was tried.
+        means: crate::sampling::Means,
+        /// What stands in the way, and the way out.
+        why: String,
+    },
     /// A kernel file could not be opened, read or written.
     #[error("cannot {operation} {path}", path = path.display())]
     File {

@@ -11,7 +11,7 @@
 mod fd;
 
 pub(crate) use fd::PAGEMAP_SCAN;
-pub use fd::{Event, Modes, PageScan, Reach, Userfaultfd, WrittenRange};
+pub use fd::{Event, Message, Modes, PageScan, Reach, Userfaultfd, WrittenRange};
 
 use std::fs::File;
 use std::io;

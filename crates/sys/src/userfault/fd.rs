@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use linux_raw_sys::general as uapi;
 use linux_raw_sys::ioctl as request;
@@ -15,7 +15,7 @@ use rustix::mm::UserfaultfdFlags;
 use super::{by_call, by_device, features};
 
 /// `_IOWR(0xAA, 5, struct uffdio_move)`, Linux 6.8; not in linux-raw-sys.
-const UFFDIO_MOVE: u32 = 0xC028_AA05;
+pub(crate) const UFFDIO_MOVE: u32 = 0xC028_AA05;
 /// `_IOWR(0xAA, 8, struct uffdio_poison)`, Linux 6.6; not in linux-raw-sys.
 const UFFDIO_POISON: u32 = 0xC020_AA08;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`: the generated headers leave shifted constants of this kind out.
@@ -50,6 +50,58 @@ pub struct Event {
     pub thread: u32,
 }
 
+/// What a userfaultfd tells.
+#[derive(Debug)]
+pub enum Message {
+    /// A page is missing or protected, and somebody waits for it.
+    Fault(Event),
+    /// The process has forked (`EVENT_FORK`): the child's memory is registered with this one. The parent waits until this is read.
+    Fork(OwnedFd),
+    /// Memory was moved (`EVENT_REMAP`).
+    Moved {
+        /// From where.
+        from: Range<usize>,
+        /// To where.
+        to: usize,
+    },
+    /// Its pages were dropped (`EVENT_REMOVE`), or it was unmapped (`EVENT_UNMAP`).
+    Gone(Range<usize>),
+    /// Something that a later kernel tells.
+    Unknown(u8),
+}
+
+impl Message {
+    /// # Safety
+    /// The kernel wrote `message`, so that its union is what its event says.
+    unsafe fn of(message: &uapi::uffd_msg) -> Self {
+        let address = |number: u64| usize::try_from(number).unwrap_or(0);
+        // The events are macros of a shape that the generated headers leave out.
+        match message.event {
+            0x12 => {
+                // SAFETY: the caller's word; all are integers.
+                let (fault, thread) = unsafe { (message.arg.pagefault, message.arg.pagefault.feat.ptid) };
+                let write = u64::from(uapi::UFFD_PAGEFAULT_FLAG_WRITE | uapi::UFFD_PAGEFAULT_FLAG_WP);
+                Self::Fault(Event { address: address(fault.address), write: fault.flags & write != 0, thread })
+            }
+            0x13 => {
+                // SAFETY: the caller's word: a new descriptor of ours, which nobody else owns.
+                Self::Fork(unsafe { OwnedFd::from_raw_fd(message.arg.fork.ufd.cast_signed()) })
+            }
+            0x14 => {
+                // SAFETY: the caller's word.
+                let moved = unsafe { message.arg.remap };
+                Self::Moved { from: address(moved.from)..address(moved.from + moved.len), to: address(moved.to) }
+            }
+            0x15 | 0x16 => {
+                // SAFETY: the caller's word.
+                let gone = unsafe { message.arg.remove };
+                Self::Gone(address(gone.start)..address(gone.end))
+            }
+            other => Self::Unknown(other),
+        }
+    }
+}
+
 /// An open userfaultfd. Closing it wakes whoever waits, and frees the memory from its traps.
 #[derive(Debug)]
 pub struct Userfaultfd {
@@ -81,6 +133,23 @@ impl Userfaultfd {
         let this = Self { fd, reach };
         this.ask(request::UFFDIO_API, &mut uapi::uffdio_api { api: uapi::UFFD_API.into(), features, ioctls: 0 })?;
         Ok((this, has))
+    }
+
+    /// Takes over one that another process has opened for its memory, not used yet, with the features that are needed.
+    ///
+    /// # Errors
+    /// As ioctl(2): `EINVAL` where it was used, or the kernel lacks a feature; `EPERM` where a feature is not for this user.
+    pub fn adopt(fd: OwnedFd, features: u32, reach: Reach) -> io::Result<Self> {
+        let this = Self { fd, reach };
+        let features = features.into();
+        this.ask(request::UFFDIO_API, &mut uapi::uffdio_api { api: uapi::UFFD_API.into(), features, ioctls: 0 })?;
+        Ok(this)
+    }
+
+    /// One that [`Message::Fork`] brought, which watches what the parent's did.
+    #[must_use]
+    pub const fn inherited(fd: OwnedFd, reach: Reach) -> Self {
+        Self { fd, reach }
     }
 
     /// Whose faults it gets.
@@ -175,6 +244,17 @@ impl Userfaultfd {
     /// # Errors
     /// As read(2).
     pub fn read(&self) -> io::Result<Option<Event>> {
+        Ok(match self.message()? {
+            Message::Fault(event) => Some(event),
+            _ => None,
+        })
+    }
+
+    /// Waits for whatever comes: faults, and the events that were asked for as features.
+    ///
+    /// # Errors
+    /// As read(2).
+    pub fn message(&self) -> io::Result<Message> {
         // SAFETY: a structure of integers, for which zeros are good.
         let mut message: uapi::uffd_msg = unsafe { std::mem::zeroed() };
         let bytes = size_of::<uapi::uffd_msg>();
@@ -183,16 +263,8 @@ impl Userfaultfd {
         if got < 0 {
             return Err(io::Error::last_os_error());
         }
-        // `UFFD_EVENT_PAGEFAULT`, which is a macro of a shape that the generated headers leave out.
-        if message.event != 0x12 {
-            return Ok(None);
-        }
-        // SAFETY: the event says which of the union it is; all are integers.
-        let fault = unsafe { message.arg.pagefault };
-        let write = fault.flags & u64::from(uapi::UFFD_PAGEFAULT_FLAG_WRITE | uapi::UFFD_PAGEFAULT_FLAG_WP) != 0;
-        // SAFETY: the union has one member.
-        let thread = unsafe { fault.feat.ptid };
-        Ok(Some(Event { address: usize::try_from(fault.address).unwrap_or(0), write, thread }))
+        // SAFETY: the kernel filled it.
+        Ok(unsafe { Message::of(&message) })
     }
 
     fn ask<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
@@ -207,6 +279,12 @@ impl Userfaultfd {
                 return Err(error);
             }
         }
+    }
+}
+
+impl AsFd for Userfaultfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -1,0 +1,300 @@
+//! Another process's threads, held still: ptrace(2) by `PTRACE_SEIZE`, which leaves them running until they are asked to stop.
+//!
+//! ```text
+//!   seize ── running ── interrupt ──> stopped: registers read and written, system calls made in its name
+//!              ^                          |
+//!              └────────── resume ────────┘            a signal, a new thread, an exit stop it too: [`Stop`] says which
+//! ```
+//! A thread is traced by the thread that seized it: a [`Tracee`] stays where it was made. Dropping it lets the thread go, in the state that
+//! it was set to. Only x86-64 has registers here.
+//!
+//! Source: ptrace(2); the way that a system call is made in another's name is that of debuggers that call functions.
+#![allow(unsafe_code, reason = "ptrace and waitpid on threads have no safe form")]
+
+use std::io;
+use std::marker::PhantomData;
+
+use crate::{Error, Result};
+
+/// Why a thread stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It was asked to, or is about to start as a new one.
+    Asked,
+    /// A signal is about to be delivered: resume with it, or without.
+    Signal(i32),
+    /// The process is stopped by SIGSTOP or the like: it has to be resumed by [`Tracee::listen`], to stay so.
+    Group,
+    /// It has just started this one, which runs in the same memory: a thread, or a child by vfork.
+    Cloned(u32),
+    /// It has just made a child with a copy of its memory.
+    Forked(u32),
+    /// It is about to begin another program.
+    Exec,
+    /// It is gone.
+    Gone,
+}
+
+/// A thread of another process.
+#[derive(Debug)]
+pub struct Tracee {
+    thread: u32,
+    gone: bool,
+    /// ptrace knows the tracer by its thread.
+    _stays_in_its_thread: PhantomData<*const ()>,
+}
+
+/// A thread's registers, as the kernel gives them.
+pub type Registers = libc::user_regs_struct;
+
+const OPTIONS: libc::c_int =
+    libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACEEXEC;
+
+impl Tracee {
+    /// Takes hold of a running thread, which goes on. What it starts is held too, and begins stopped.
+    ///
+    /// # Errors
+    /// [`Error::ProcessDenied`] where this user may not, or a debugger holds it; [`Error::NoSuchProcess`].
+    pub fn seize(thread: u32) -> Result<Self> {
+        // SAFETY: the request takes no pointer, only option bits.
+        unsafe { request(libc::PTRACE_SEIZE, thread, 0, OPTIONS as usize) }
+            .map_err(|source| of_thread(thread, source))?;
+        Ok(Self::held(thread))
+    }
+
+    /// A thread that its parent's [`Stop::Cloned`] announced: it is held already.
+    #[must_use]
+    pub const fn held(thread: u32) -> Self {
+        Self { thread, gone: false, _stays_in_its_thread: PhantomData }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// Asks it to stop. Where it waits in the kernel for a page of userfaultfd, on behalf of its own code, it does so too.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`].
+    pub fn interrupt(&self) -> Result<()> {
+        // SAFETY: no pointer.
+        unsafe { self.request(libc::PTRACE_INTERRUPT, 0, 0) }
+    }
+
+    /// Waits until it stops.
+    ///
+    /// # Errors
+    /// As waitpid(2).
+    pub fn wait(&mut self) -> Result<Stop> {
+        Ok(self.wait_with(0)?.unwrap_or(Stop::Gone))
+    }
+
+    /// Whether it has stopped meanwhile.
+    ///
+    /// # Errors
+    /// As waitpid(2).
+    pub fn try_wait(&mut self) -> Result<Option<Stop>> {
+        self.wait_with(libc::WNOHANG)
+    }
+
+    fn wait_with(&mut self, flags: i32) -> Result<Option<Stop>> {
+        if self.gone {
+            return Ok(Some(Stop::Gone));
+        }
+        let mut status = 0;
+        let thread = number(self.thread);
+        loop {
+            // SAFETY: the status is a live local.
+            match unsafe { libc::waitpid(thread, &raw mut status, flags | libc::__WALL) } {
+                0 => return Ok(None),
+                found if found == thread => break,
+                _ => {}
+            }
+            let source = io::Error::last_os_error();
+            match source.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // A thread that is not the first of its process is gone without a word when another one execs.
+                Some(libc::ECHILD) => {
+                    self.gone = true;
+                    return Ok(Some(Stop::Gone));
+                }
+                _ => return Err(Error::Call { call: "waitpid", source }),
+            }
+        }
+        self.understand(status).map(Some)
+    }
+
+    fn understand(&mut self, status: i32) -> Result<Stop> {
+        if !libc::WIFSTOPPED(status) {
+            self.gone = true;
+            return Ok(Stop::Gone);
+        }
+        let signal = libc::WSTOPSIG(status);
+        Ok(match status >> 16 {
+            0 => Stop::Signal(signal),
+            libc::PTRACE_EVENT_STOP if is_stopping(signal) => Stop::Group,
+            libc::PTRACE_EVENT_STOP => Stop::Asked,
+            libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK => Stop::Cloned(self.message()?),
+            libc::PTRACE_EVENT_FORK => Stop::Forked(self.message()?),
+            libc::PTRACE_EVENT_EXEC => Stop::Exec,
+            _ => Stop::Asked,
+        })
+    }
+
+    fn message(&self) -> Result<u32> {
+        let mut message: libc::c_ulong = 0;
+        // SAFETY: the request writes one long, into a live local.
+        unsafe { self.request(libc::PTRACE_GETEVENTMSG, 0, (&raw mut message).expose_provenance())? };
+        Ok(u32::try_from(message).unwrap_or(0))
+    }
+
+    /// Lets it go on, with a signal delivered or 0.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`] where it is gone or does not stand still.
+    pub fn resume(&self, signal: i32) -> Result<()> {
+        // SAFETY: no pointer, a signal's number.
+        unsafe { self.request(libc::PTRACE_CONT, 0, usize::try_from(signal).unwrap_or(0)) }
+    }
+
+    /// Leaves it in the stop that its whole process is in, and listens.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn listen(&self) -> Result<()> {
+        // SAFETY: no pointer.
+        unsafe { self.request(libc::PTRACE_LISTEN, 0, 0) }
+    }
+
+    /// Has it do one instruction.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn step(&self) -> Result<()> {
+        // SAFETY: no pointer.
+        unsafe { self.request(libc::PTRACE_SINGLESTEP, 0, 0) }
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// As tkill(2).
+    pub fn send(&self, signal: i32) -> Result<()> {
+        // SAFETY: takes two numbers.
+        let result = unsafe { libc::syscall(libc::SYS_tkill, number(self.thread), signal) };
+        if result < 0 { Err(of_thread(self.thread, io::Error::last_os_error())) } else { Ok(()) }
+    }
+
+    /// Its registers, while it stands still.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    #[cfg(target_arch = "x86_64")]
+    pub fn registers(&self) -> Result<Registers> {
+        // SAFETY: a structure of integers, for which zeros are good.
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        // SAFETY: the request writes one such structure, into a live local.
+        unsafe { self.request(libc::PTRACE_GETREGS, 0, (&raw mut registers).expose_provenance())? };
+        Ok(registers)
+    }
+
+    /// Sets them.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    #[cfg(target_arch = "x86_64")]
+    pub fn set_registers(&self, registers: &Registers) -> Result<()> {
+        // SAFETY: the request reads one such structure.
+        unsafe { self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).expose_provenance()) }
+    }
+
+    /// Makes a system call in its name, while it stands still; its registers are as before then. `instruction` is where a `syscall`
+    /// instruction lies in its memory. What comes meanwhile and is no answer is given to `meanwhile`: a signal that has to be
+    /// delivered later.
+    ///
+    /// # Errors
+    /// As [`Self::resume`]; [`Error::Call`] with the errno where the call itself fails.
+    #[cfg(target_arch = "x86_64")]
+    pub fn call(
+        &mut self,
+        instruction: u64,
+        (name, number): (&'static str, libc::c_long),
+        arguments: [u64; 6],
+        meanwhile: &mut dyn FnMut(i32),
+    ) -> Result<u64> {
+        let before = self.registers()?;
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        // No call is under way any more: what this thread stood in is begun again after the registers are put back.
+        let orig_rax = u64::MAX;
+        let rax = number.cast_unsigned();
+        self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
+        loop {
+            self.step()?;
+            match self.wait()? {
+                Stop::Signal(libc::SIGTRAP) => break,
+                Stop::Signal(signal) => meanwhile(signal),
+                Stop::Gone => return Err(Error::NoSuchProcess { pid: self.thread }),
+                Stop::Asked | Stop::Group | Stop::Cloned(_) | Stop::Forked(_) | Stop::Exec => {}
+            }
+        }
+        let result = self.registers()?.rax;
+        self.set_registers(&before)?;
+        // The kernel's last 4095 numbers are errors.
+        match i32::try_from(result.wrapping_neg()) {
+            Ok(errno @ 1..=4095) => Err(Error::Call { call: name, source: io::Error::from_raw_os_error(errno) }),
+            _ => Ok(result),
+        }
+    }
+
+    unsafe fn request(&self, request_number: libc::c_uint, address: usize, data: usize) -> Result<()> {
+        // SAFETY: the caller's word.
+        unsafe { request(request_number, self.thread, address, data) }.map_err(|source| of_thread(self.thread, source))
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        if self.gone || self.detach().is_ok() {
+            return;
+        }
+        // It runs: it has to stand still to be let go.
+        let _ = self.interrupt().and_then(|()| self.wait());
+        let _ = self.detach();
+    }
+}
+
+impl Tracee {
+    fn detach(&self) -> Result<()> {
+        // SAFETY: no pointer.
+        unsafe { self.request(libc::PTRACE_DETACH, 0, 0) }
+    }
+}
+
+/// The signals that stop a process.
+const fn is_stopping(signal: i32) -> bool {
+    matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
+}
+
+fn number(thread: u32) -> i32 {
+    i32::try_from(thread).unwrap_or(0)
+}
+
+/// # Safety
+/// `data` is what the request takes: a number, or the address of a live structure of the kind that it reads or writes.
+unsafe fn request(request: libc::c_uint, thread: u32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the caller's word.
+    let result = unsafe { libc::ptrace(request, number(thread), address, data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn of_thread(thread: u32, source: io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::ESRCH) => Error::NoSuchProcess { pid: thread },
+        Some(libc::EPERM | libc::EACCES) => {
+            Error::ProcessDenied { pid: thread, path: format!("/proc/{thread}/mem").into() }
+        }
+        _ => Error::Call { call: "ptrace", source },
+    }
+}

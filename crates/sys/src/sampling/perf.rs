@@ -1,0 +1,274 @@
+//! Samples by perf_event_open(2): one event a thread and CPU, all events of a CPU writing into one ring.
+//!
+//! ```text
+//!            CPU 0            CPU 1
+//! thread 1   event, ring 0    event, ring 1      the first event of a CPU has the ring,
+//! thread 2   event -> ring 0  event -> ring 1    the others are pointed at it (PERF_EVENT_IOC_SET_OUTPUT)
+//! thread 3   (made later: inherits those of its maker)
+//! ```
+//!
+//! An event on all CPUs at once would do with a descriptor a thread, but the kernel gives no ring to one that is inherited,
+//! since all its heirs would write into the same one from different CPUs. So an event is bound to a CPU, runs when its thread
+//! is there, and threads times CPUs descriptors are needed. A thread that is made while its process is being listed has
+//! both its maker's events and its own; [`super::rings`] drops what is told twice.
+//!
+//! The clock is a software one, which every kernel and virtual machine has: a timer that runs while the thread runs. Its
+//! period is given in nanoseconds, since a frequency is refused above `kernel.perf_event_max_sample_rate`; what comes
+//! faster than that is throttled, and told.
+#![allow(unsafe_code, reason = "the ioctl that points one event at another's ring has no safe form")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::AsRawFd;
+
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
+
+use super::registers::PERF_MASK;
+use super::rings::Rings;
+use super::{Means, tasks};
+use crate::{Error, Result, kernel_file};
+
+/// A ring: some 1300 samples. With its control page well below the 516 KiB a CPU that any user may lock.
+pub(super) const RING_BYTES: usize = 256 << 10;
+/// What is tried last where less may be locked.
+const LEAST_RING_BYTES: usize = 16 << 10;
+/// `_IO('$', 5)`.
+const PERF_EVENT_IOC_SET_OUTPUT: u32 = 0x2405;
+
+/// Kinds of event, best first: the thread's own clock before the CPU's (some hypervisors' kernels lack one of them), and
+/// inherited by threads alone before by child processes too (before Linux 5.13).
+const KINDS: [(Software, bool); 4] = [
+    (Software::TASK_CLOCK, true),
+    (Software::CPU_CLOCK, true),
+    (Software::TASK_CLOCK, false),
+    (Software::CPU_CLOCK, false),
+];
+
+/// Samples all threads of `pid`.
+///
+/// # Errors
+/// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with the way out.
+pub(super) fn open(pid: u32, hertz: u32, ring_bytes: usize) -> Result<Rings> {
+    let cpus = online_cpus();
+    let mut events = Events {
+        pid,
+        period_ns: u64::from(1_000_000_000 / hertz.max(1)),
+        ring_bytes,
+        kinds: &KINDS,
+        rings: BTreeMap::new(),
+        others: Vec::new(),
+        threads: HashMap::new(),
+    };
+    tasks::for_each(pid, |tid| events.open_thread(tid, &cpus))?;
+    if events.rings.is_empty() {
+        // There was a list of threads, and each of them ended before its event was open.
+        return Err(Error::NoSuchProcess { pid });
+    }
+    Ok(Rings::new(pid, events.rings.into_values().collect(), events.others, events.threads))
+}
+
+/// What is open so far.
+struct Events {
+    pid: u32,
+    period_ns: u64,
+    ring_bytes: usize,
+    /// What is left to try: once one has worked, that one alone.
+    kinds: &'static [(Software, bool)],
+    /// By CPU.
+    rings: BTreeMap<usize, Sampler>,
+    others: Vec<Counter>,
+    /// The thread that each event was opened for, by the event's number.
+    threads: HashMap<u64, u32>,
+}
+
+impl Events {
+    /// Opens the events of one thread; one that has ended has none.
+    fn open_thread(&mut self, tid: u32, cpus: &[usize]) -> Result<()> {
+        for &cpu in cpus {
+            match self.open_event(tid, cpu) {
+                Ok(counter) => self.point(counter, tid, cpu)?,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ESRCH) => return Ok(()),
+                    // The CPU was taken away meanwhile.
+                    Some(libc::ENODEV) => {}
+                    _ => return Err(self.refused(&error, cpus.len())),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens one event, of the first kind that the kernel knows.
+    fn open_event(&mut self, tid: u32, cpu: usize) -> io::Result<Counter> {
+        loop {
+            let (first, rest) =
+                self.kinds.split_first().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+            match build(tid, cpu, self.period_ns, *first) {
+                Ok(counter) => {
+                    self.kinds = std::slice::from_ref(first);
+                    return Ok(counter);
+                }
+                Err(error) if is_unknown(&error) && !rest.is_empty() => self.kinds = rest,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives the event its CPU's ring.
+    fn point(&mut self, counter: Counter, tid: u32, cpu: usize) -> Result<()> {
+        let failed = |source| Error::Call { call: "ioctl(PERF_EVENT_IOC_SET_OUTPUT)", source };
+        if let Some(ring) = self.rings.get(&cpu) {
+            // SAFETY: both descriptors are open events of ours; the kernel checks that they fit and holds on to the ring.
+            let done = unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT.into(), ring.as_raw_fd()) };
+            if done != 0 {
+                return Err(failed(io::Error::last_os_error()));
+            }
+            self.threads.insert(counter.id(), tid);
+            self.others.push(counter);
+            return Ok(());
+        }
+        let ring = self.map_ring(counter, tid, cpu)?;
+        self.threads.insert(ring.id(), tid);
+        self.rings.insert(cpu, ring);
+        Ok(())
+    }
+
+    /// Maps a ring, a smaller one where the user may not lock so much.
+    fn map_ring(&mut self, mut counter: Counter, tid: u32, cpu: usize) -> Result<Sampler> {
+        loop {
+            match counter.sampled(self.ring_bytes) {
+                Ok(ring) => return Ok(ring),
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) && self.ring_bytes > LEAST_RING_BYTES => {
+                    self.ring_bytes /= 2;
+                    counter = self.open_event(tid, cpu).map_err(|error| self.refused(&error, 1))?;
+                }
+                Err(error) => {
+                    let why = format!(
+                        "its rings cannot be mapped ({error}): `sudo sysctl kernel.perf_event_mlock_kb=2048` allows more"
+                    );
+                    return Err(Error::NotSampled { pid: self.pid, means: Means::Perf, why });
+                }
+            }
+        }
+    }
+
+    fn refused(&self, error: &io::Error, cpus: usize) -> Error {
+        let why = match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => {
+                let paranoid =
+                    kernel_file::text("/proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "hidden".into());
+                format!(
+                    "this user may not ({error}; kernel.perf_event_paranoid is {paranoid}): `sudo sysctl \
+                     kernel.perf_event_paranoid=2` allows it for one's own programs, `--cap-add PERFMON` in a container"
+                )
+            }
+            Some(libc::EMFILE | libc::ENFILE) => format!(
+                "an event a thread and CPU takes more than {} descriptors: `ulimit -n` with a larger number allows them",
+                self.rings.len() + self.others.len() + cpus
+            ),
+            Some(libc::ENOSYS) => "this kernel has no perf events".into(),
+            _ => format!("the kernel refuses the event ({error})"),
+        };
+        Error::NotSampled { pid: self.pid, means: Means::Perf, why }
+    }
+}
+
+fn build(tid: u32, cpu: usize, period_ns: u64, (clock, threads_only): (Software, bool)) -> io::Result<Counter> {
+    let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let fields =
+        SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::ID | SampleFlag::CPU | SampleFlag::REGS_USER;
+    Builder::new(clock)
+        .observe_pid(tid)
+        .one_cpu(cpu)
+        .inherit(true)
+        .inherit_thread(threads_only)
+        .sample_period(period_ns)
+        .sample(fields)
+        .sample_regs_user(PERF_MASK)
+        .clockid(Clock::MONOTONIC)
+        // Records of threads that end.
+        .task(true)
+        .enabled(true)
+        .build()
+}
+
+/// Whether the kernel does not know this kind of event, so that another may do.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP | libc::E2BIG) | None)
+}
+
+/// The CPUs that threads can run on.
+fn online_cpus() -> Vec<usize> {
+    let listed = kernel_file::text("/sys/devices/system/cpu/online").and_then(|text| cpu_list(&text));
+    listed.unwrap_or_else(|| (0..std::thread::available_parallelism().map_or(1, usize::from)).collect())
+}
+
+/// `0-2,5` as numbers; `None` where it reads otherwise.
+fn cpu_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.trim().parse::<usize>().ok()?..=last.trim().parse().ok()?);
+    }
+    Some(cpus).filter(|cpus| !cpus.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Source;
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::time::Duration;
+
+    #[test]
+    fn lists_of_cpus_are_understood() {
+        assert_eq!(cpu_list("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(cpu_list("7"), Some(vec![7]));
+        assert_eq!((cpu_list(""), cpu_list("0-"), cpu_list("a")), (None, None, None));
+        assert!(online_cpus().contains(&0));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        std::thread::spawn(move || while !stopped.load(Relaxed) {});
+        // A ring of one page has room for 20 samples; 10 kHz for 100 ms are 1000.
+        let mut rings = match open(std::process::id(), 10_000, 4096) {
+            Ok(rings) => rings,
+            Err(Error::NotSampled { why, .. }) => {
+                println!("SKIP no perf events: {why}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let mut samples = Vec::new();
+        let mut lost = 0;
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(100));
+            lost += rings.drain(&mut samples).unwrap().lost;
+        }
+        stop.store(true, Relaxed);
+        assert!(samples.len() > 20 && lost > 100, "{} kept, {lost} lost", samples.len());
+    }
+
+    #[test]
+    fn refusals_name_the_remedy() {
+        let events = Events {
+            pid: 1,
+            period_ns: 1,
+            ring_bytes: 4096,
+            kinds: &KINDS,
+            rings: BTreeMap::new(),
+            others: Vec::new(),
+            threads: HashMap::new(),
+        };
+        let told = |errno| events.refused(&io::Error::from_raw_os_error(errno), 2).to_string();
+        assert!(told(libc::EACCES).contains("sysctl kernel.perf_event_paranoid=2"), "{}", told(libc::EACCES));
+        assert!(told(libc::EMFILE).contains("ulimit -n"), "{}", told(libc::EMFILE));
+        assert!(is_unknown(&io::Error::from_raw_os_error(libc::EINVAL)));
+        assert!(!is_unknown(&io::Error::from_raw_os_error(libc::EPERM)));
+    }
+}

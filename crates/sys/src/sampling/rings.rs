@@ -1,0 +1,139 @@
+//! Reading the rings of [`super::perf`]: records into samples, each one once.
+//!
+//! The kernel is the one writer of a ring and we are its one reader. It publishes `data_head` after the record's bytes (we load
+//! it with acquire), we publish `data_tail` after we have read them (a store with release); records may wrap at the ring's
+//! end. All that is the library's, whose `Sampler` does it.
+//!
+//! A thread that was made while its process was listed has two sets of events: inherited ones and its own. An event's number
+//! says whose it was at first (heirs keep the number), so from each thread only the samples of one line are taken: its own, else
+//! that of the first one seen. A thread that ends frees its number for a later one, which may come of another line; so ends are
+//! recorded too, and all records are gone through by their time.
+
+use std::collections::HashMap;
+
+use perf_event::data::{self, Record, SampleRegsAbi};
+use perf_event::{Counter, Sampler};
+
+use super::registers::Registers;
+use super::{Drained, Sample, Source};
+use crate::Result;
+
+/// The open events of a process.
+pub(super) struct Rings {
+    pid: u32,
+    rings: Vec<Sampler>,
+    /// Events without a ring of their own: they sample as long as they are open.
+    _others: Vec<Counter>,
+    lines: Lines,
+    /// Empty between two drains.
+    records: Vec<(u64, Told)>,
+}
+
+/// A record of a ring, as far as it matters.
+enum Told {
+    Sample { event: u64, sample: Sample },
+    Exit { tid: u32 },
+}
+
+impl Rings {
+    /// `threads` tells which thread each event was opened for.
+    pub(super) fn new(pid: u32, rings: Vec<Sampler>, others: Vec<Counter>, threads: HashMap<u64, u32>) -> Self {
+        Self { pid, rings, _others: others, lines: Lines::new(threads), records: Vec::new() }
+    }
+}
+
+impl Source for Rings {
+    fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
+        let mut drained = Drained::default();
+        for ring in &mut self.rings {
+            while let Some(record) = ring.next_record() {
+                match record.parse_record() {
+                    Ok(record) => take(self.pid, &record, &mut self.records, &mut drained),
+                    // A sample without registers ends earlier than one that has them.
+                    Err(_) => drained.unusable += 1,
+                }
+            }
+        }
+        self.records.sort_by_key(|(time, _)| *time);
+        for (_, told) in self.records.drain(..) {
+            match told {
+                Told::Sample { event, sample } if self.lines.is_first(event, sample.tid) => samples.push(sample),
+                Told::Sample { .. } => {}
+                Told::Exit { tid } if self.lines.end(tid) => drained.exited.push(tid),
+                Told::Exit { .. } => {}
+            }
+        }
+        Ok(drained)
+    }
+}
+
+fn take(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Told)>, drained: &mut Drained) {
+    match record {
+        // A kernel before 5.13 has child processes inherit too.
+        Record::Sample(sample) if sample.pid() == Some(pid) => match of_64_bits(sample) {
+            Some((event, sample)) => records.push((sample.time_ns, Told::Sample { event, sample })),
+            None => drained.unusable += 1,
+        },
+        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, Told::Exit { tid: exit.tid })),
+        Record::Lost(lost) => drained.lost += lost.lost,
+        Record::LostSamples(lost) => drained.lost += lost.lost,
+        Record::Throttle(_) => drained.throttled += 1,
+        _ => {}
+    }
+}
+
+/// The number of the event, and the sample; `None` without registers of 64-bit code.
+fn of_64_bits(sample: &data::Sample<'_>) -> Option<(u64, Sample)> {
+    let words = sample.regs_user().filter(|words| words.abi == SampleRegsAbi::ABI_64)?;
+    let registers = Registers { rip: sample.ip()?, ..Registers::from_perf(&words.regs)? };
+    Some((sample.id()?, Sample { tid: sample.tid()?, time_ns: sample.time()?, cpu: sample.cpu()?, registers }))
+}
+
+/// From which thread's events each thread's samples are taken.
+struct Lines {
+    /// The thread that an event was opened for.
+    threads: HashMap<u64, u32>,
+    /// The line that each living thread is of.
+    of: HashMap<u32, u32>,
+}
+
+impl Lines {
+    fn new(threads: HashMap<u64, u32>) -> Self {
+        let of = threads.values().map(|&tid| (tid, tid)).collect();
+        Self { threads, of }
+    }
+
+    /// Whether this event is the one that speaks for the thread.
+    fn is_first(&mut self, event: u64, tid: u32) -> bool {
+        self.threads.get(&event).is_some_and(|&line| *self.of.entry(tid).or_insert(line) == line)
+    }
+
+    /// Forgets a thread; whether it was known.
+    fn end(&mut self, tid: u32) -> bool {
+        self.of.remove(&tid).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_with_two_sets_of_events_speaks_once() {
+        // Events 10 and 11 are thread 1's, 20 is thread 2's, which 1 made while the list was read.
+        let mut lines = Lines::new(HashMap::from([(10, 1), (11, 1), (20, 2)]));
+        assert!(lines.is_first(10, 1) && lines.is_first(11, 1), "each CPU has an event of its own");
+        assert!(lines.is_first(20, 2) && !lines.is_first(10, 2), "its own before the inherited");
+        // Thread 3 is made by 2, and inherits both sets.
+        assert!(lines.is_first(11, 3) && lines.is_first(10, 3) && !lines.is_first(20, 3));
+        assert!(!lines.is_first(99, 3), "an event that nobody opened");
+    }
+
+    #[test]
+    fn a_number_used_again_may_be_of_another_line() {
+        let mut lines = Lines::new(HashMap::from([(10, 1), (20, 2)]));
+        assert!(!lines.is_first(10, 2));
+        assert!(lines.end(2) && !lines.end(2), "told once");
+        assert!(lines.is_first(10, 2), "a new thread 2, made by 1");
+    }
+}
