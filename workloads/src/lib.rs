@@ -11,6 +11,10 @@
 //! Kernels that others measure too stand here: `blackscholes`, `game`, `gups`, and `replay`, which is no program: it does again
 //! the accesses of one.
 //!
+//! Two kinds are not built by cargo: `rbtree.cpp`, and the programs for false sharing in `sharing`, C, since it matters for them
+//! what a compiler keeps in registers at each level of optimisation: `counters` (and what looks like false sharing and is
+//! none), `linear_regression`, `histogram`, `string_match`, `word_count`, `streamcluster`.
+//!
 //! `odd` and `mmap-stress` are not measured: they are what the tests of `profile` and `run` let loose on them.
 
 pub mod blackscholes;

@@ -1,0 +1,176 @@
+// Counters: each thread adds to an element of one array that begins with a line ("synthetic" of Cachekata, section 6.1).
+//
+//     line 0                                                     line 1
+//     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |                          ...         own: one line for eight threads
+//     | 0 |                               ... (next line too)    | 1 | ...   padded: two lines a thread
+//
+// The worst case of false sharing, and beside it the patterns that look like it and are not:
+//
+//     own        thread i adds to element i                  false sharing
+//     padded     the same, elements two lines apart          none
+//     same       all add to element 0, atomically            true sharing
+//     read       all read the line, nobody writes            none
+//     pair       thread 0 writes a word that thread 1 waits for, and the other way round: producer and consumer
+//     bits       thread i flips bit i of one byte, atomically: no byte can be given to one thread
+//     turns      as own, but one thread after the other      none worth the name
+//
+// The counter is volatile: at every level of optimisation each addition is a load and a store, or one `add`.
+
+#define _GNU_SOURCE
+#include "threads.h"
+
+static const char *const program = "counters";
+static const char *const usage_text =
+    "Usage: counters [OPTIONS]\n"
+    "  --threads N     1 to 64 (2); at most 8 with `bits`, 2 with `pair`\n"
+    "  --iterations N  a thread (100000000)\n"
+    "  --pattern P     own, padded, same, read, pair, bits or turns (own)\n"
+    "  --atomic        adds by `lock add` with own, padded and turns too\n"
+    "  --globals       the array is a global, not on the heap\n"
+    "  --reenter N     leaves the loop and enters it again every N iterations\n"
+    "  --pin           a thread a CPU\n";
+
+enum pattern { OWN, PADDED, SAME, READ, PAIR, BITS, TURNS };
+static const char *const names[] = {"own", "padded", "same", "read", "pair", "bits", "turns"};
+
+#define WORD sizeof(uint64_t)
+
+static char global_array[MAX_THREADS * APART] __attribute__((aligned(APART)));
+
+static struct {
+    enum pattern pattern;
+    unsigned threads;
+    uint64_t iterations, reenter;
+    int atomic, globals, pinned;
+    char *array;
+} asked = {.pattern = OWN, .threads = 2, .iterations = 100000000};
+
+// What each thread of `read` found, far from each other.
+static struct {
+    uint64_t sum;
+    char rest[APART - WORD];
+} found[MAX_THREADS] __attribute__((aligned(APART)));
+
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t *element(unsigned index) {
+    return (uint64_t *)(asked.array + index * (asked.pattern == PADDED ? APART : WORD));
+}
+
+__attribute__((noinline)) static void add(volatile uint64_t *at, uint64_t times) {
+    for (uint64_t i = 0; i < times; ++i) *at = *at + 1;
+}
+
+__attribute__((noinline)) static void add_locked(uint64_t *at, uint64_t times) {
+    for (uint64_t i = 0; i < times; ++i) __atomic_fetch_add(at, 1, __ATOMIC_RELAXED);
+}
+
+__attribute__((noinline)) static void flip_bit(unsigned char *at, unsigned bit, uint64_t times) {
+    const unsigned char mask = (unsigned char)(1u << bit);
+    for (uint64_t i = 0; i < times; ++i) __atomic_fetch_xor(at, mask, __ATOMIC_RELAXED);
+}
+
+__attribute__((noinline)) static uint64_t read_all(const volatile uint64_t *from, uint64_t times) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < times; ++i) sum += from[i % (LINE / WORD)];
+    return sum;
+}
+
+// Takes the even values of a word, or the odd ones, one further: the other thread does the rest.
+__attribute__((noinline)) static void hand_over(uint64_t *word, unsigned side, uint64_t times) {
+    for (uint64_t i = 0; i < times; ++i) {
+        // Where both run on one CPU, the other one has to be let on.
+        for (unsigned tries = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) % 2 != side; ++tries)
+            if (tries % 256 == 0) sched_yield();
+        __atomic_store_n(word, *word + 1, __ATOMIC_RELEASE);
+    }
+}
+
+static void some(unsigned index, uint64_t times) {
+    switch (asked.pattern) {
+    case SAME: add_locked(element(0), times); break;
+    case READ: found[index].sum += read_all(element(0), times); break;
+    case PAIR: hand_over(element(0), index, times); break;
+    case BITS: flip_bit((unsigned char *)asked.array, index, times); break;
+    default:
+        if (asked.atomic) add_locked(element(index), times);
+        else add(element(index), times);
+    }
+}
+
+static void work(unsigned index) {
+    if (asked.pattern == TURNS) pthread_mutex_lock(&turn);
+    for (uint64_t left = asked.iterations; left > 0;) {
+        const uint64_t times = asked.reenter > 0 && asked.reenter < left ? asked.reenter : left;
+        some(index, times);
+        left -= times;
+    }
+    if (asked.pattern == TURNS) pthread_mutex_unlock(&turn);
+}
+
+// Sum of the line as `read` finds it: element i holds i + 1.
+static uint64_t line_sum(uint64_t times) {
+    const uint64_t words = LINE / WORD, rest = times % words;
+    return times / words * (words * (words + 1) / 2) + rest * (rest + 1) / 2;
+}
+
+static uint64_t check(void) {
+    uint64_t checksum = 0;
+    for (unsigned i = 0; i < asked.threads; ++i) {
+        uint64_t value = *element(i), expected = asked.iterations;
+        if (asked.pattern == SAME) value = *element(0), expected = asked.iterations * asked.threads;
+        if (asked.pattern == PAIR) value = *element(0), expected = asked.iterations * 2;
+        if (asked.pattern == BITS) value = asked.array[0] >> i & 1, expected = asked.iterations & 1;
+        // Reading in pieces begins each of them with the first word.
+        if (asked.pattern == READ) {
+            const uint64_t pieces = asked.reenter > 0 ? asked.iterations / asked.reenter : 0;
+            value = found[i].sum;
+            expected = pieces * line_sum(asked.reenter) + line_sum(asked.iterations - pieces * asked.reenter);
+        }
+        expect("an element", value, expected);
+        checksum = mix(checksum ^ value);
+    }
+    return checksum;
+}
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--threads") == 0) {
+            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
+        } else if (strcmp(argv[i], "--iterations") == 0) {
+            asked.iterations = number(value_of(argc, argv, &i), 1, (uint64_t)1 << 48);
+        } else if (strcmp(argv[i], "--reenter") == 0) {
+            asked.reenter = number(value_of(argc, argv, &i), 1, (uint64_t)1 << 48);
+        } else if (strcmp(argv[i], "--pattern") == 0) {
+            const char *const name = value_of(argc, argv, &i);
+            unsigned which = 0;
+            while (which < sizeof names / sizeof *names && strcmp(names[which], name) != 0) ++which;
+            if (which == sizeof names / sizeof *names) usage("there is no such pattern");
+            asked.pattern = (enum pattern)which;
+        } else if (strcmp(argv[i], "--atomic") == 0) {
+            asked.atomic = 1;
+        } else if (strcmp(argv[i], "--globals") == 0) {
+            asked.globals = 1;
+        } else if (strcmp(argv[i], "--pin") == 0) {
+            asked.pinned = 1;
+        } else {
+            usage("an argument is not understood");
+        }
+    }
+    if (asked.pattern == PAIR && asked.threads != 2) usage("a pair is two threads");
+    if (asked.pattern == BITS && asked.threads > 8) usage("a byte has eight bits");
+}
+
+int main(int argc, char **argv) {
+    parse(argc, argv);
+    asked.array = asked.globals ? global_array : lines(sizeof global_array, 0);
+    if (asked.pattern == READ)
+        for (unsigned i = 0; i < LINE / WORD; ++i) *element(i) = i + 1;
+    const double start = seconds();
+    run_together(asked.threads, asked.pinned, work);
+    const double took = seconds() - start;
+    const uint64_t checksum = check();
+    // Not a phase, and not to be taken for one.
+    fprintf(stderr, "%.4e operations a second\n", (double)asked.iterations * asked.threads / took);
+    conclude(checksum);
+}

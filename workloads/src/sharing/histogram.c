@@ -1,0 +1,98 @@
+// Histogram: how often each value of red, green and blue occurs in a picture, a part of the picture a thread.
+//
+// After the Phoenix suite's program of this name, from its description; the code is ours. Each thread counts in its own element
+// of one array. The elements are large (3 KiB), so that only the lines at their borders are shared falsely, and only when
+// the array does not begin with a line: little to be gained, which is what it is here for.
+//
+// The picture is drawn from a fixed seed in place of a file.
+
+#define _GNU_SOURCE
+#include "threads.h"
+
+static const char *const program = "histogram";
+static const char *const usage_text =
+    "Usage: histogram [OPTIONS]\n"
+    "  --threads N  1 to 64 (2)\n"
+    "  --pixels N   in all (50000000)\n"
+    "  --shift N    the array begins N bytes into a line: 0, 8, ... 56 (16, as malloc does it)\n"
+    "  --pin        a thread a CPU\n";
+
+#define VALUES 256
+
+typedef struct {
+    const unsigned char *pixels;
+    uint64_t count;
+    int red[VALUES];
+    int green[VALUES];
+    int blue[VALUES];
+} part;
+
+static struct {
+    unsigned threads;
+    uint64_t pixels, shift;
+    int pinned;
+} asked = {.threads = 2, .pixels = 50000000, .shift = 16};
+
+static part *parts;
+
+__attribute__((noinline)) static void count(part *own) {
+    for (uint64_t i = 0; i < own->count * 3; i += 3) {
+        ++own->blue[own->pixels[i]];
+        ++own->green[own->pixels[i + 1]];
+        ++own->red[own->pixels[i + 2]];
+    }
+}
+
+static void work(unsigned index) { count(&parts[index]); }
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--threads") == 0) {
+            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
+        } else if (strcmp(argv[i], "--pixels") == 0) {
+            asked.pixels = number(value_of(argc, argv, &i), 1, 2000000000);
+        } else if (strcmp(argv[i], "--shift") == 0) {
+            asked.shift = number(value_of(argc, argv, &i), 0, LINE - 8);
+            if (asked.shift % 8 != 0) usage("a shift is a multiple of 8");
+        } else if (strcmp(argv[i], "--pin") == 0) {
+            asked.pinned = 1;
+        } else {
+            usage("an argument is not understood");
+        }
+    }
+}
+
+// The counts of all threads, against those of one pass by one thread.
+static uint64_t check(const unsigned char *pixels) {
+    static uint64_t expected[3][VALUES];
+    for (uint64_t i = 0; i < asked.pixels * 3; ++i) ++expected[i % 3][pixels[i]];
+    uint64_t checksum = 0;
+    for (unsigned value = 0; value < VALUES; ++value) {
+        uint64_t found[3] = {0};
+        for (unsigned i = 0; i < asked.threads; ++i) {
+            found[0] += (uint64_t)parts[i].blue[value];
+            found[1] += (uint64_t)parts[i].green[value];
+            found[2] += (uint64_t)parts[i].red[value];
+        }
+        for (unsigned colour = 0; colour < 3; ++colour) {
+            expect("a count", found[colour], expected[colour][value]);
+            checksum = mix(checksum ^ found[colour]);
+        }
+    }
+    return checksum;
+}
+
+int main(int argc, char **argv) {
+    parse(argc, argv);
+    unsigned char *const pixels = malloc(asked.pixels * 3);
+    if (pixels == NULL) cannot("no memory for the picture", ENOMEM);
+    for (uint64_t i = 0; i < asked.pixels * 3; ++i) pixels[i] = (unsigned char)(mix(i + 1) >> 56);
+    parts = lines(asked.threads * sizeof(part), asked.shift);
+    const uint64_t share = asked.pixels / asked.threads;
+    for (unsigned i = 0; i < asked.threads; ++i) {
+        parts[i].pixels = pixels + i * share * 3;
+        parts[i].count = i + 1 == asked.threads ? asked.pixels - i * share : share;
+    }
+    run_together(asked.threads, asked.pinned, work);
+    conclude(check(pixels));
+}

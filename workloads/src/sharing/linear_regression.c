@@ -1,0 +1,159 @@
+// Linear regression: the five sums of a straight line through points, a part of the points a thread.
+//
+// After the Phoenix suite's program of this name, from its description and the structure in Cachekata's figure 4.1; the code
+// is ours. Each thread keeps its sums in its element of one array, and its loop writes them for every point:
+//
+//     | metadata | tid | points | num_elems | SX | SY | SXX | SYY | SXY | tid | points | ...      64 bytes an element
+//                  ^ malloc gives 16 bytes past a line or so: no element has a line for itself
+//
+// Whether they share falsely depends on where the array begins (`--shift`), and on whether the compiler writes the sums in
+// the loop at all: at -O0 it does, at -O2 they stay in registers until the end.
+//
+// The points are drawn from a fixed seed in place of a file.
+
+#define _GNU_SOURCE
+#include "threads.h"
+
+static const char *const program = "linear_regression";
+static const char *const usage_text =
+    "Usage: linear_regression [OPTIONS]\n"
+    "  --threads N  1 to 64 (2)\n"
+    "  --points N   in all (50000000)\n"
+    "  --rounds N   passes over the points (1)\n"
+    "  --shift N    the array begins N bytes into a line: 0, 8, ... 56; by default where malloc puts it\n"
+    "  --padded     each element has two lines of its own\n"
+    "  --pin        a thread a CPU\n";
+
+typedef struct {
+    signed char x;
+    signed char y;
+} POINT_T;
+
+typedef struct {
+    pthread_t tid;
+    POINT_T *points;
+    int num_elems;
+    long long SX;
+    long long SY;
+    long long SXX;
+    long long SYY;
+    long long SXY;
+} lreg_args;
+
+_Static_assert(sizeof(lreg_args) == LINE, "the structure of figure 4.1, 64 bits");
+
+static struct {
+    unsigned threads;
+    uint64_t points, rounds;
+    int shift, padded, pinned;
+} asked = {.threads = 2, .points = 50000000, .rounds = 1, .shift = -1};
+
+static char *array;
+
+static lreg_args *element(unsigned index) {
+    return (lreg_args *)(array + index * (asked.padded ? APART : sizeof(lreg_args)));
+}
+
+__attribute__((noinline)) static void regress(lreg_args *args) {
+    for (int i = 0; i < args->num_elems; ++i) {
+        args->SX += args->points[i].x;
+        args->SXX += args->points[i].x * args->points[i].x;
+        args->SY += args->points[i].y;
+        args->SYY += args->points[i].y * args->points[i].y;
+        args->SXY += args->points[i].x * args->points[i].y;
+    }
+}
+
+static void work(unsigned index) {
+    lreg_args *const args = element(index);
+    args->tid = pthread_self();
+    for (uint64_t round = 0; round < asked.rounds; ++round) regress(args);
+}
+
+static POINT_T *drawn(uint64_t count) {
+    POINT_T *const points = malloc(count * sizeof(POINT_T));
+    if (points == NULL) cannot("no memory for the points", ENOMEM);
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t draw = mix((i + 1) * 0x9e3779b97f4a7c15);
+        points[i].x = (signed char)(draw & 0x7f);
+        // A line with some noise.
+        points[i].y = (signed char)((draw & 0x7f) / 2 + (draw >> 7 & 0x1f));
+    }
+    return points;
+}
+
+// The same sums in one thread, in registers.
+static lreg_args expected(const POINT_T *points) {
+    lreg_args sums = {0};
+    for (uint64_t i = 0; i < asked.points; ++i) {
+        const long long x = points[i].x, y = points[i].y;
+        sums.SX += x, sums.SXX += x * x, sums.SY += y, sums.SYY += y * y, sums.SXY += x * y;
+    }
+    return sums;
+}
+
+static void report(POINT_T *points) {
+    lreg_args all = {0};
+    for (unsigned i = 0; i < asked.threads; ++i) {
+        const lreg_args *const part = element(i);
+        all.SX += part->SX, all.SXX += part->SXX, all.SY += part->SY, all.SYY += part->SYY, all.SXY += part->SXY;
+    }
+    const lreg_args right = expected(points);
+    const long long times = (long long)asked.rounds;
+    expect("SX", (uint64_t)all.SX, (uint64_t)(right.SX * times));
+    expect("SXX", (uint64_t)all.SXX, (uint64_t)(right.SXX * times));
+    expect("SY", (uint64_t)all.SY, (uint64_t)(right.SY * times));
+    expect("SYY", (uint64_t)all.SYY, (uint64_t)(right.SYY * times));
+    expect("SXY", (uint64_t)all.SXY, (uint64_t)(right.SXY * times));
+
+    const double n = (double)asked.points * (double)asked.rounds;
+    const double slope =
+        (n * (double)all.SXY - (double)all.SX * (double)all.SY) / (n * (double)all.SXX - (double)all.SX * (double)all.SX);
+    printf("slope: %.4f\noffset: %.4f\n", slope, ((double)all.SY - slope * (double)all.SX) / n);
+    printf("SX: %lld\nSY: %lld\nSXX: %lld\nSYY: %lld\nSXY: %lld\n", all.SX, all.SY, all.SXX, all.SYY, all.SXY);
+    conclude(mix(mix(mix(mix(mix((uint64_t)all.SX) ^ (uint64_t)all.SY) ^ (uint64_t)all.SXX) ^ (uint64_t)all.SYY) ^
+                 (uint64_t)all.SXY));
+}
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--threads") == 0) {
+            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
+        } else if (strcmp(argv[i], "--points") == 0) {
+            asked.points = number(value_of(argc, argv, &i), 2, 2000000000);
+        } else if (strcmp(argv[i], "--rounds") == 0) {
+            asked.rounds = number(value_of(argc, argv, &i), 1, 1000000);
+        } else if (strcmp(argv[i], "--shift") == 0) {
+            asked.shift = (int)number(value_of(argc, argv, &i), 0, LINE - 8);
+            if (asked.shift % 8 != 0) usage("a shift is a multiple of 8");
+        } else if (strcmp(argv[i], "--padded") == 0) {
+            asked.padded = 1;
+        } else if (strcmp(argv[i], "--pin") == 0) {
+            asked.pinned = 1;
+        } else {
+            usage("an argument is not understood");
+        }
+    }
+    if (asked.padded && asked.shift > 0) usage("what is padded begins with a line");
+}
+
+int main(int argc, char **argv) {
+    parse(argc, argv);
+    double start = seconds();
+    POINT_T *const points = drawn(asked.points);
+    if (asked.padded) array = lines((size_t)asked.threads * APART, 0);
+    else if (asked.shift >= 0) array = lines(asked.threads * sizeof(lreg_args), (size_t)asked.shift);
+    else array = calloc(asked.threads, sizeof(lreg_args));
+    if (array == NULL) cannot("no memory for the sums", ENOMEM);
+    const uint64_t share = asked.points / asked.threads;
+    for (unsigned i = 0; i < asked.threads; ++i) {
+        const uint64_t first = i * share;
+        element(i)->points = points + first;
+        element(i)->num_elems = (int)(i + 1 == asked.threads ? asked.points - first : share);
+    }
+    fprintf(stderr, "init: %.6f\n", seconds() - start);
+    run_together(asked.threads, asked.pinned, work);
+    start = seconds();
+    report(points);
+    fprintf(stderr, "verify: %.6f\n", seconds() - start);
+}

@@ -1,0 +1,106 @@
+// String match: which of the words of a text are among four keys, a part of the text a thread.
+//
+// After the Phoenix suite's program of this name, from its description; the code is ours. Each word is scrambled and compared
+// with the scrambled keys. The scrambled word lies in the thread's own element of one array, 32 bytes an element: two threads
+// a line, written for each word.
+
+#define _GNU_SOURCE
+#include "threads.h"
+
+static const char *const program = "string_match";
+static const char *const usage_text =
+    "Usage: string_match [OPTIONS]\n"
+    "  --threads N  1 to 64 (2)\n"
+    "  --words N    in all (20000000)\n"
+    "  --padded     each thread's word has two lines of its own\n"
+    "  --pin        a thread a CPU\n";
+
+#define LETTERS 8
+#define KEYS 4
+
+typedef struct {
+    char scrambled[LETTERS];
+    uint64_t found[2]; // in all, and the sum of their places
+    uint64_t done;
+} state;
+
+_Static_assert(sizeof(state) == LINE / 2, "two threads a line");
+
+static struct {
+    unsigned threads;
+    uint64_t words;
+    int padded, pinned;
+} asked = {.threads = 2, .words = 20000000};
+
+static char *array, *text;
+// Words that the text has, by its making.
+static const char keys[KEYS][LETTERS + 1] = {"aaaaaaaa", "abcabcab", "cccccccc", "babababa"};
+
+static state *element(unsigned index) {
+    return (state *)(array + index * (asked.padded ? APART : sizeof(state)));
+}
+
+static void scramble(const char *word, char *into) {
+    for (unsigned i = 0; i < LETTERS; ++i) into[i] = (char)(word[i] + 5);
+}
+
+__attribute__((noinline)) static void match(state *own, uint64_t first, uint64_t last) {
+    char scrambled_keys[KEYS][LETTERS];
+    for (unsigned key = 0; key < KEYS; ++key) scramble(keys[key], scrambled_keys[key]);
+    for (uint64_t word = first; word < last; ++word) {
+        scramble(text + word * LETTERS, own->scrambled);
+        for (unsigned key = 0; key < KEYS; ++key) {
+            if (memcmp(own->scrambled, scrambled_keys[key], LETTERS) != 0) continue;
+            ++own->found[0];
+            own->found[1] += word;
+        }
+        ++own->done;
+    }
+}
+
+static void work(unsigned index) {
+    const uint64_t share = asked.words / asked.threads;
+    match(element(index), index * share, index + 1 == asked.threads ? asked.words : (index + 1) * share);
+}
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--threads") == 0) {
+            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
+        } else if (strcmp(argv[i], "--words") == 0) {
+            asked.words = number(value_of(argc, argv, &i), 1, 1000000000);
+        } else if (strcmp(argv[i], "--padded") == 0) {
+            asked.padded = 1;
+        } else if (strcmp(argv[i], "--pin") == 0) {
+            asked.pinned = 1;
+        } else {
+            usage("an argument is not understood");
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    parse(argc, argv);
+    text = malloc(asked.words * LETTERS);
+    if (text == NULL) cannot("no memory for the text", ENOMEM);
+    // Of three letters, so that one word in 1600 is a key.
+    for (uint64_t i = 0; i < asked.words * LETTERS; ++i) text[i] = (char)('a' + mix(i + 1) % 3);
+    array = lines(MAX_THREADS * APART, 0);
+    run_together(asked.threads, asked.pinned, work);
+
+    uint64_t found[2] = {0}, expected[2] = {0}, done = 0;
+    for (unsigned i = 0; i < asked.threads; ++i) {
+        found[0] += element(i)->found[0], found[1] += element(i)->found[1], done += element(i)->done;
+    }
+    for (uint64_t word = 0; word < asked.words; ++word) {
+        for (unsigned key = 0; key < KEYS; ++key) {
+            if (memcmp(text + word * LETTERS, keys[key], LETTERS) != 0) continue;
+            ++expected[0];
+            expected[1] += word;
+        }
+    }
+    expect("the number of words", done, asked.words);
+    expect("the number of matches", found[0], expected[0]);
+    expect("the sum of their places", found[1], expected[1]);
+    conclude(mix(mix(mix(found[0]) ^ found[1]) ^ done));
+}

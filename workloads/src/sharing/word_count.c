@@ -1,0 +1,101 @@
+// Word count: how often each word occurs in a text, a part of the text a thread.
+//
+// After the Phoenix suite's program of this name, from its description; the code is ours. Each thread has a table of counts of
+// its own on the heap, and beside the others' in one array what it updates for every word: where it is, how many it had.
+// Most of its time goes into its own table, so false sharing costs it a part only.
+
+#define _GNU_SOURCE
+#include "threads.h"
+
+static const char *const program = "word_count";
+static const char *const usage_text =
+    "Usage: word_count [OPTIONS]\n"
+    "  --threads N  1 to 64 (2)\n"
+    "  --words N    in all (20000000)\n"
+    "  --padded     each thread's place has two lines of its own\n"
+    "  --pin        a thread a CPU\n";
+
+#define LETTERS 8
+#define TABLE 4096
+
+typedef struct {
+    uint64_t at;
+    uint64_t words;
+} place;
+
+static struct {
+    unsigned threads;
+    uint64_t words;
+    int padded, pinned;
+} asked = {.threads = 2, .words = 20000000};
+
+static char *array, *text;
+static uint64_t *tables[MAX_THREADS];
+
+static place *element(unsigned index) {
+    return (place *)(array + index * (asked.padded ? APART : sizeof(place)));
+}
+
+// Words of three letters out of sixteen, the rest blanks: 4096 of them, each with a number.
+static unsigned number_of(const char *word) {
+    return (unsigned)(word[0] - 'a') | (unsigned)(word[1] - 'a') << 4 | (unsigned)(word[2] - 'a') << 8;
+}
+
+__attribute__((noinline)) static void count(place *own, uint64_t *table, uint64_t last) {
+    for (; own->at < last; ++own->at) {
+        ++table[number_of(text + own->at * LETTERS)];
+        ++own->words;
+    }
+}
+
+static void work(unsigned index) {
+    const uint64_t share = asked.words / asked.threads;
+    place *const own = element(index);
+    own->at = index * share;
+    count(own, tables[index], index + 1 == asked.threads ? asked.words : (index + 1) * share);
+}
+
+static void parse(int argc, char **argv) {
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--threads") == 0) {
+            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
+        } else if (strcmp(argv[i], "--words") == 0) {
+            asked.words = number(value_of(argc, argv, &i), 1, 1000000000);
+        } else if (strcmp(argv[i], "--padded") == 0) {
+            asked.padded = 1;
+        } else if (strcmp(argv[i], "--pin") == 0) {
+            asked.pinned = 1;
+        } else {
+            usage("an argument is not understood");
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    parse(argc, argv);
+    text = malloc(asked.words * LETTERS);
+    if (text == NULL) cannot("no memory for the text", ENOMEM);
+    memset(text, ' ', asked.words * LETTERS);
+    for (uint64_t word = 0; word < asked.words; ++word) {
+        // Small numbers more often than large ones.
+        uint64_t draw = mix(word + 1);
+        draw = (draw & 0xfff) * (draw >> 12 & 0xfff) >> 12;
+        for (unsigned i = 0; i < 3; ++i) text[word * LETTERS + i] = (char)('a' + (draw >> 4 * i & 15));
+    }
+    array = lines(MAX_THREADS * APART, 0);
+    for (unsigned i = 0; i < asked.threads; ++i) tables[i] = lines(TABLE * sizeof(uint64_t), 0);
+    run_together(asked.threads, asked.pinned, work);
+
+    static uint64_t expected[TABLE];
+    for (uint64_t word = 0; word < asked.words; ++word) ++expected[number_of(text + word * LETTERS)];
+    uint64_t checksum = 0, words = 0;
+    for (unsigned i = 0; i < asked.threads; ++i) words += element(i)->words;
+    expect("the number of words", words, asked.words);
+    for (unsigned word = 0; word < TABLE; ++word) {
+        uint64_t found = 0;
+        for (unsigned i = 0; i < asked.threads; ++i) found += tables[i][word];
+        expect("a count", found, expected[word]);
+        checksum = mix(checksum ^ found);
+    }
+    conclude(checksum);
+}

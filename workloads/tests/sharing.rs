@@ -1,0 +1,172 @@
+//! The programs for false sharing: C, so that each level of optimisation can be tried; cargo does not build them, so the test does.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::process::{Command, Output};
+
+/// Compiles `name` at `-O` `level`; its path, or nothing where there is no compiler.
+fn compiled(name: &str, level: u32) -> Option<String> {
+    let program = format!("{}/{name}-O{level}", env!("CARGO_TARGET_TMPDIR"));
+    let source = format!("{}/src/sharing/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", &program, &source];
+    match Command::new("cc").arg(format!("-O{level}")).args(flags).status() {
+        Ok(status) => {
+            assert!(status.success(), "{name}.c does not compile at -O{level}");
+            Some(program)
+        }
+        Err(error) => {
+            println!("SKIP cc: no C compiler: {error}");
+            None
+        }
+    }
+}
+
+fn run(program: &str, line: &str) -> Output {
+    Command::new(program).args(line.split_whitespace()).output().unwrap()
+}
+
+/// What `line` prints when it passes its own check.
+fn passes(program: &str, line: &str) -> String {
+    let output = run(program, line);
+    assert!(output.status.success(), "{program} {line}: {output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let kernel = told.lines().find_map(|phase| phase.strip_prefix("kernel: ")).expect(&told);
+    assert!(kernel.parse::<f64>().is_ok(), "{told}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refuses(program: &str, line: &str, why: &str) {
+    let output = run(program, line);
+    assert_eq!(output.status.code(), Some(2), "{program} {line}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains(why) && told.contains("Usage: "), "{line}: {told}");
+}
+
+/// splitmix64's output function, as the programs mix their checksums.
+fn mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The checksum of counters that end with these values.
+fn checksum(values: &[u64]) -> String {
+    format!("checksum: {:016x}\n", values.iter().fold(0, |sum, value| mix(sum ^ value)))
+}
+
+#[test]
+fn counters_count_at_each_level() {
+    for level in 0..=3 {
+        let Some(program) = compiled("counters", level) else { return };
+        for (line, values) in [
+            ("--iterations 1001", &[1001, 1001][..]),
+            ("--iterations 1001 --threads 9 --pin", &[1001; 9]),
+            ("--iterations 1001 --atomic --globals", &[1001, 1001]),
+            ("--iterations 1001 --pattern padded --threads 64", &[1001; 64]),
+            ("--iterations 1001 --reenter 100", &[1001, 1001]),
+            ("--iterations 1001 --pattern same --threads 3", &[3003; 3]),
+            // 125 times the eight words 1 to 8, and one word more.
+            ("--iterations 1001 --pattern read", &[125 * 36 + 1; 2]),
+            // Ten pieces of 12 times all words and the first four, and a piece of one word.
+            ("--iterations 1001 --pattern read --reenter 100", &[10 * (12 * 36 + 10) + 1; 2]),
+            ("--iterations 1001 --pattern pair", &[2002, 2002]),
+            ("--iterations 1001 --pattern bits --threads 8", &[1; 8]),
+            ("--iterations 1000 --pattern bits --threads 8", &[0; 8]),
+            ("--iterations 1001 --pattern turns --threads 4", &[1001; 4]),
+        ] {
+            assert_eq!(passes(&program, line), checksum(values), "-O{level} {line}");
+        }
+    }
+}
+
+#[test]
+fn counters_refuse_what_they_cannot_do() {
+    let Some(program) = compiled("counters", 1) else { return };
+    for (line, why) in [
+        ("--threads 65", "range"),
+        ("--threads 0", "range"),
+        ("--iterations", "no value"),
+        ("--iterations 1x", "number"),
+        ("--pattern zigzag", "pattern"),
+        ("--pattern pair --threads 3", "two threads"),
+        ("--pattern bits --threads 9", "eight bits"),
+        ("7", "not understood"),
+    ] {
+        refuses(&program, line, why);
+    }
+}
+
+/// A line `NAME: number` of what the regression prints.
+fn value(told: &str, name: &str) -> f64 {
+    let found = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    found.expect(told).parse().unwrap()
+}
+
+#[test]
+fn the_regression_is_the_same_however_its_sums_lie() {
+    let mut results = Vec::new();
+    for level in 0..=3 {
+        let Some(program) = compiled("linear_regression", level) else { return };
+        for line in ["", "--threads 1", "--threads 7 --pin", "--padded --threads 3"] {
+            results.push(passes(&program, &format!("--points 10007 {line}")));
+        }
+        results.extend((0..8).map(|word| passes(&program, &format!("--points 10007 --shift {}", word * 8))));
+    }
+    assert!(results.iter().all(|told| *told == results[0]), "{results:#?}");
+    // x from 0 to 127, y half of it and 0 to 31 more: on the average 15.5, less the half that the division cuts off.
+    let told = &results[0];
+    assert!((value(told, "slope") - 0.5).abs() < 0.01 && (value(told, "offset") - 15.25).abs() < 0.5, "{told}");
+    assert!((value(told, "SX") / 10007.0 - 63.5).abs() < 1.5, "{told}");
+}
+
+#[test]
+fn rounds_add_up() {
+    let Some(program) = compiled("linear_regression", 0) else { return };
+    let (once, thrice) = (passes(&program, "--points 1000"), passes(&program, "--points 1000 --rounds 3"));
+    for name in ["SX", "SY", "SXX", "SYY", "SXY"] {
+        assert!((value(&thrice, name) - 3.0 * value(&once, name)).abs() < 0.5, "{once}{thrice}");
+    }
+    assert!((value(&thrice, "slope") - value(&once, "slope")).abs() < 0.001);
+}
+
+#[test]
+fn the_regression_refuses_what_it_cannot_do() {
+    let Some(program) = compiled("linear_regression", 1) else { return };
+    for (line, why) in [
+        ("--shift 4", "multiple of 8"),
+        ("--shift 64", "range"),
+        ("--padded --shift 8", "begins with a line"),
+        ("--points 1", "range"),
+        ("--rounds", "no value"),
+        ("here", "not understood"),
+    ] {
+        refuses(&program, line, why);
+    }
+}
+
+#[test]
+fn the_others_find_the_same_at_each_level_and_with_any_threads() {
+    for (name, size) in [
+        ("histogram", "--pixels 10007"),
+        ("string_match", "--words 20011"),
+        ("word_count", "--words 10007"),
+        ("streamcluster", "--points 2003 --rounds 20"),
+    ] {
+        let mut results = Vec::new();
+        for level in 0..=3 {
+            let Some(program) = compiled(name, level) else { return };
+            let other = if name == "histogram" { "--shift 0" } else { "--padded" };
+            for line in ["", "--threads 1", "--threads 7 --pin", other] {
+                results.push(passes(&program, &format!("{size} {line}")));
+            }
+            // Another size is another result, so the checksum looks at it.
+            let (option, number) = size.split_once(' ').unwrap();
+            let number: u32 = number.split(' ').next().unwrap().parse().unwrap();
+            assert_ne!(passes(&program, &format!("{option} {}", number + 1)), results[0], "{name}");
+            refuses(&program, "--threads 0", "range");
+            refuses(&program, "--no-such-option", "not understood");
+        }
+        assert!(results.iter().all(|told| *told == results[0]), "{name}: {results:#?}");
+        assert!(results[0].lines().last().unwrap().starts_with("checksum: "), "{name}");
+    }
+}
