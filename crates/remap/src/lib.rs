@@ -1,0 +1,56 @@
+//! Byte-granular remapping of a running process, from outside: bytes that fight for a cache line live on lines of their own, and the
+//! program goes on looking for them where they were.
+//!
+//! ```text
+//!   program                                   here
+//!   add [P + 8], 1  ──── P is missing ──────> userfaultfd: which thread, which page
+//!        |                                      which instruction, which address: its registers, by ptrace
+//!        |         <── goes on in a rewritelet ─┘  add [P + 8 + distance], 1
+//!   loop head: jmp clone <─── written once ──── the loop around it, cloned: from then on nobody is asked
+//! ```
+//! | file | |
+//! |---|---|
+//! | `process` | taking hold of a process: its threads, its memory, a userfaultfd of its own |
+//! | `threads` | stopping one, stopping all, signals on their way, what it forks |
+//! | `memory`, `space`, `code` | its memory from outside; free addresses in it; room for code |
+//! | `page` | moving a page away, and its bytes to their views |
+//! | `events` | what comes: accesses, memory that goes, the end |
+//! | `redirect` | one access: by a rewritelet |
+//! | `heads` | the loop around it: by a clone |
+//! | `undo` | everything as it was |
+//!
+//! Nothing is loaded into the program and no handler of its signals is touched. The kernel's own accesses to a moved page (a read(2) into
+//! it, a futex) wait in the kernel, and the page is put back: it is never seen half. So is a page that an instruction touches
+//! which cannot be redirected.
+//!
+//! Source: Taylor, *Cachekata* (seed 002), chapter 5: there a hypervisor revokes the page, here userfaultfd; there every
+//! access faults, here loops are led into their clones.
+
+#[cfg(target_arch = "x86_64")]
+mod code;
+pub mod error;
+#[cfg(target_arch = "x86_64")]
+mod events;
+#[cfg(target_arch = "x86_64")]
+mod heads;
+mod memory;
+#[cfg(target_arch = "x86_64")]
+mod page;
+#[cfg(target_arch = "x86_64")]
+mod process;
+#[cfg(target_arch = "x86_64")]
+mod redirect;
+pub mod space;
+#[cfg(target_arch = "x86_64")]
+mod threads;
+#[cfg(target_arch = "x86_64")]
+mod undo;
+
+pub use error::{Error, Result};
+#[cfg(target_arch = "x86_64")]
+pub use events::{Done, Why};
+pub use memory::Memory;
+#[cfg(target_arch = "x86_64")]
+pub use page::{Moved, Wanted};
+#[cfg(target_arch = "x86_64")]
+pub use process::Process;

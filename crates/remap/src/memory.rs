@@ -1,0 +1,50 @@
+//! A process's memory from outside: read as it lies, written where it may not write itself.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::error::{Error, Result};
+
+/// The memory of a process, by `/proc/PID/mem`. Code can be written there too: the kernel gives the process a copy of that page of its
+/// own. The file is that of the program that runs now: after an exec it reaches nothing.
+#[derive(Debug)]
+pub struct Memory {
+    pid: u32,
+    file: File,
+}
+
+impl Memory {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`Error::Process`] where it is not for this user, or the process is gone.
+    pub fn open(pid: u32) -> Result<Self> {
+        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let file = file.map_err(|source| Error::Process { pid, operation: "open the memory of", source })?;
+        Ok(Self { pid, file })
+    }
+
+    /// Reads all of `into`.
+    ///
+    /// # Errors
+    /// [`Error::Process`] where not all of it is mapped.
+    pub fn read_exact(&self, address: u64, into: &mut [u8]) -> Result<()> {
+        let failed = |source| Error::Process { pid: self.pid, operation: "read the memory of", source };
+        self.file.read_exact_at(into, address).map_err(failed)
+    }
+
+    /// Writes all of `from`, over code too.
+    ///
+    /// # Errors
+    /// As [`Self::read_exact`].
+    pub fn write(&self, address: u64, from: &[u8]) -> Result<()> {
+        let failed = |source| Error::Process { pid: self.pid, operation: "write the memory of", source };
+        self.file.write_all_at(from, address).map_err(failed)
+    }
+}
+
+impl fieldstone_rewrite::Memory for Memory {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        self.file.read_at(into, address).unwrap_or(0)
+    }
+}

@@ -1,0 +1,209 @@
+//! The process that is remapped: held by its threads, with a userfaultfd of its own that we read.
+//!
+//! Nothing of ours runs in it but rewritelets. What only it can do for itself (mapping memory, opening a userfaultfd) is done in the name of
+//! one of its threads while that stands still. The userfaultfd stays open in it too: should we be killed, its threads wait at a moved page
+//! instead of reading zeros, until somebody puts the page back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use fieldstone_sys::userfault::{Modes, Reach, Userfaultfd};
+use linux_raw_sys::general as uapi;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::code::Code;
+use crate::error::{Error, Result};
+use crate::heads::Heads;
+use crate::memory::Memory;
+use crate::page::Moved;
+use crate::redirect::Site;
+use crate::space::{Mapping, mappings};
+use crate::threads::Threads;
+
+const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
+    | uapi::UFFD_FEATURE_EVENT_FORK
+    | uapi::UFFD_FEATURE_EVENT_REMAP
+    | uapi::UFFD_FEATURE_EVENT_REMOVE
+    | uapi::UFFD_FEATURE_EVENT_UNMAP;
+/// Descriptors of ours in the process are out of its way.
+const HIGH_DESCRIPTOR: u64 = 800;
+/// Two bytes that make a system call.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// A process with everything that remapping it takes.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pub(crate) memory: Memory,
+    pub(crate) threads: Threads,
+    pub(crate) userfault: Userfaultfd,
+    pub(crate) code: Code,
+    /// Pages that are elsewhere, by address.
+    pub(crate) moved: BTreeMap<u64, Moved>,
+    /// Rewritelets for single accesses, by their instruction.
+    pub(crate) sites: BTreeMap<u64, Site>,
+    /// Loops that lead into clones.
+    pub(crate) heads: Heads,
+    /// What watches the memory of children that were forked, in the order of their births.
+    pub(crate) forked: Vec<OwnedFd>,
+    /// Where it has a `syscall` instruction.
+    syscall: u64,
+}
+
+impl Process {
+    /// Takes hold of process `pid`. It goes on as if nothing had happened.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a program of 32 bits, and where the kernel's own accesses to moved pages could not be seen;
+    /// [`Error::Process`] and [`Error::Linux`] where this user may not, or a debugger holds it.
+    pub fn open(pid: u32) -> Result<Self> {
+        check_class(pid)?;
+        let memory = Memory::open(pid)?;
+        let syscall = find_syscall(pid, &memory, &mappings(pid)?)?;
+        let mut threads = Threads::seize(pid)?;
+        let userfault = open_userfault(pid, &mut threads, syscall);
+        threads.resume_all()?;
+        let userfault = userfault?;
+        Ok(Self {
+            pid,
+            memory,
+            threads,
+            userfault,
+            code: Code::default(),
+            moved: BTreeMap::new(),
+            sites: BTreeMap::new(),
+            heads: Heads::default(),
+            forked: Vec::new(),
+            syscall,
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Makes a system call in its name; all its threads stand still.
+    pub(crate) fn call(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<u64> {
+        call_in_its_name(self.pid, &mut self.threads, self.syscall, call, arguments)
+    }
+
+    /// Maps fresh memory in it, at an address where it has none.
+    pub(crate) fn map(&mut self, at: u64, bytes: u64, access: i32) -> Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        self.call(("mmap", libc::SYS_mmap), [at, bytes, word(access), word(flags), u64::MAX, 0]).map(|_| ())
+    }
+
+    /// Unmaps memory of ours. Where no thread can do it, because all sleep in the kernel, it stays: a few pages that nobody looks for.
+    pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<()> {
+        if self.threads.standing().is_none() {
+            return Ok(());
+        }
+        self.call(("munmap", libc::SYS_munmap), [at, bytes, 0, 0, 0, 0]).map(|_| ())
+    }
+
+    /// Traps accesses to missing pages.
+    pub(crate) fn trap(&self, page: u64) -> Result<()> {
+        let modes = Modes { missing: true, write_protect: false };
+        let failed = |source| Error::Page { page, why: format!("userfaultfd refuses it ({source})") };
+        self.userfault.register(range(page), modes).map_err(failed)
+    }
+}
+
+/// A page of it, as userfaultfd takes it.
+pub(crate) fn range(page: u64) -> std::ops::Range<usize> {
+    let start = usize::try_from(page).unwrap_or(0);
+    start..start + 4096
+}
+
+pub(crate) const fn word(number: i32) -> u64 {
+    number.cast_unsigned() as u64
+}
+
+fn check_class(pid: u32) -> Result<()> {
+    let mut start = [0; 5];
+    let failed = |source| Error::Process { pid, operation: "read the program of", source };
+    let file = std::fs::File::open(format!("/proc/{pid}/exe")).map_err(failed)?;
+    io::Read::read_exact(&mut &file, &mut start).map_err(failed)?;
+    if start == *b"\x7fELF\x02" {
+        return Ok(());
+    }
+    Err(Error::Refused { pid, why: "it is no 64-bit program, and only those are rewritten".to_owned() })
+}
+
+/// In the vdso, which every process has, or in any code of it.
+fn find_syscall(pid: u32, memory: &Memory, mappings: &[Mapping]) -> Result<u64> {
+    let is_code = |mapping: &&Mapping| mapping.permissions.starts_with("r-x");
+    let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
+    for mapping in vdso.chain(mappings).filter(is_code) {
+        let bytes = (mapping.range.end - mapping.range.start).min(4 << 20);
+        let mut code = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        if memory.read_exact(mapping.range.start, &mut code).is_err() {
+            continue;
+        }
+        if let Some(offset) = code.windows(2).position(|pair| pair == SYSCALL) {
+            return Ok(mapping.range.start + offset as u64);
+        }
+    }
+    Err(Error::Refused { pid, why: "it has no code that makes a system call".to_owned() })
+}
+
+fn call_in_its_name(
+    pid: u32,
+    threads: &mut Threads,
+    syscall: u64,
+    call: (&'static str, libc::c_long),
+    arguments: [u64; 6],
+) -> Result<u64> {
+    let none = || Error::Refused { pid, why: "all its threads sleep where nothing wakes them: try again".to_owned() };
+    threads.standing().ok_or_else(none)?.call(syscall, call, arguments)
+}
+
+/// Opens one in the process, since it is bound to who opens it, and gets a copy of the descriptor.
+fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<Userfaultfd> {
+    threads.stop_all()?;
+    let mut call = |call, arguments| call_in_its_name(pid, threads, syscall, call, arguments);
+    let flags = word(libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let opened = call(("userfaultfd", libc::SYS_userfaultfd), [flags, 0, 0, 0, 0, 0]);
+    let low = opened.map_err(|error| refused_userfault(pid, error))?;
+    let high = call(("fcntl", libc::SYS_fcntl), [low, word(libc::F_DUPFD_CLOEXEC), HIGH_DESCRIPTOR, 0, 0, 0]);
+    let theirs = match high {
+        Ok(high) => {
+            call(("close", libc::SYS_close), [low, 0, 0, 0, 0, 0])?;
+            high
+        }
+        // It may have no room for so high a number.
+        Err(_) => low,
+    };
+    let ours = take(pid, i32::try_from(theirs).unwrap_or(-1)).map_err(|source| Error::Process {
+        pid,
+        operation: "share a descriptor with",
+        source,
+    })?;
+    Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(|source| Error::Process {
+        pid,
+        operation: "watch the memory of",
+        source,
+    })
+}
+
+fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = pidfd_open(number, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(process, theirs, PidfdGetfdFlags::empty())?)
+}
+
+fn refused_userfault(pid: u32, error: Error) -> Error {
+    match error {
+        Error::Linux(fieldstone_sys::Error::Call { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
+        {
+            let why = "it may not have a userfaultfd that sees the kernel's accesses too, and without that no page can be moved safely; \
+                       `sudo sysctl vm.unprivileged_userfaultfd=1` allows it";
+            Error::Refused { pid, why: why.to_owned() }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,135 @@
+//! An access to a moved page, redirected: by the clone of the loop around it, else by a rewritelet for it alone.
+//!
+//! ```text
+//!   fault at ip ── in a loop that no clone knows with these addresses? ── clone it, lead its head there, go on in the clone
+//!               └─ else ── the rewritelet for ip and where its bytes are, made once
+//! ```
+//! The thread waits at the access with all its registers as they are. It is let on where the same instruction stands with another
+//! displacement. Source: the thesis, sections 5.1 (access by access) and 5.2 (the loop around it).
+
+use fieldstone_rewrite::trampoline::Site as Access;
+use fieldstone_rewrite::{Form, Live, Operand, Registers, Trampoline};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
+
+use crate::error::Result;
+use crate::events::{Done, Why};
+use crate::process::Process;
+
+/// The longest instruction, and the room that a rewritelet for one access is given at first.
+const LONGEST: usize = 15;
+const REWRITELET_BYTES: u64 = 64;
+
+/// Rewritelets for one instruction: one for each place where its bytes have been.
+#[derive(Debug, Default)]
+pub(crate) struct Site {
+    /// The distance, and where the rewritelet lies.
+    pub(crate) rewritelets: Vec<(i64, Trampoline)>,
+}
+
+impl Process {
+    /// Serves `thread`, which waits for `page` in user mode.
+    pub(crate) fn redirect(&mut self, thread: u32, page: u64) -> Result<Option<Done>> {
+        if !self.threads.stop(thread)? {
+            // It has ended, or it was asked to stop before and goes round in the kernel since.
+            let is_there = self.threads.get_mut(thread).is_some();
+            let put_back = is_there.then(|| self.put_page_back(page, Why::Kernel(None)));
+            return put_back.transpose();
+        }
+        let done = self.redirect_stopped(thread, page);
+        self.threads.resume(thread)?;
+        done
+    }
+
+    fn redirect_stopped(&mut self, thread: u32, page: u64) -> Result<Option<Done>> {
+        let Some(held) = self.threads.get_mut(thread) else { return Ok(None) };
+        let mut kernel = held.tracee.registers()?;
+        // In a clone that knew nothing of this page: as if it had never been there.
+        self.heads.lead_out(&mut kernel);
+        let registers = of_kernel(&kernel);
+        let target = match self.target(&registers, page) {
+            Ok(target) => target,
+            Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
+        };
+        let (to, new) = match self.enter_clone(&registers)? {
+            Some(entry) => (entry, true),
+            None => match self.rewritelet(&target) {
+                Ok(found) => found,
+                Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
+            },
+        };
+        kernel.rip = to;
+        if let Some(held) = self.threads.get_mut(thread) {
+            held.tracee.set_registers(&kernel)?;
+        }
+        Ok(Some(Done::Redirected { thread, ip: registers.rip, new }))
+    }
+
+    /// The instruction and where its bytes are.
+    fn target(&self, registers: &Registers, page: u64) -> std::result::Result<Target, String> {
+        let instruction = self.instruction(registers.rip).ok_or("no instruction can be read there")?;
+        let operand =
+            Operand::of(&instruction, &mut InstructionInfoFactory::new()).map_err(|error| error.to_string())?;
+        let address = operand.address(registers);
+        let moved = self.moved.get(&page).ok_or("it was put back")?;
+        let piece = moved.page.piece(address, operand.bytes);
+        let piece = piece.ok_or("it touches bytes of two places, or of another page too")?;
+        Ok(Target { instruction, delta: piece.delta })
+    }
+
+    pub(crate) fn instruction(&self, ip: u64) -> Option<Instruction> {
+        let mut bytes = [0; LONGEST];
+        let got = fieldstone_rewrite::Memory::read(&self.memory, ip, &mut bytes);
+        // A patched head still has its own instructions.
+        self.heads.unpatched(ip, &mut bytes[..got]);
+        let mut decoder = Decoder::with_ip(64, &bytes[..got], ip, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Where the rewritelet for the access lies, and whether it is new.
+    fn rewritelet(&mut self, target: &Target) -> std::result::Result<(u64, bool), String> {
+        let ip = target.instruction.ip();
+        let known =
+            self.sites.get(&ip).and_then(|site| site.rewritelets.iter().find(|(delta, _)| *delta == target.delta));
+        if let Some((_, trampoline)) = known {
+            return Ok((trampoline.at, false));
+        }
+        let words = |error: &dyn std::fmt::Display| error.to_string();
+        let at = self.room_for_code(ip, REWRITELET_BYTES).map_err(|error| words(&error))?;
+        let moved = self.heads.copies();
+        let access = Access { instruction: &target.instruction, live: Live::ALL, moved: &moved };
+        let made = Trampoline::new(&access, &Form::Displaced(target.delta), at).map_err(|error| words(&error));
+        let made = made.and_then(|made| match self.memory.write(at, &made.code) {
+            _ if made.code.len() as u64 > REWRITELET_BYTES => Err("its rewritelet is too long".to_owned()),
+            Ok(()) => Ok(made),
+            Err(error) => Err(words(&error)),
+        });
+        if made.is_err() {
+            self.code.free(at);
+        }
+        self.sites.entry(ip).or_default().rewritelets.push((target.delta, made?));
+        Ok((at, true))
+    }
+}
+
+/// An access that is to be redirected.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    instruction: Instruction,
+    delta: i64,
+}
+
+/// The registers that an access may depend on.
+pub(crate) fn of_kernel(kernel: &fieldstone_sys::ptrace::Registers) -> Registers {
+    let k = kernel;
+    Registers {
+        gpr: [
+            k.rax, k.rcx, k.rdx, k.rbx, k.rsp, k.rbp, k.rsi, k.rdi, k.r8, k.r9, k.r10, k.r11, k.r12, k.r13, k.r14,
+            k.r15,
+        ],
+        rip: k.rip,
+        rflags: k.eflags,
+        fs_base: k.fs_base,
+        gs_base: k.gs_base,
+    }
+}

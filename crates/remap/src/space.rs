@@ -1,0 +1,126 @@
+//! Where a process's address space has room: for copies of its pages that a changed displacement reaches, and for code that a jump does.
+
+use std::fs;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+
+/// How far a displacement of 32 bits reaches, less what an instruction and an operand may need.
+const REACH: u64 = (1 << 31) - (1 << 21);
+/// Nothing is mapped below: the kernel does not allow it to users.
+const LOWEST: u64 = 1 << 16;
+/// User addresses end here.
+const HIGHEST: u64 = (1 << 47) - (1 << 12);
+
+/// A mapping, by the kernel's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// `rw-p` and so on.
+    pub permissions: String,
+    /// Whether it is a file's; memory of `memfd` is.
+    pub is_file: bool,
+    /// The file, or `[heap]`, `[stack]`, `[vdso]`; empty for other memory.
+    pub name: String,
+}
+
+impl Mapping {
+    /// Memory of this process alone that can be read and written, and not executed.
+    #[must_use]
+    pub fn is_private_data(&self) -> bool {
+        self.permissions.starts_with("rw-p")
+    }
+}
+
+/// The mappings of process `pid`, by address.
+///
+/// # Errors
+/// [`Error::Process`].
+pub fn mappings(pid: u32) -> Result<Vec<Mapping>> {
+    let failed = |source| Error::Process { pid, operation: "read the mappings of", source };
+    let text = fs::read(format!("/proc/{pid}/maps")).map_err(failed)?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(mapping).collect())
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let permissions = words.next()?.to_owned();
+    let inode = words.nth(2)?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(Mapping {
+        range: number(start)?..number(end)?,
+        permissions,
+        is_file: inode != "0",
+        name: words.collect::<Vec<_>>().join(" "),
+    })
+}
+
+/// So many free bytes, whole pages, from which everything in `near` can be reached; the nearest below or above it.
+#[must_use]
+pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<u64> {
+    let allowed = near.end.saturating_sub(REACH).max(LOWEST)..(near.start + REACH).min(HIGHEST);
+    let ends = mappings.iter().map(|mapping| mapping.range.end);
+    let starts = mappings.iter().map(|mapping| mapping.range.start);
+    let gaps = std::iter::once(LOWEST).chain(ends).zip(starts.chain([HIGHEST]));
+    let fits = |(from, to): (u64, u64)| {
+        // A page stays free on each side: what overruns its neighbour still faults.
+        let (from, to) = (from.max(allowed.start) + PAGE, to.min(allowed.end).saturating_sub(PAGE));
+        let above = from >= near.end;
+        (to.checked_sub(from)? >= bytes).then_some(if above { from } else { to - bytes })
+    };
+    gaps.filter_map(fits).min_by_key(|&at| at.abs_diff(near.start))
+}
+
+const PAGE: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(ranges: &[Range<u64>]) -> Vec<Mapping> {
+        let one = |range: &Range<u64>| Mapping {
+            range: range.clone(),
+            permissions: "rw-p".into(),
+            is_file: false,
+            name: String::new(),
+        };
+        ranges.iter().map(one).collect()
+    }
+
+    #[test]
+    fn the_nearest_gap_that_is_large_enough_is_taken() {
+        let base = 0x7f00_0000_0000;
+        let page = |number: u64| base + number * PAGE;
+        let mappings = mapped(&[page(0)..page(10), page(13)..page(20), page(40)..page(50)]);
+        // The gap of three pages keeps one free on each side.
+        assert_eq!(free_near(&mappings, &(page(5)..page(6)), PAGE), Some(page(11)));
+        assert_eq!(free_near(&mappings, &(page(15)..page(16)), 2 * PAGE), Some(page(21)));
+        assert_eq!(free_near(&mappings, &(page(44)..page(45)), 2 * PAGE), Some(page(37)), "the end of the gap below");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_no_room() {
+        let base = 0x7f00_0000_0000;
+        let all = mapped(std::slice::from_ref(&(base - (1 << 31)..base + (1 << 31))));
+        assert_eq!(free_near(&all, &(base..base + PAGE), PAGE), None);
+        let most = mapped(std::slice::from_ref(&(base - (1 << 30)..base + (1 << 31))));
+        let found = free_near(&most, &(base..base + PAGE), PAGE).unwrap();
+        assert!(base - found < 1 << 31 && found < base - (1 << 30), "{found:#x}");
+    }
+
+    #[test]
+    fn a_line_of_the_table_is_understood() {
+        let line = "7f0000000000-7f0000001000 rw-p 00002000 08:01 1234    /a file with spaces";
+        let expected = Mapping {
+            range: 0x7f00_0000_0000..0x7f00_0000_1000,
+            permissions: "rw-p".into(),
+            is_file: true,
+            name: "/a file with spaces".into(),
+        };
+        assert_eq!(mapping(line), Some(expected));
+        assert!(!mapping("7f0000000000-7f0000001000 rw-p 00000000 00:00 0").unwrap().is_file);
+        assert!(mappings(std::process::id()).unwrap().iter().any(|mapping| mapping.name == "[vdso]"));
+    }
+}

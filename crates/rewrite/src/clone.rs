@@ -1,0 +1,277 @@
+//! A copy of a loop whose accesses are redirected: nothing is added in the loop where the addresses' registers stay as they are.
+//!
+//! ```text
+//!   entry:  base + displacements in the rule's bytes? ── no ──→ the original
+//!   head':  add [base + displacement + delta], 1            ←─┐
+//!           mov rdx, [slot]                                   │
+//!           rdx + displacements in the rule's bytes? ── no ───┼→ the original, at the access
+//!           add [rdx + displacement + delta], 1               │
+//!           jne head' ────────────────────────────────────────┘
+//!           jmp to what follows the original loop
+//! ```
+//! An access whose registers nothing in the loop writes is checked where the clone is entered, once for all that share them
+//! and a rule. Others are checked where they are, once for all that follow in the block with the same registers unchanged. A
+//! check covers all its accesses from the first byte to the last, so it may fail early, which costs speed and nothing else.
+//! Absolute addresses are checked now.
+//!
+//! Between the instructions, and where a check begins, registers, flags and the stack are the original's, so that a signal can be told of an
+//! original instruction ([`LoopClone::map`]). In a check only dead registers and flags differ, and, where none is dead, the
+//! stack pointer and the one that was saved.
+//!
+//! A loop that calls is refused: the return address would be the clone's, and unwinding would end there.
+//!
+//! Source: Taylor, *Cachekata*, sections 5.2 and 5.3: the loop is copied whole. There a guard stands before each access.
+
+mod checks;
+
+use std::collections::BTreeMap;
+
+use iced_x86::{Code, FlowControl, Instruction, OpKind};
+use serde::{Deserialize, Serialize};
+
+use crate::assembly::{Assembly, Label};
+use crate::error::{Error, Refused, Result};
+use crate::flow::{Block, Flow};
+use crate::guard::Scratch;
+use crate::liveness::Liveness;
+use crate::loops::Loop;
+use crate::page::Rule;
+use crate::patch::moved_to;
+use checks::{Check, Checks};
+
+/// An access that is to be redirected, and by which rule: one of a page, or a piece of its underlay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redirect {
+    /// The instruction.
+    pub ip: u64,
+    /// Where its bytes are.
+    pub rule: Rule,
+}
+
+/// What is to be cloned, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// The flow that the loop is of.
+    pub flow: &'a Flow,
+    /// The loop.
+    pub within: &'a Loop,
+    /// What is needed where in the flow.
+    pub liveness: &'a Liveness,
+    /// The accesses to redirect, each once.
+    pub redirects: &'a [Redirect],
+    /// Instructions that a patch overwrites, and where their copies are: [`crate::patch::Displaced::moved`].
+    pub moved: &'a [(u64, u64)],
+    /// Where else than at the head the clone can be entered: instructions of the loop, before any check of their block.
+    pub enter: &'a [u64],
+    /// Where the clone is to lie.
+    pub at: u64,
+}
+
+/// A copy of a loop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoopClone {
+    /// Where it lies.
+    pub at: u64,
+    /// Its code.
+    pub code: Vec<u8>,
+    /// Where it is entered in the state before the head.
+    pub entry: u64,
+    /// All entries: the original instruction, and where to enter in the state before it.
+    pub entries: Vec<(u64, u64)>,
+    /// Addresses in the clone at which the program's state is that before an original instruction, and which one.
+    pub map: Vec<(u64, u64)>,
+    /// Where failed checks lead: the address in the clone, and the original instruction that it goes on at.
+    pub colds: Vec<(u64, u64)>,
+    /// Checks in the loop.
+    pub guards: usize,
+    /// Those of them that save a register or the flags.
+    pub saving_guards: usize,
+}
+
+impl LoopClone {
+    /// Makes the clone.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the loop calls, an instruction is not in it, cannot be redirected, or not from there; an entry would
+    /// pass by a check.
+    pub fn new(plan: &Plan<'_>) -> Result<Self> {
+        if plan.within.has_call {
+            return Err(Error::refused(plan.within.head, Refused::Call));
+        }
+        let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
+        let mut making = Making {
+            plan,
+            checks,
+            code: Assembly::default(),
+            copies: BTreeMap::new(),
+            entries: Vec::new(),
+            spots: Vec::new(),
+            colds: Vec::new(),
+            guards: 0,
+            saving_guards: 0,
+        };
+        for instruction in plan.flow.instructions_in(plan.within) {
+            let label = making.code.label();
+            making.copies.insert(instruction.ip(), label);
+        }
+        for ip in plan.enter.iter().filter(|ip| **ip != plan.within.head).copied() {
+            making.entry(ip, false)?;
+        }
+        let head_first = plan.within.blocks.first() == Some(&plan.within.head);
+        making.entry(plan.within.head, head_first)?;
+        making.body()?;
+        making.cold_ends();
+        making.finish()
+    }
+}
+
+/// A check in the loop that failed.
+struct Cold {
+    label: Label,
+    scratch: Scratch,
+    ip: u64,
+}
+
+struct Making<'a> {
+    plan: &'a Plan<'a>,
+    checks: Checks,
+    code: Assembly,
+    /// For each original instruction its copy, with the check before it.
+    copies: BTreeMap<u64, Label>,
+    entries: Vec<(u64, Label)>,
+    spots: Vec<(u64, Label)>,
+    colds: Vec<Cold>,
+    guards: usize,
+    saving_guards: usize,
+}
+
+impl Making<'_> {
+    /// An entry for whoever is about to run the instruction at `ip`; the copy follows or is jumped to.
+    fn entry(&mut self, ip: u64, falls_through: bool) -> Result<()> {
+        let copy = *self.copies.get(&ip).ok_or_else(|| Error::refused(ip, Refused::NotInLoop))?;
+        let block = self.plan.flow.block_at(ip).map_or(ip, |block| block.start);
+        if self.checks.before.range(block..ip).next().is_some() {
+            return Err(Error::refused(ip, Refused::BehindCheck));
+        }
+        let entry = self.code.here();
+        self.entries.push((ip, entry));
+        self.spots.push((ip, entry));
+        if self.checks.at_entry.is_empty() {
+            if !falls_through {
+                self.code.jump(Code::Jmp_rel32_64, copy.target());
+            }
+            return Ok(());
+        }
+        let used = self.checks.at_entry.iter().fold(0, |used, check| used | check.registers());
+        let scratch = Scratch::choose(self.plan.liveness.before(ip), used).map_err(|why| Error::refused(ip, why))?;
+        let failed = self.code.label();
+        scratch.save(&mut self.code);
+        for check in &self.checks.at_entry {
+            check.emit(&mut self.code, scratch, failed);
+        }
+        scratch.restore(&mut self.code);
+        self.colds.push(Cold { label: failed, scratch, ip });
+        if !falls_through {
+            self.code.jump(Code::Jmp_rel32_64, copy.target());
+        }
+        Ok(())
+    }
+
+    fn body(&mut self) -> Result<()> {
+        let Plan { flow, within, .. } = *self.plan;
+        let blocks: Vec<&Block> = within.blocks.iter().map(|start| &flow.blocks[start]).collect();
+        for (index, block) in blocks.iter().enumerate() {
+            for instruction in flow.instructions_of(block) {
+                self.copy(instruction)?;
+            }
+            let last = &flow.instructions[&block.last];
+            let follows = blocks.get(index + 1).is_some_and(|next| next.start == block.end);
+            if last.flow_control() != FlowControl::UnconditionalBranch && !follows {
+                let target = self.target(block.end);
+                self.code.jump(Code::Jmp_rel32_64, target);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, instruction: &Instruction) -> Result<()> {
+        let ip = instruction.ip();
+        let label = self.copies[&ip];
+        self.code.place(label);
+        self.spots.push((ip, label));
+        if let Some(check) = self.checks.before.get(&ip).cloned() {
+            self.guard(ip, &check)?;
+        }
+        let mut copy = match self.checks.redirected.get(&ip) {
+            Some(redirected) => *redirected,
+            None => *instruction,
+        };
+        if copy.op0_kind() == OpKind::NearBranch64 {
+            copy.set_near_branch64(self.target(instruction.near_branch_target()));
+        }
+        self.code.push(copy);
+        Ok(())
+    }
+
+    fn guard(&mut self, ip: u64, check: &Check) -> Result<()> {
+        let live = self.plan.liveness.before(ip);
+        let scratch =
+            Scratch::choose(live, check.registers() | self.checks.reads[&ip]).map_err(|why| Error::refused(ip, why))?;
+        let label = self.code.label();
+        scratch.save(&mut self.code);
+        check.emit(&mut self.code, scratch, label);
+        scratch.restore(&mut self.code);
+        self.guards += 1;
+        self.saving_guards += usize::from(scratch.saves());
+        self.colds.push(Cold { label, scratch, ip });
+        let checked = self.code.here();
+        self.spots.push((ip, checked));
+        Ok(())
+    }
+
+    /// Failed checks, behind the loop: all as it was, and on in the original.
+    fn cold_ends(&mut self) {
+        for Cold { label, scratch, ip } in &self.colds {
+            self.code.place(*label);
+            scratch.restore(&mut self.code);
+            self.code.jump(Code::Jmp_rel32_64, moved_to(self.plan.moved, *ip));
+        }
+    }
+
+    /// Where a jump to an original address leads: into the clone if that has a block there.
+    fn target(&self, original: u64) -> u64 {
+        if self.plan.within.blocks.contains(&original) {
+            self.copies[&original].target()
+        } else {
+            moved_to(self.plan.moved, original)
+        }
+    }
+
+    fn finish(self) -> Result<LoopClone> {
+        let at = self.plan.at;
+        let encoded = self.code.encode(at, self.plan.within.head)?;
+        let place = |label: Label| encoded.address(label);
+        let found = |(ip, label): &(u64, Label)| Some((place(*label)?, *ip));
+        let mut map: Vec<(u64, u64)> = self.spots.iter().filter_map(found).collect();
+        map.sort_unstable();
+        map.dedup();
+        let entries: Vec<(u64, u64)> =
+            self.entries.iter().filter_map(|(ip, label)| Some((*ip, place(*label)?))).collect();
+        let head = self.plan.within.head;
+        let entry = entries.iter().find(|(ip, _)| *ip == head).map_or(at, |(_, entry)| *entry);
+        let colds = self.colds.iter().filter_map(|cold| Some((place(cold.label)?, cold.ip))).collect();
+        Ok(LoopClone {
+            at,
+            entry,
+            entries,
+            map,
+            colds,
+            guards: self.guards,
+            saving_guards: self.saving_guards,
+            code: encoded.bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! What clones are made of. What they do is tested in `tests/differential.rs`.
+
+use iced_x86::code_asm::{CodeAssembler, ecx, qword_ptr, rax, rbp, rcx, rdi, rdx};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
+
+use super::{LoopClone, Plan, Redirect};
+use crate::error::Refused;
+use crate::flow::Flow;
+use crate::liveness::Liveness;
+use crate::memory::Image;
+use crate::page::Rule;
+
+const CODE: u64 = 0x40_0000;
+const AT: u64 = 0x41_0000;
+const DELTA: i64 = 0x2_0000;
+
+fn rule() -> Rule {
+    Rule { bytes: 0x50_0000..0x50_0040, delta: DELTA }
+}
+
+fn clone(
+    code: &mut CodeAssembler,
+    redirects: &[u64],
+    moved: &[(u64, u64)],
+    enter: &[u64],
+) -> Result<(LoopClone, Vec<Instruction>), Refused> {
+    let image = Image { start: CODE, bytes: code.assemble(CODE).unwrap() };
+    let flow = Flow::discover(&image, CODE).unwrap();
+    let loops = flow.loops();
+    let redirects: Vec<_> = redirects.iter().map(|offset| Redirect { ip: CODE + offset, rule: rule() }).collect();
+    let plan = Plan {
+        flow: &flow,
+        within: &loops[0],
+        liveness: &Liveness::of(&flow),
+        redirects: &redirects,
+        moved,
+        enter,
+        at: AT,
+    };
+    let found = LoopClone::new(&plan).map_err(|error| error.reason().unwrap())?;
+    let decoded = Decoder::with_ip(64, &found.code, AT, DecoderOptions::NONE).into_iter().collect();
+    Ok((found, decoded))
+}
+
+/// 0: add [rdi], 1 (4); 4: add [rdi + 8], rcx (4); 8: dec ecx (2); a: jne 0 (2); c: ret
+fn counter() -> CodeAssembler {
+    let mut code = CodeAssembler::new(64).unwrap();
+    let mut head = code.create_label();
+    code.set_label(&mut head).unwrap();
+    code.add(qword_ptr(rdi), 1).unwrap();
+    code.add(qword_ptr(rdi + 8), rcx).unwrap();
+    code.dec(ecx).unwrap();
+    code.jne(head).unwrap();
+    code.ret().unwrap();
+    code
+}
+
+/// The clone's instructions from `from` on.
+fn since(code: &[Instruction], from: u64) -> Vec<Code> {
+    code.iter().filter(|instruction| instruction.ip() >= from).map(Instruction::code).collect()
+}
+
+#[test]
+fn nothing_is_added_in_the_loop_where_the_base_stays() {
+    let (found, code) = clone(&mut counter(), &[0, 4], &[], &[]).unwrap();
+    let head = found.map.iter().rfind(|(_, ip)| *ip == CODE).unwrap().0;
+    let expected = [Code::Add_rm64_imm8, Code::Add_rm64_r64, Code::Dec_rm32, Code::Jne_rel8_64, Code::Jmp_rel32_64];
+    assert_eq!(since(&code, head)[..5], expected);
+    let copies: Vec<_> = code.iter().filter(|instruction| instruction.ip() >= head).collect();
+    assert_eq!([0, 1].map(|index: usize| copies[index].memory_displacement64()), [0x2_0000, 0x2_0008]);
+    assert_eq!((copies[3].near_branch_target(), copies[4].near_branch_target()), (head, CODE + 0xc));
+    assert_eq!((found.entry, found.guards), (AT, 0));
+    let checks = code.iter().filter(|instruction| instruction.code() == Code::Cmp_rm64_imm32);
+    let spans: Vec<_> = checks.map(|check| check.immediate(1)).collect();
+    assert_eq!(spans, [0x40 - 16], "one check for both");
+    assert_eq!(found.colds.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE]);
+}
+
+#[test]
+fn jumps_to_what_was_overwritten_lead_to_its_copy() {
+    let moved = [(CODE, 0x43_0000), (CODE + 4, 0x43_0004)];
+    let (_, code) = clone(&mut counter(), &[0], &moved, &[]).unwrap();
+    let outside: Vec<_> = code
+        .iter()
+        .filter(|instruction| instruction.code() == Code::Jmp_rel32_64)
+        .map(Instruction::near_branch_target)
+        .collect();
+    assert_eq!(outside, [CODE + 0xc, 0x43_0000], "the exit, and the check that failed");
+}
+
+#[test]
+fn a_base_that_changes_is_checked_where_it_is_used() {
+    // 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rdx, [rax + 8] (4); c: dec ecx; jne 0; ret
+    let mut code = CodeAssembler::new(64).unwrap();
+    let mut head = code.create_label();
+    code.set_label(&mut head).unwrap();
+    code.mov(rax, qword_ptr(rbp - 8)).unwrap();
+    code.add(qword_ptr(rax), 1).unwrap();
+    code.mov(rdx, qword_ptr(rax + 8)).unwrap();
+    code.dec(ecx).unwrap();
+    code.jne(head).unwrap();
+    code.ret().unwrap();
+    let (found, decoded) = clone(&mut code, &[4, 8], &[], &[]).unwrap();
+    assert_eq!((found.guards, found.saving_guards), (1, 0), "one for both, and rdx is dead there");
+    assert_eq!(found.colds.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE + 4]);
+    let expected = [
+        Code::Mov_r64_rm64,
+        Code::Mov_r64_imm64,
+        Code::Lea_r64_m,
+        Code::Cmp_rm64_imm32,
+        Code::Ja_rel8_64,
+        Code::Add_rm64_imm8,
+        Code::Mov_r64_rm64,
+        Code::Dec_rm32,
+    ];
+    assert_eq!(since(&decoded, found.entry)[..8], expected);
+    let at_block = clone(&mut code, &[4, 8], &[], &[CODE + 4]).unwrap().0;
+    assert_eq!(at_block.entries.len(), 2);
+    assert_eq!(clone(&mut code, &[4, 8], &[], &[CODE + 8]).unwrap_err(), Refused::BehindCheck);
+}
+
+#[test]
+fn loops_that_cannot_be_cloned_are_refused() {
+    let mut calls = CodeAssembler::new(64).unwrap();
+    let mut head = calls.create_label();
+    calls.set_label(&mut head).unwrap();
+    calls.add(qword_ptr(rdi), 1).unwrap();
+    calls.call(rax).unwrap();
+    calls.jmp(head).unwrap();
+    assert_eq!(clone(&mut calls, &[0], &[], &[]).unwrap_err(), Refused::Call);
+    assert_eq!(clone(&mut counter(), &[0xc], &[], &[]).unwrap_err(), Refused::NotInLoop);
+    assert_eq!(clone(&mut counter(), &[8], &[], &[]).unwrap_err(), Refused::NoMemory);
+    assert_eq!(clone(&mut counter(), &[], &[], &[CODE + 0xc]).unwrap_err(), Refused::NotInLoop);
+}

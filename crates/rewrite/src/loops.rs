@@ -1,0 +1,221 @@
+//! The loops of a flow that its start lies in, the innermost one first.
+//!
+//! ```text
+//!   head  ┌→ …                     a jump back to the head or to before itself closes a loop;
+//!         │  jz skip ─────┐        in it is what lies between the two, is reached from the head
+//!         │  add [rdi], 1 │        and reaches the jump without passing the head again
+//!   skip  │  … ←──────────┘
+//!         └─ jne head
+//! ```
+//! How the loop was entered is not known: only code that can be reached from the start is. So the head dominates nothing for
+//! certain; [`Loop::side_entries`] has the other blocks that are known to be entered from outside. A clone must not rely on having been
+//! entered at the head, and does not: it is checked at each of its own entries. Between head and jump only, because compilers
+//! move out of line what is rare, and an outer loop that enters an inner one at its condition would else become part of it.
+
+use std::collections::BTreeSet;
+
+use iced_x86::Instruction;
+
+use crate::flow::{Block, Flow, Leave, calls};
+
+/// A loop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loop {
+    /// Where the jumps back lead.
+    pub head: u64,
+    /// Its blocks, by their first addresses.
+    pub blocks: BTreeSet<u64>,
+    /// The ways out.
+    pub exits: Vec<Exit>,
+    /// Blocks other than the head that are entered from outside.
+    pub side_entries: Vec<u64>,
+    /// Something in it calls.
+    pub has_call: bool,
+    /// A way out ends in a jump whose target only the run tells, which may lead back in: a switch.
+    pub has_indirect: bool,
+}
+
+/// A way out of a loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Exit {
+    /// The last instruction in the loop.
+    pub from: u64,
+    /// Where it goes on.
+    pub to: Leave,
+}
+
+impl Flow {
+    /// The loops around the flow's start, the smallest first.
+    #[must_use]
+    pub fn loops(&self) -> Vec<Loop> {
+        let mut bodies: Vec<(u64, BTreeSet<u64>)> = Vec::new();
+        for (tail, head) in self.jumps_back() {
+            let body = self.body(tail, head);
+            match bodies.iter_mut().find(|(other, _)| *other == head) {
+                _ if !body.contains(&tail) => {}
+                Some((_, blocks)) => blocks.extend(body),
+                None => bodies.push((head, body)),
+            }
+        }
+        bodies.retain(|(_, blocks)| blocks.contains(&self.ip));
+        bodies.sort_by_key(|(head, blocks)| (self.size(blocks), *head));
+        bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
+    }
+
+    /// The instructions of a loop, by address.
+    pub fn instructions_in<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
+        within.blocks.iter().flat_map(move |start| self.instructions_of(&self.blocks[start]))
+    }
+
+    /// Blocks that end in a jump to themselves or to before, and where that leads.
+    fn jumps_back(&self) -> Vec<(u64, u64)> {
+        let mut back = Vec::new();
+        for block in self.blocks.values() {
+            back.extend(block.successors.iter().filter(|to| **to <= block.last).map(|to| (block.start, *to)));
+        }
+        back
+    }
+
+    /// Blocks between `head` and `tail` on a way from one to the other.
+    fn body(&self, tail: u64, head: u64) -> BTreeSet<u64> {
+        let between = |start: u64| (head..=tail).contains(&start);
+        let forward = closure(head, |block| {
+            self.blocks[&block].successors.iter().copied().filter(|next| between(*next)).collect()
+        });
+        let backward = closure(tail, |block| {
+            let leads_here = |other: &&Block| other.successors.contains(&block) && between(other.start);
+            let before = self.blocks.values().filter(|_| block != head).filter(leads_here);
+            before.map(|other| other.start).collect()
+        });
+        forward.intersection(&backward).copied().collect()
+    }
+
+    fn size(&self, blocks: &BTreeSet<u64>) -> usize {
+        blocks.iter().map(|start| self.instructions_of(&self.blocks[start]).count()).sum()
+    }
+
+    fn describe(&self, head: u64, blocks: BTreeSet<u64>) -> Loop {
+        let inside = || blocks.iter().map(|start| &self.blocks[start]);
+        let mut exits = Vec::new();
+        for block in inside() {
+            let outside = block.successors.iter().filter(|next| !blocks.contains(*next)).map(|next| Leave::To(*next));
+            exits.extend(outside.chain(block.leaves.iter().copied()).map(|to| Exit { from: block.last, to }));
+        }
+        let outside = self.blocks.values().filter(|block| !blocks.contains(&block.start));
+        let entered: BTreeSet<u64> = outside.flat_map(|block| block.successors.iter().copied()).collect();
+        let side_entries = entered.into_iter().filter(|to| *to != head && blocks.contains(to)).collect();
+        let has_call = inside().flat_map(|block| self.instructions_of(block)).any(calls);
+        let ends_indirect = |exit: &Exit| match exit.to {
+            Leave::To(to) => self.blocks.get(&to).is_some_and(|block| block.leaves.contains(&Leave::Indirect)),
+            to => to == Leave::Indirect,
+        };
+        let has_indirect = exits.iter().any(ends_indirect);
+        Loop { head, has_call, has_indirect, exits, side_entries, blocks }
+    }
+}
+
+/// All that `step` leads to from `start`, which is among them.
+fn closure(start: u64, step: impl Fn(u64) -> Vec<u64>) -> BTreeSet<u64> {
+    let mut reached = BTreeSet::from([start]);
+    let mut open = vec![start];
+    while let Some(block) = open.pop() {
+        open.extend(step(block).into_iter().filter(|next| reached.insert(*next)));
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rdi};
+
+    use super::{Exit, Loop};
+    use crate::flow::{Flow, Leave};
+    use crate::memory::Image;
+
+    fn loops(assembler: &mut CodeAssembler, offset: u64) -> Vec<Loop> {
+        let image = Image { start: 0x1000, bytes: assembler.assemble(0x1000).unwrap() };
+        Flow::discover(&image, 0x1000 + offset).unwrap().loops()
+    }
+
+    /// head: test edx, edx (2); jz skip (2); add [rdi], 1 (4); skip: dec ecx (2); jne head (2); ret
+    fn branching() -> CodeAssembler {
+        let mut code = CodeAssembler::new(64).unwrap();
+        let (mut head, mut skip) = (code.create_label(), code.create_label());
+        code.set_label(&mut head).unwrap();
+        code.test(edx, edx).unwrap();
+        code.jz(skip).unwrap();
+        code.add(qword_ptr(rdi), 1).unwrap();
+        code.set_label(&mut skip).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(head).unwrap();
+        code.ret().unwrap();
+        code
+    }
+
+    #[test]
+    fn a_loop_has_both_ways_through_it() {
+        for offset in [0, 4, 8, 10] {
+            let found = loops(&mut branching(), offset);
+            assert_eq!(found.len(), 1, "from {offset}");
+            let mut blocks = BTreeSet::from([0x1000, 0x1004, 0x1008]);
+            blocks.insert(0x1000 + offset);
+            assert_eq!((found[0].head, &found[0].blocks), (0x1000, &blocks));
+            assert_eq!(found[0].exits, [Exit { from: 0x100a, to: Leave::To(0x100c) }]);
+            assert_eq!((found[0].has_call, found[0].has_indirect), (false, false));
+            assert!(found[0].side_entries.is_empty());
+        }
+        assert!(loops(&mut branching(), 12).is_empty(), "the return is in no loop");
+    }
+
+    /// outer: jmp test (2); inner: add [rdi], 1 (4); test: dec ecx (2); jne inner (2); dec edx (2); jne outer (2); ret
+    fn entered_at_the_condition() -> CodeAssembler {
+        let mut code = CodeAssembler::new(64).unwrap();
+        let (mut outer, mut inner, mut test) = (code.create_label(), code.create_label(), code.create_label());
+        code.set_label(&mut outer).unwrap();
+        code.jmp(test).unwrap();
+        code.set_label(&mut inner).unwrap();
+        code.add(qword_ptr(rdi), 1).unwrap();
+        code.set_label(&mut test).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(inner).unwrap();
+        code.dec(edx).unwrap();
+        code.jne(outer).unwrap();
+        code.ret().unwrap();
+        code
+    }
+
+    #[test]
+    fn an_inner_loop_that_is_entered_at_its_condition_is_no_more_than_itself() {
+        let found = loops(&mut entered_at_the_condition(), 2);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].head, &found[0].blocks), (0x1002, &BTreeSet::from([0x1002, 0x1006])));
+        assert_eq!(found[0].side_entries, [0x1006]);
+        assert_eq!(found[0].exits, [Exit { from: 0x1008, to: Leave::To(0x100a) }]);
+        assert_eq!((found[1].head, found[1].blocks.len()), (0x1000, 4));
+    }
+
+    #[test]
+    fn calls_and_switches_are_told() {
+        let mut code = CodeAssembler::new(64).unwrap();
+        let (mut head, mut switch) = (code.create_label(), code.create_label());
+        code.set_label(&mut head).unwrap();
+        code.call(rax).unwrap();
+        code.jz(switch).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(head).unwrap();
+        code.set_label(&mut switch).unwrap();
+        code.jmp(rax).unwrap();
+        let found = loops(&mut code, 0);
+        assert_eq!((found.len(), found[0].has_call, found[0].has_indirect), (1, true, true));
+    }
+
+    #[test]
+    fn straight_code_has_no_loop() {
+        let mut code = CodeAssembler::new(64).unwrap();
+        code.add(qword_ptr(rdi), 1).unwrap();
+        code.ret().unwrap();
+        assert!(loops(&mut code, 0).is_empty());
+    }
+}

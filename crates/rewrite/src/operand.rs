@@ -1,0 +1,191 @@
+//! The one place in memory that an instruction touches, and the same instruction touching another place.
+//!
+//! ```text
+//!   [base + index * scale + displacement]      displacement + delta
+//!   [rip + distance], [absolute]               the same form, or relative to rip where an absolute one does not fit
+//! ```
+//! What has no such place, or several, is refused with its reason: Taylor, *Cachekata*, sections 5.4.2 to 5.4.4, where indirect
+//! jumps, conditional moves and repeated strings are the hard cases. A conditional move needs nothing here: it always loads.
+
+use iced_x86::{
+    Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
+};
+
+use crate::effect::reads_and_writes;
+use crate::error::{Error, Refused, Result};
+use crate::registers::{Registers, number};
+
+/// Where an instruction touches memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// A 64-bit register, or none.
+    pub base: Register,
+    /// A 64-bit register, or none.
+    pub index: Register,
+    /// 1, 2, 4 or 8.
+    pub scale: u32,
+    /// What is added to the registers; the address itself where there are none.
+    pub displacement: i64,
+    /// Size of the access.
+    pub bytes: u32,
+    /// It reads.
+    pub read: bool,
+    /// It writes.
+    pub write: bool,
+    /// Nobody comes between its read and its write.
+    pub atomic: bool,
+}
+
+impl Operand {
+    /// The place that `instruction` touches.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is none that could be redirected.
+    pub fn of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Result<Self> {
+        find(instruction, factory).map_err(|reason| Error::refused(instruction.ip(), reason))
+    }
+
+    /// Is its address known without registers?
+    #[must_use]
+    pub fn is_absolute(&self) -> bool {
+        self.base == Register::None && self.index == Register::None
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn address(&self, registers: &Registers) -> u64 {
+        let value = |register| number(register).map_or(0, |number| registers.gpr[number]);
+        value(self.base)
+            .wrapping_add(value(self.index).wrapping_mul(u64::from(self.scale)))
+            .wrapping_add_signed(self.displacement)
+    }
+
+    /// `instruction`, whose operand this is, touching what lies `delta` further on.
+    ///
+    /// # Errors
+    /// [`Refused::OutOfReach`] when no displacement leads there.
+    pub fn redirected(&self, instruction: &Instruction, delta: i64) -> Result<Instruction> {
+        let mut redirected = *instruction;
+        let target = self.displacement.wrapping_add(delta);
+        let fits = i32::try_from(target).is_ok();
+        if instruction.memory_base() == Register::RIP || self.is_absolute() && !fits {
+            redirected.set_memory_base(Register::RIP);
+            redirected.set_memory_index_scale(1);
+            redirected.set_memory_displ_size(8);
+        } else if !fits {
+            return Err(Error::refused(instruction.ip(), Refused::OutOfReach));
+        } else if !self.is_absolute() {
+            // One byte where that is enough, else four.
+            redirected.set_memory_displ_size(1);
+        }
+        redirected.set_memory_displacement64(target.cast_unsigned());
+        Ok(redirected)
+    }
+
+    /// `instruction`, whose operand this is, touching what `register` points to.
+    pub(crate) fn through(instruction: &Instruction, register: Register) -> Instruction {
+        let mut through = *instruction;
+        through.set_memory_base(register);
+        through.set_memory_index(Register::None);
+        through.set_memory_index_scale(1);
+        through.set_memory_displacement64(0);
+        through.set_memory_displ_size(0);
+        through
+    }
+}
+
+fn find(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> std::result::Result<Operand, Refused> {
+    if instruction.is_invalid() {
+        return Err(Refused::Undecodable);
+    }
+    let place = place(instruction, factory.info(instruction).used_memory())?;
+    let (base, index) = (instruction.memory_base(), instruction.memory_index());
+    let relative = base == Register::RIP;
+    let usable = |register: Register| register == Register::None || register.is_gpr64();
+    if !(relative || usable(base)) || !usable(index) || is_offset_form(instruction.code()) {
+        return Err(Refused::AddressForm);
+    }
+    if base == Register::RSP {
+        return Err(Refused::Stack);
+    }
+    let (read, write) = reads_and_writes(place.access());
+    Ok(Operand {
+        base: if relative { Register::None } else { base },
+        index,
+        scale: instruction.memory_index_scale(),
+        displacement: instruction.memory_displacement64().cast_signed(),
+        bytes: u32::try_from(place.memory_size().size()).unwrap_or(u32::MAX),
+        read,
+        write,
+        atomic: is_atomic(instruction),
+    })
+}
+
+/// The memory operand, if it is the only one, or the only one beside the stack.
+fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<UsedMemory, Refused> {
+    let touched = |memory: &&UsedMemory| !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess);
+    let mut touched = used.iter().filter(touched).peekable();
+    if touched.peek().is_none() {
+        return Err(Refused::NoMemory);
+    }
+    refuse_kind(instruction)?;
+    if instruction.op_kinds().all(|kind| kind != OpKind::Memory) {
+        return Err(if instruction.is_stack_instruction() { Refused::Stack } else { Refused::SeveralOperands });
+    }
+    let explicit = |memory: &&UsedMemory| {
+        let base = instruction.memory_base();
+        let base = if base == Register::RIP { Register::None } else { base };
+        !instruction.is_stack_instruction() || memory.base() == base && memory.base() != Register::RSP
+    };
+    let mut explicit = touched.filter(explicit);
+    match (explicit.next(), explicit.next()) {
+        (Some(place), None) if place.vsib_size() != 0 => Err(Refused::Gather),
+        (Some(place), None) if matches!(place.segment(), Register::FS | Register::GS) => Err(Refused::Segment),
+        (Some(place), None) if !(1..=64).contains(&place.memory_size().size()) => Err(Refused::StateArea),
+        (Some(place), None) => Ok(*place),
+        (None, _) => Err(Refused::Stack),
+        _ => Err(Refused::SeveralOperands),
+    }
+}
+
+/// Kinds of instructions whose operand does not tell all that they do.
+fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), Refused> {
+    if instruction.is_string_instruction() {
+        return Err(Refused::String);
+    }
+    if instruction.is_save_restore_instruction() {
+        return Err(Refused::StateArea);
+    }
+    if instruction.is_vsib() {
+        return Err(Refused::Gather);
+    }
+    if instruction.flow_control() != FlowControl::Next {
+        return Err(Refused::Branch);
+    }
+    let bits = matches!(instruction.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
+    if bits && instruction.op1_kind() == OpKind::Register { Err(Refused::BitString) } else { Ok(()) }
+}
+
+/// A 64-bit offset in the instruction instead of an operand with registers.
+const fn is_offset_form(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Mov_AL_moffs8
+            | Code::Mov_AX_moffs16
+            | Code::Mov_EAX_moffs32
+            | Code::Mov_RAX_moffs64
+            | Code::Mov_moffs8_AL
+            | Code::Mov_moffs16_AX
+            | Code::Mov_moffs32_EAX
+            | Code::Mov_moffs64_RAX
+    )
+}
+
+/// With a lock prefix, or an exchange, which needs none.
+pub(crate) fn is_atomic(instruction: &Instruction) -> bool {
+    let in_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
+    in_memory && (instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg)
+}
+
+#[cfg(test)]
+mod tests;

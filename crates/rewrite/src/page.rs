@@ -1,0 +1,193 @@
+//! Remapped pages: which byte lives where.
+//!
+//! ```text
+//!   address   start                                                    start + 4096
+//!   page      [ home       | rule 0 | home   | rule 1   | home             ]   inaccessible
+//!                  │            │                 │
+//!   lives at  start + home   + delta_0        + delta_1      the same offset in another page
+//! ```
+//! The distances are multiples of the page size, so alignment stays as it was: what was atomic stays atomic. They fit into
+//! a displacement, so a redirect is another displacement in the same instruction.
+//!
+//! Source: Taylor, *Cachekata*, section 5.1 and figure 5.1: remap rules, the underlay page, isolated data. There a rule leads
+//! to any address; here to the same offset in another page.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Bytes that live elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Rule {
+    /// Where the program looks for them.
+    pub bytes: Range<u64>,
+    /// What is added to such an address to get to where they are.
+    pub delta: i64,
+}
+
+/// A page whose bytes live elsewhere: those of no rule at `home`. Made by [`Page::new`], which checks it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Page {
+    /// Its first address.
+    pub start: u64,
+    /// Distance to the underlay, which has the bytes of no rule.
+    pub home: i64,
+    /// Sorted, disjoint, inside the page.
+    pub rules: Vec<Rule>,
+}
+
+/// Neighbouring bytes of a page that live at one distance. The pieces of a page cover it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Where the program looks for them.
+    pub bytes: Range<u64>,
+    /// What is added to such an address.
+    pub delta: i64,
+}
+
+impl Page {
+    /// A page with these rules, in any order.
+    ///
+    /// # Errors
+    /// [`Error::Page`] when the page is not aligned, a distance is none, no multiple of the page size or beyond ±2 GiB, or a rule is
+    /// empty, outside the page or overlaps another.
+    pub fn new(start: u64, home: i64, mut rules: Vec<Rule>) -> Result<Self> {
+        rules.sort_by_key(|rule| rule.bytes.start);
+        let page = Self { start, home, rules };
+        page.check()?;
+        Ok(page)
+    }
+
+    /// Does it keep what [`Page::new`] promises? For pages that were read from somewhere.
+    ///
+    /// # Errors
+    /// As for [`Page::new`].
+    pub fn check(&self) -> Result<()> {
+        let wrong = |problem: String, remedy| Err(Error::Page { start: self.start, problem, remedy });
+        if !self.start.is_multiple_of(PAGE_BYTES) || self.start > u64::MAX - 2 * PAGE_BYTES {
+            return wrong("it does not begin at a page's border".to_owned(), "round it down");
+        }
+        for delta in self.rules.iter().map(|rule| rule.delta).chain([self.home]) {
+            if delta == 0 || !delta.unsigned_abs().is_multiple_of(PAGE_BYTES) || i32::try_from(delta).is_err() {
+                let problem = format!("its bytes cannot live {delta} bytes away");
+                return wrong(problem, "take a multiple of 4096 within 2 GiB, and not 0");
+            }
+        }
+        let mut free = self.start;
+        for Rule { bytes, .. } in &self.rules {
+            if bytes.is_empty() || bytes.start < free || bytes.end > self.start + PAGE_BYTES {
+                let problem = format!("the rule for {:#x} to {:#x} is out of place", bytes.start, bytes.end);
+                return wrong(problem, "rules have bytes, all of them in the page, none of them twice");
+            }
+            free = bytes.end;
+        }
+        Ok(())
+    }
+
+    /// The addresses of the page.
+    #[must_use]
+    pub const fn bytes(&self) -> Range<u64> {
+        self.start..self.start + PAGE_BYTES
+    }
+
+    /// The page cut where the distance changes, from its start to its end.
+    #[must_use]
+    pub fn pieces(&self) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut add = |bytes: Range<u64>, delta| match pieces.last_mut() {
+            _ if bytes.is_empty() => {}
+            Some(last) if last.delta == delta => last.bytes.end = bytes.end,
+            _ => pieces.push(Piece { bytes, delta }),
+        };
+        let mut done = self.start;
+        for rule in &self.rules {
+            add(done..rule.bytes.start, self.home);
+            add(rule.bytes.clone(), rule.delta);
+            done = rule.bytes.end;
+        }
+        add(done..self.start + PAGE_BYTES, self.home);
+        pieces
+    }
+
+    /// The piece that all `bytes` from `address` lie in. None for what lies outside or straddles.
+    #[must_use]
+    pub fn piece(&self, address: u64, bytes: u32) -> Option<Piece> {
+        self.pieces().into_iter().find(|piece| piece.holds(address, bytes))
+    }
+}
+
+impl Piece {
+    /// Do all `bytes` from `address` lie in it?
+    #[must_use]
+    pub fn holds(&self, address: u64, bytes: u32) -> bool {
+        holds(&self.bytes, address, bytes)
+    }
+}
+
+impl Rule {
+    /// Do all `bytes` from `address` lie in it?
+    #[must_use]
+    pub fn holds(&self, address: u64, bytes: u32) -> bool {
+        holds(&self.bytes, address, bytes)
+    }
+}
+
+impl From<Piece> for Rule {
+    /// The underlay's pieces are redirected like rules.
+    fn from(Piece { bytes, delta }: Piece) -> Self {
+        Self { bytes, delta }
+    }
+}
+
+fn holds(range: &Range<u64>, address: u64, bytes: u32) -> bool {
+    range.start <= address && address.checked_add(u64::from(bytes)).is_some_and(|end| end <= range.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Page, Piece, Rule};
+
+    fn rule(from: u64, to: u64, delta: i64) -> Rule {
+        Rule { bytes: from..to, delta }
+    }
+
+    #[test]
+    fn pieces_cover_the_page_and_join_where_nothing_changes() {
+        let rules = vec![rule(0x1020, 0x1028, 0x3000), rule(0x1010, 0x1020, 0x3000), rule(0x1028, 0x1030, -0x1000)];
+        let page = Page::new(0x1000, 0x2000, rules).unwrap();
+        let expected =
+            [(0x1000, 0x1010, 0x2000), (0x1010, 0x1028, 0x3000), (0x1028, 0x1030, -0x1000), (0x1030, 0x2000, 0x2000)];
+        let expected = expected.map(|(from, to, delta)| Piece { bytes: from..to, delta });
+        assert_eq!(page.pieces(), expected);
+        assert_eq!(page.piece(0x101c, 8), Some(expected[1].clone()), "over the border of two rules with one distance");
+        assert_eq!(page.piece(0x1024, 8), None, "straddles");
+        assert_eq!(page.piece(0x1ffc, 8), None, "half outside");
+        assert_eq!(page.piece(0x2000, 1), None, "outside");
+    }
+
+    #[test]
+    fn a_rule_may_have_the_whole_page() {
+        let page = Page::new(0x1000, 0x2000, vec![rule(0x1000, 0x2000, 0x5000)]).unwrap();
+        assert_eq!(page.pieces(), [Piece { bytes: 0x1000..0x2000, delta: 0x5000 }]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let wrong = |start, home, rules| Page::new(start, home, rules).unwrap_err().to_string();
+        assert!(wrong(0x1001, 0x2000, vec![]).contains("border"));
+        for delta in [0, 8, 1 << 31, -(1 << 31) - 4096] {
+            assert!(wrong(0x1000, delta, vec![]).contains("bytes away"), "{delta}");
+            assert!(wrong(0x1000, 0x2000, vec![rule(0x1000, 0x1008, delta)]).contains("bytes away"), "{delta}");
+        }
+        for (from, to) in [(0x1010, 0x1010), (0xff8, 0x1008), (0x1ff8, 0x2008)] {
+            assert!(wrong(0x1000, 0x2000, vec![rule(from, to, 0x3000)]).contains("out of place"));
+        }
+        let twice = vec![rule(0x1000, 0x1010, 0x3000), rule(0x100f, 0x1018, 0x4000)];
+        assert!(wrong(0x1000, 0x2000, twice).contains("0x100f"));
+    }
+}

@@ -1,0 +1,126 @@
+//! What rewritelets are made of. What they do is tested in `tests/differential.rs`.
+
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
+
+use super::{Form, Site, Trampoline};
+use crate::error::Refused;
+use crate::liveness::Live;
+use crate::page::{Page, Rule};
+
+const IP: u64 = 0x40_0000;
+const AT: u64 = 0x41_0000;
+
+fn rule(from: u64, to: u64, delta: i64) -> Rule {
+    Rule { bytes: from..to, delta }
+}
+
+fn page() -> Page {
+    Page::new(0x50_0000, 0x1_0000, vec![rule(0x50_0008, 0x50_0010, 0x2_0000)]).unwrap()
+}
+
+/// The rewritelet for an instruction of which nothing is known but `live`, and its code.
+fn made(bytes: &[u8], live: Live, form: &Form) -> Result<(Trampoline, Vec<Instruction>), Refused> {
+    let instruction = Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode();
+    let site = Site { instruction: &instruction, live, moved: &[(IP + bytes.len() as u64, 0x42_0000)] };
+    let found = Trampoline::new(&site, form, AT).map_err(|error| error.reason().unwrap())?;
+    let code = Decoder::with_ip(64, &found.code, AT, DecoderOptions::NONE).into_iter().collect();
+    Ok((found, code))
+}
+
+fn codes(instructions: &[Instruction]) -> Vec<Code> {
+    instructions.iter().map(Instruction::code).collect()
+}
+
+const ADD: [u8; 4] = [0x48, 0x83, 0x07, 0x01]; // add qword [rdi], 1
+
+#[test]
+fn where_the_address_is_known_nothing_is_asked() {
+    let (found, code) = made(&ADD, Live::ALL, &Form::Displaced(0x2_0000)).unwrap();
+    assert_eq!(codes(&code), [Code::Add_rm64_imm8, Code::Jmp_rel32_64]);
+    assert_eq!((code[0].memory_base(), code[0].memory_displacement64()), (Register::RDI, 0x2_0000));
+    assert_eq!(code[1].near_branch_target(), 0x42_0000, "what follows has been moved by a patch");
+    assert_eq!((found.map, found.cold), (vec![(AT, IP)], None));
+}
+
+#[test]
+fn what_is_dead_is_not_saved() {
+    let rule = Form::PerRule(rule(0x50_0008, 0x50_0010, 0x2_0000));
+    let dead = Live { registers: !1, flags: 0 };
+    let (found, code) = made(&ADD, dead, &rule).unwrap();
+    let expected = [
+        Code::Mov_r64_imm64,
+        Code::Lea_r64_m,
+        Code::Cmp_rm64_imm32,
+        Code::Ja_rel8_64,
+        Code::Add_rm64_imm8,
+        Code::Jmp_rel32_64,
+        Code::Add_rm64_imm8,
+        Code::Jmp_rel32_64,
+    ];
+    assert_eq!(codes(&code), expected);
+    assert_eq!(
+        (code[0].op0_register(), code[2].immediate(1)),
+        (Register::RAX, 0),
+        "eight bytes begin at the first only"
+    );
+    let displacements = [4, 6].map(|index: usize| code[index].memory_displacement64());
+    assert_eq!(displacements, [0x2_0000, 0]);
+    assert_eq!(found.map, [(AT, IP), (code[4].ip(), IP), (code[6].ip(), IP)]);
+    let (_, saving) = made(&ADD, Live::ALL, &rule).unwrap();
+    assert_eq!(codes(&saving[..3]), [Code::Lea_r64_m, Code::Push_r64, Code::Pushfq]);
+    assert_eq!(saving[0].memory_displacement64().cast_signed(), -128, "over the red zone");
+}
+
+#[test]
+fn a_ladder_asks_for_each_piece_and_has_a_cold_end() {
+    let (found, code) = made(&ADD, Live::ALL, &Form::Ladder(page())).unwrap();
+    let redirects: Vec<_> = code
+        .iter()
+        .filter(|instruction| instruction.code() == Code::Add_rm64_imm8)
+        .map(Instruction::memory_displacement64)
+        .collect();
+    assert_eq!(redirects, [0, 0x1_0000, 0x2_0000, 0x1_0000]);
+    let cold = code.iter().find(|instruction| instruction.ip() == found.cold.unwrap()).unwrap();
+    assert_eq!(cold.code(), Code::Ud2);
+    let byte = [0x80, 0x07, 0x01]; // add byte [rdi], 1
+    let (found, _) = made(&byte, Live::ALL, &Form::Ladder(page())).unwrap();
+    assert_eq!(found.cold, None, "a byte is astride of nothing");
+}
+
+#[test]
+fn absolute_addresses_are_looked_up_now() {
+    let relative = |to: u32| {
+        let mut bytes = vec![0x83, 0x05, 0, 0, 0, 0, 0x01]; // add dword [rip + …], 1
+        bytes[2..6].copy_from_slice(&(to - u32::try_from(IP).unwrap() - 7).to_le_bytes());
+        bytes
+    };
+    let ladder = Form::Ladder(page());
+    let (_, code) = made(&relative(0x50_0008), Live::ALL, &ladder).unwrap();
+    assert_eq!((code.len(), code[0].memory_displacement64()), (2, 0x52_0008));
+    let (_, code) = made(&relative(0x50_0000), Live::ALL, &ladder).unwrap();
+    assert_eq!(code[0].memory_displacement64(), 0x51_0000, "the underlay");
+    assert_eq!(made(&relative(0x50_0006), Live::ALL, &ladder).unwrap_err(), Refused::Straddles);
+    let other = Form::PerRule(rule(0x50_0010, 0x50_0018, 0x2_0000));
+    assert_eq!(made(&relative(0x50_0008), Live::ALL, &other).unwrap_err(), Refused::OutsideRule);
+}
+
+#[test]
+fn a_view_that_is_too_far_for_an_absolute_operand_is_reached_through_a_register() {
+    let bytes = [0xf0, 0x83, 0x05, 0, 0, 0, 0, 0x01]; // lock add dword [rip], 1
+    let far = Form::Displaced(0x7fff_f000);
+    let instruction = Decoder::with_ip(64, &bytes, IP, DecoderOptions::NONE).decode();
+    let site = Site { instruction: &instruction, live: Live { registers: !4, flags: u32::MAX }, moved: &[] };
+    // Below the original, so that the view is more than 2 GiB away.
+    let found = Trampoline::new(&site, &far, 0x1_0000).unwrap();
+    let code: Vec<_> = Decoder::with_ip(64, &found.code, 0x1_0000, DecoderOptions::NONE).into_iter().collect();
+    assert_eq!(codes(&code), [Code::Mov_r64_imm64, Code::Add_rm32_imm8, Code::Jmp_rel32_64]);
+    assert_eq!((code[0].op0_register(), code[1].memory_base()), (Register::RDX, Register::RDX));
+    assert_eq!(code[0].immediate(1), IP + 8 + 0x7fff_f000);
+    assert!(code[1].has_lock_prefix());
+}
+
+#[test]
+fn a_rule_that_the_access_does_not_fit_into_is_refused() {
+    let small = Form::PerRule(rule(0x50_0008, 0x50_000c, 0x2_0000));
+    assert_eq!(made(&ADD, Live::ALL, &small).unwrap_err(), Refused::Straddles);
+}

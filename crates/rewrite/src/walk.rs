@@ -1,0 +1,166 @@
+//! Once around a loop with known registers: which addresses it touches.
+//!
+//! A sample says where a thread was and what its registers held. The access that hurts is seldom the very instruction
+//! that was interrupted; it is somewhere in the loop. So the code is followed from there with values where they are known, for one lap:
+//! what lies before the interrupted instruction is seen with the values of the next lap. Both ways are followed where there
+//! is a condition, no block twice.
+//!
+//! ```text
+//!   rdi = 0x7f10, rcx = 3         ip → add [rdi + 8], 1       0x7f18: read and written
+//!                                      mov rax, [rbp - 8]     known address: its value is read now
+//!                                      add [rax], 1           at what it points to now
+//! ```
+//! Memory is read *now*, later than the sample: what is made of it is marked, [`Access::read_now`]. What a lap writes it reads
+//! back. Values are lost in what is not understood; nothing is guessed. The result is evidence, not proof: nothing is rewritten on
+//! its word alone.
+
+mod state;
+mod step;
+
+use std::collections::BTreeSet;
+
+use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register, UsedMemory};
+use serde::{Deserialize, Serialize};
+
+use crate::effect::reads_and_writes;
+use crate::flow::Flow;
+use crate::loops::Loop;
+use crate::memory::Memory;
+use crate::operand::is_atomic;
+use crate::registers::Registers;
+use state::{State, Value};
+
+/// Instructions of a walk at most.
+pub const MAX_STEPS: usize = 512;
+
+/// One access of a loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Access {
+    /// The instruction.
+    pub ip: u64,
+    /// Where it touches memory.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: u32,
+    /// It reads them.
+    pub read: bool,
+    /// It writes them.
+    pub write: bool,
+    /// Nobody comes between its read and its write.
+    pub is_atomic: bool,
+    /// The address is made of memory as it was at the walk, later than the sample.
+    pub read_now: bool,
+}
+
+/// What a walk found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Walk {
+    /// Accesses whose addresses are known, in the order of the walk.
+    pub accesses: Vec<Access>,
+    /// Accesses whose addresses are not.
+    pub unknown: usize,
+    /// Instructions that were followed.
+    pub steps: usize,
+}
+
+impl Walk {
+    /// Follows the code from the flow's start with the registers that it was sampled with: around `within`, or as far as
+    /// the flow is known.
+    #[must_use]
+    pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
+        let mut walker =
+            Walker { flow, within, memory, factory: InstructionInfoFactory::new(), found: Self::default() };
+        walker.walk(State::new(registers));
+        walker.found
+    }
+}
+
+struct Walker<'a> {
+    flow: &'a Flow,
+    within: Option<&'a Loop>,
+    memory: &'a dyn Memory,
+    factory: InstructionInfoFactory,
+    found: Walk,
+}
+
+impl Walker<'_> {
+    fn walk(&mut self, start: State) {
+        let mut seen = BTreeSet::from([self.flow.ip]);
+        let mut open = vec![(self.flow.ip, start)];
+        while let Some((block, mut state)) = open.pop() {
+            let Some(block) = self.flow.blocks.get(&block) else { continue };
+            for instruction in self.flow.instructions_of(block) {
+                if self.found.steps == MAX_STEPS {
+                    return;
+                }
+                self.found.steps += 1;
+                self.look(instruction, &state);
+                state.step(instruction, self.memory, &mut self.factory);
+            }
+            let inside = |next: &u64| self.within.is_none_or(|within| within.blocks.contains(next));
+            for next in block.successors.iter().copied().filter(inside) {
+                if seen.insert(next) {
+                    open.push((next, state.clone()));
+                }
+            }
+        }
+    }
+
+    /// Notes what the instruction is about to touch.
+    fn look(&mut self, instruction: &Instruction, state: &State) {
+        for memory in self.factory.info(instruction).used_memory() {
+            let (read, write) = reads_and_writes(memory.access());
+            if !(read || write) {
+                continue;
+            }
+            let bytes = memory.memory_size().size();
+            let repeats =
+                instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
+            let address = address(memory, state);
+            match (address.known, u32::try_from(bytes)) {
+                (Some(known), Ok(bytes @ 1..=64)) if !repeats => self.found.accesses.push(Access {
+                    ip: instruction.ip(),
+                    address: known,
+                    bytes,
+                    read,
+                    write,
+                    is_atomic: is_atomic(instruction),
+                    read_now: address.now,
+                }),
+                _ => self.found.unknown += 1,
+            }
+        }
+    }
+}
+
+/// The address of a place that an instruction touches.
+fn address(memory: &UsedMemory, state: &State) -> Value {
+    let mut now = false;
+    let known = memory.virtual_address(0, |register, _, _| part(register, state, &mut now));
+    Value { known, now }
+}
+
+/// The address that an instruction calculates without touching what is there.
+fn calculated(instruction: &Instruction, state: &State) -> Value {
+    let mut now = false;
+    let known = instruction.virtual_address(1, 0, |register, _, _| part(register, state, &mut now));
+    Value { known, now }
+}
+
+/// The part of an address that is in a register, or in a segment's base.
+fn part(register: Register, state: &State, now: &mut bool) -> Option<u64> {
+    let value = match register {
+        Register::ES | Register::CS | Register::SS | Register::DS => Value::of(0),
+        register => state.register(register),
+    };
+    *now |= value.now;
+    value.known
+}
+
+/// Does it write memory?
+fn writes_memory(memory: &UsedMemory) -> bool {
+    memory.access() != OpAccess::NoMemAccess && reads_and_writes(memory.access()).1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! What is known of registers and memory on a walk.
+
+use std::collections::BTreeMap;
+
+use iced_x86::Register;
+
+use crate::memory::Memory;
+use crate::registers::{Registers, number};
+
+/// A number, if it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) known: Option<u64>,
+    /// Made of memory that was read later than the sample.
+    pub(super) now: bool,
+}
+
+impl Value {
+    pub(super) const UNKNOWN: Self = Self { known: None, now: false };
+
+    pub(super) const fn of(value: u64) -> Self {
+        Self { known: Some(value), now: false }
+    }
+
+    pub(super) fn map(self, change: impl FnOnce(u64) -> u64) -> Self {
+        Self { known: self.known.map(change), ..self }
+    }
+
+    pub(super) fn with(self, other: Self, combine: impl FnOnce(u64, u64) -> u64) -> Self {
+        let known = self.known.zip(other.known).map(|(one, two)| combine(one, two));
+        Self { known, now: self.now | other.now }
+    }
+
+    /// The lowest `bytes`, the others zero.
+    pub(super) fn low(self, bytes: usize) -> Self {
+        self.map(|value| value & mask(bytes))
+    }
+}
+
+/// Ones in the lowest `bytes`.
+pub(super) const fn mask(bytes: usize) -> u64 {
+    if bytes >= 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 }
+}
+
+/// Registers, and what was written on the way.
+#[derive(Debug, Clone)]
+pub(super) struct State {
+    gpr: [Value; 16],
+    fs_base: u64,
+    gs_base: u64,
+    written: BTreeMap<u64, Option<Written>>,
+}
+
+/// A byte that was written, and is known.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    byte: u8,
+    now: bool,
+}
+
+impl State {
+    pub(super) fn new(registers: &Registers) -> Self {
+        let (fs_base, gs_base) = (registers.fs_base, registers.gs_base);
+        Self { gpr: registers.gpr.map(Value::of), fs_base, gs_base, written: BTreeMap::new() }
+    }
+
+    /// The value of a register, or of a part of one; of a segment its base.
+    pub(super) fn register(&self, register: Register) -> Value {
+        match register {
+            Register::FS => return Value::of(self.fs_base),
+            Register::GS => return Value::of(self.gs_base),
+            _ => {}
+        }
+        let Some(number) = number(register) else { return Value::UNKNOWN };
+        self.gpr[number].map(|value| value >> shift(register)).low(register.size())
+    }
+
+    /// Writes a register, or a part of one. The upper half is cleared with the lower one; smaller parts leave the rest.
+    pub(super) fn set_register(&mut self, register: Register, value: Value) {
+        let Some(number) = number(register) else { return };
+        let bytes = register.size();
+        self.gpr[number] = if bytes >= 4 {
+            value.low(bytes)
+        } else {
+            let part = mask(bytes) << shift(register);
+            value.with(self.gpr[number], |value, old| old & !part | (value << shift(register)) & part)
+        };
+    }
+
+    /// The value in memory: what was written on the way, else what is there now.
+    pub(super) fn load(&self, memory: &dyn Memory, address: Value, bytes: usize) -> Value {
+        let Some(at) = address.known.filter(|_| (1..=8).contains(&bytes)) else { return Value::UNKNOWN };
+        let mut read = [0; 8];
+        let there = memory.read(at, &mut read[..bytes]);
+        let (mut now, mut known) = (address.now, true);
+        for (offset, byte) in read[..bytes].iter_mut().enumerate() {
+            match self.written.get(&at.wrapping_add(offset as u64)) {
+                Some(Some(written)) => {
+                    *byte = written.byte;
+                    now |= written.now;
+                }
+                Some(None) => known = false,
+                None => {
+                    now = true;
+                    known &= offset < there;
+                }
+            }
+        }
+        Value { known: known.then(|| u64::from_le_bytes(read)), now }
+    }
+
+    /// Writes memory; what is written to an unknown address is lost.
+    pub(super) fn store(&mut self, address: Value, bytes: usize, value: Value) {
+        let Some(at) = address.known.filter(|_| bytes <= 64) else { return };
+        let digits = value.known.filter(|_| bytes <= 8).map(u64::to_le_bytes);
+        for offset in 0..bytes {
+            let written = digits.map(|digits| Written { byte: digits[offset], now: value.now });
+            self.written.insert(at.wrapping_add(offset as u64), written);
+        }
+    }
+}
+
+/// Where a part of a register begins: `ah` and its like are the second byte.
+fn shift(register: Register) -> u32 {
+    u32::from(matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)) * 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{State, Value};
+    use crate::memory::Image;
+    use crate::registers::Registers;
+    use iced_x86::Register;
+
+    fn state(rax: u64) -> State {
+        let mut registers = Registers { fs_base: 0x7000, ..Registers::default() };
+        registers.gpr[0] = rax;
+        State::new(&registers)
+    }
+
+    #[test]
+    fn parts_of_registers_are_parts() {
+        let mut now = state(0x1122_3344_5566_7788);
+        let all = [Register::AL, Register::AH, Register::AX, Register::EAX];
+        assert_eq!(all.map(|part| now.register(part).known.unwrap()), [0x88, 0x77, 0x7788, 0x5566_7788]);
+        now.set_register(Register::AH, Value::of(0xff));
+        assert_eq!(now.register(Register::RAX), Value::of(0x1122_3344_5566_ff88));
+        now.set_register(Register::EAX, Value::of(1));
+        assert_eq!(now.register(Register::RAX), Value::of(1));
+        now.set_register(Register::AL, Value::UNKNOWN);
+        assert_eq!(now.register(Register::RAX).known, None);
+        assert_eq!((now.register(Register::FS), now.register(Register::XMM0)), (Value::of(0x7000), Value::UNKNOWN));
+    }
+
+    #[test]
+    fn memory_is_what_was_written_and_then_what_is_there() {
+        let image = Image { start: 0x1000, bytes: (0..16).collect() };
+        let mut now = state(0);
+        let at = Value::of;
+        assert_eq!(now.load(&image, at(0x1000), 4), Value { known: Some(0x0302_0100), now: true });
+        now.store(at(0x1002), 2, at(0xaabb));
+        assert_eq!(now.load(&image, at(0x1002), 2), at(0xaabb));
+        assert_eq!(now.load(&image, at(0x1000), 4), Value { known: Some(0xaabb_0100), now: true });
+        now.store(at(0x1008), 8, Value { known: Some(5), now: true });
+        assert_eq!(now.load(&image, at(0x1008), 4), Value { known: Some(5), now: true }, "as sure as what was written");
+        now.store(at(0x1003), 1, Value::UNKNOWN);
+        assert_eq!(now.load(&image, at(0x1000), 4).known, None);
+        assert_eq!(now.load(&image, at(0x1012), 4).known, None, "it is not there");
+    }
+}

@@ -1,0 +1,275 @@
+//! Random loops: what they are made of, and their code.
+//!
+//! ```text
+//!   rdi  stays, in rule 0's bytes     r11  loaded from the slot [rbp - 8] now and then
+//!   rsi  stays, in plain memory       r10  an index, masked before each use
+//!   r15  counts down                  rax rcx rdx rbx r8 r9  data
+//! ```
+
+use iced_x86::code_asm::{
+    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, al, dword_ptr, eax, ebx, ecx, edx, qword_ptr, r8,
+    r8d, r9, r9d, r10, r10d, r11, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, xmm0, xmmword_ptr,
+};
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use proptest::prelude::*;
+
+use crate::RULES;
+use crate::machine::{CODE, PAGE};
+
+/// Where an access goes, in cells of eight bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    /// From rdi.
+    Stays(u8),
+    /// From rdi, by the index.
+    Indexed(u8),
+    /// From r11.
+    Loaded(u8),
+    /// From rsi.
+    Plain(u8),
+    /// On the stack.
+    Slot(u8),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    Load,
+    LoadWhatPoints,
+    Store,
+    StoreNumber,
+    AddTo,
+    AddFrom,
+    SubFrom,
+    XorTo,
+    Increment,
+    Compare,
+    CompareAndMove,
+    AddWithCarry,
+    LockAdd,
+    LockExchangeAdd,
+    Exchange,
+    PushPop,
+    MoveByte,
+    Vector,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    Memory {
+        kind: Kind,
+        place: Place,
+        data: u8,
+        wide: bool,
+    },
+    Add(u8, u8),
+    Compare(u8, u8),
+    Carry(u8, u8),
+    Shift(u8, u8),
+    /// A cell of rule 0, by its distance from the code: loaded, or added to atomically.
+    Global {
+        cell: u8,
+        data: u8,
+        load: bool,
+    },
+    Reload,
+    /// r11 leads from a rule to the underlay, or back.
+    Turn,
+    SkipNext,
+}
+
+/// A loop, and what it is run with.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) laps: u64,
+    /// Cells that rdi lies behind the rule's start.
+    pub(crate) cell: u64,
+    /// What the slot points to: rule 1's bytes, rule 0's, the underlay, plain memory.
+    pub(crate) slot: u8,
+    pub(crate) data: [u64; 6],
+    /// Which accesses the clone redirects, a bit each; the others fault.
+    pub(crate) redirected: u32,
+}
+
+pub(crate) fn program() -> impl Strategy<Value = Program> {
+    let place = prop_oneof![
+        4 => (0_u8..4).prop_map(Place::Stays),
+        2 => (0_u8..4).prop_map(Place::Indexed),
+        3 => (0_u8..4).prop_map(Place::Loaded),
+        1 => (0_u8..4).prop_map(Place::Plain),
+        1 => (2_u8..6).prop_map(Place::Slot),
+    ];
+    let kind = prop::sample::select(vec![
+        Kind::Load,
+        Kind::LoadWhatPoints,
+        Kind::Store,
+        Kind::StoreNumber,
+        Kind::AddTo,
+        Kind::AddFrom,
+        Kind::SubFrom,
+        Kind::XorTo,
+        Kind::Increment,
+        Kind::Compare,
+        Kind::CompareAndMove,
+        Kind::AddWithCarry,
+        Kind::LockAdd,
+        Kind::LockExchangeAdd,
+        Kind::Exchange,
+        Kind::PushPop,
+        Kind::MoveByte,
+        Kind::Vector,
+    ]);
+    let memory = (kind, place, 0_u8..6, any::<bool>()).prop_map(|(kind, place, data, wide)| Step::Memory {
+        kind,
+        place,
+        data,
+        wide,
+    });
+    let step = prop_oneof![
+        8 => memory,
+        1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| Step::Add(to, from)),
+        1 => (0_u8..6, 0_u8..6).prop_map(|(one, other)| Step::Compare(one, other)),
+        1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| Step::Carry(to, from)),
+        1 => (0_u8..6, 0_u8..8).prop_map(|(to, by)| Step::Shift(to, by)),
+        1 => (0_u8..8, 0_u8..6, any::<bool>()).prop_map(|(cell, data, load)| Step::Global { cell, data, load }),
+        2 => Just(Step::Reload),
+        1 => Just(Step::Turn),
+        1 => Just(Step::SkipNext),
+    ];
+    (prop::collection::vec(step, 1..14), 1_u64..12, 0_u64..4, 0_u8..6, any::<[u64; 6]>(), any::<u32>())
+        .prop_map(|(steps, laps, cell, slot, data, redirected)| Program { steps, laps, cell, slot, data, redirected })
+}
+
+const WIDE: [AsmRegister64; 6] = [rax, rcx, rdx, rbx, r8, r9];
+const NAMES: [Register; 6] = [Register::RAX, Register::RCX, Register::RDX, Register::RBX, Register::R8, Register::R9];
+const NARROW: [AsmRegister32; 6] = [eax, ecx, edx, ebx, r8d, r9d];
+
+impl Program {
+    /// The code at `at`, whose last instruction is followed by `end`.
+    pub(crate) fn code(&self, at: u64, end: &[u8]) -> Vec<u8> {
+        let mut bytes = self.assemble(at).and_then(|mut code| code.assemble(at)).unwrap();
+        bytes.extend(end);
+        bytes
+    }
+
+    fn assemble(&self, at: u64) -> Result<CodeAssembler, IcedError> {
+        let mut code = CodeAssembler::new(64)?;
+        let mut head = code.create_label();
+        code.set_label(&mut head)?;
+        let mut skip = None;
+        for step in &self.steps {
+            // A label belongs to one instruction: what is skipped ends with one of its own.
+            step_code(&mut code, at, *step)?;
+            if let Some(mut label) = skip.take() {
+                code.set_label(&mut label)?;
+                code.nop()?;
+            }
+            if matches!(step, Step::SkipNext) {
+                let label = code.create_label();
+                code.test(al, 1)?;
+                code.je(label)?;
+                skip = Some(label);
+            }
+        }
+        if let Some(mut label) = skip.take() {
+            code.set_label(&mut label)?;
+            code.nop()?;
+        }
+        code.dec(r15)?;
+        code.jne(head)?;
+        Ok(code)
+    }
+}
+
+fn step_code(code: &mut CodeAssembler, at: u64, step: Step) -> Result<(), IcedError> {
+    let wide = |index: u8| WIDE[usize::from(index)];
+    match step {
+        Step::Memory { kind, place, data, wide } => memory(code, kind, place, data, wide),
+        Step::Add(to, from) => code.add(wide(to), wide(from)),
+        Step::Compare(one, other) => code.cmp(wide(one), wide(other)),
+        Step::Carry(to, from) => code.adc(wide(to), wide(from)),
+        Step::Shift(to, by) => code.shl(wide(to), u32::from(by)),
+        Step::Global { cell, data, load } => {
+            code.add_instruction(global(at - CODE + PAGE + RULES[0].start + u64::from(cell) * 8, data, load)?)
+        }
+        Step::Reload => code.mov(r11, qword_ptr(rbp - 8)),
+        Step::Turn => code.xor(r11, 0x240),
+        Step::SkipNext => Ok(()),
+    }
+}
+
+/// An instruction whose operand is relative to rip.
+pub(crate) fn global(address: u64, data: u8, load: bool) -> Result<Instruction, IcedError> {
+    let operand = MemoryOperand::with_base_displ(Register::RIP, address.cast_signed());
+    let register = NAMES[usize::from(data)];
+    if load {
+        return Instruction::with2(Code::Mov_r64_rm64, register, operand);
+    }
+    let mut add = Instruction::with2(Code::Add_rm64_r64, operand, register)?;
+    add.set_has_lock_prefix(true);
+    Ok(add)
+}
+
+/// The operand, without its size.
+fn operand(place: Place) -> AsmMemoryOperand {
+    let cell = |cell: u8| i32::from(cell) * 8;
+    match place {
+        Place::Stays(at) => rdi + cell(at),
+        Place::Indexed(at) => rdi + r10 * 8 + cell(at),
+        Place::Loaded(at) => r11 + cell(at),
+        Place::Plain(at) => rsi + cell(at),
+        Place::Slot(at) => rbp - cell(at),
+    }
+}
+
+fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide: bool) -> Result<(), IcedError> {
+    if matches!(place, Place::Indexed(_)) {
+        code.mov(r10d, NARROW[usize::from(data)])?;
+        code.and(r10d, 3)?;
+    }
+    let (wide, narrow) = (WIDE[usize::from(data)], NARROW[usize::from(data)]);
+    let (eight, four) = (qword_ptr(operand(place)), dword_ptr(operand(place)));
+    match (kind, is_wide) {
+        (Kind::Load, true) => code.mov(wide, eight),
+        (Kind::Load, false) => code.mov(narrow, four),
+        (Kind::LoadWhatPoints, _) => {
+            // The register that is loaded is the one that the address is made of.
+            code.lea(wide, operand(place))?;
+            code.mov(wide, qword_ptr(wide))
+        }
+        (Kind::Store, true) => code.mov(eight, wide),
+        (Kind::Store, false) => code.mov(four, narrow),
+        (Kind::StoreNumber, _) => code.mov(eight, -5),
+        (Kind::AddTo, true) => code.add(eight, wide),
+        (Kind::AddTo, false) => code.add(four, narrow),
+        (Kind::AddFrom, true) => code.add(wide, eight),
+        (Kind::AddFrom, false) => code.add(narrow, four),
+        (Kind::SubFrom, _) => code.sub(wide, eight),
+        (Kind::XorTo, _) => code.xor(eight, wide),
+        (Kind::Increment, _) => code.inc(four),
+        (Kind::Compare, _) => code.cmp(eight, wide),
+        (Kind::CompareAndMove, true) => code.cmovb(wide, eight),
+        (Kind::CompareAndMove, false) => code.cmove(narrow, four),
+        (Kind::AddWithCarry, _) => code.adc(eight, wide),
+        (Kind::LockAdd, true) => code.lock().add(eight, wide),
+        (Kind::LockAdd, false) => code.lock().sub(four, narrow),
+        (Kind::LockExchangeAdd, _) => code.lock().xadd(eight, wide),
+        (Kind::Exchange, true) => code.xchg(eight, wide),
+        (Kind::Exchange, false) => code.xchg(four, narrow),
+        (Kind::PushPop, _) => {
+            code.push(eight)?;
+            code.pop(wide)
+        }
+        (Kind::MoveByte, _) => code.movzx(narrow, iced_x86::code_asm::byte_ptr(operand(place))),
+        (Kind::Vector, _) => vector(code, place),
+    }
+}
+
+/// Sixteen bytes to where they fit into a rule, or to plain memory.
+fn vector(code: &mut CodeAssembler, place: Place) -> Result<(), IcedError> {
+    code.movups(xmm0, xmmword_ptr(rsi + 16))?;
+    match place {
+        Place::Stays(at) if at < 3 => code.movups(xmmword_ptr(operand(place)), xmm0),
+        _ => code.movups(xmmword_ptr(rsi), xmm0),
+    }
+}

@@ -1,0 +1,150 @@
+//! What a line costs at most: the share of all samples that fell on it, and how well that is known.
+//!
+//! A thread that waits for a line is sampled at the instruction that waits. So the share of the samples at a line's
+//! accesses is the most that any repair can give back; what the accesses would take in a cache of their own remains. Samples
+//! are drawn like balls from an urn: the share has Wilson's interval (JASA 1927), which stays inside 0 to 1 and holds for
+//! few samples too. Weights below 1 and faded ones make the interval wider than it need be, never narrower.
+
+use serde::{Deserialize, Serialize};
+
+use crate::line::Line;
+
+/// The chance that an interval holds the true value.
+pub const CONFIDENCE: f64 = 0.95;
+/// Standard deviations to each side for it.
+const DEVIATIONS: f64 = 1.959_964;
+
+/// A value that was measured, and between what it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// As measured.
+    pub likely: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// What a line costs at most.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Samples on the line.
+    pub on_line: f64,
+    /// All samples.
+    pub all: f64,
+    /// Their ratio: the share of the threads' time.
+    pub share: Interval,
+    /// The most that a repair can give back, as a share of the threads' time: the upper end of `share`.
+    pub most_given_back: f64,
+}
+
+impl Interval {
+    /// The share `part` of `all` samples, by Wilson. None without samples; what is beyond 0 to `all` is taken as the end.
+    #[must_use]
+    pub fn of_share(part: f64, all: f64) -> Option<Self> {
+        if !(all.is_finite() && all > 0.0) || part.is_nan() {
+            return None;
+        }
+        let likely = (part / all).clamp(0.0, 1.0);
+        let square = DEVIATIONS * DEVIATIONS / all;
+        let middle = (likely + square / 2.0) / (1.0 + square);
+        let to_each_side = (likely * (1.0 - likely) * square + square * square / 4.0).sqrt() / (1.0 + square);
+        let low = (middle - to_each_side).clamp(0.0, likely);
+        Some(Self { low, likely, high: (middle + to_each_side).clamp(likely, 1.0) })
+    }
+
+    /// The mean of rates, by the normal distribution: work done a second, measured several times. None below two.
+    #[must_use]
+    pub fn of_rates(rates: &[f64]) -> Option<Self> {
+        if rates.len() < 2 {
+            return None;
+        }
+        let count = rates.len() as f64;
+        let likely = rates.iter().sum::<f64>() / count;
+        let spread = rates.iter().map(|rate| (rate - likely).powi(2)).sum::<f64>() / (count - 1.0);
+        let to_each_side = DEVIATIONS * (spread / count).sqrt();
+        Some(Self { low: likely - to_each_side, likely, high: likely + to_each_side })
+    }
+}
+
+impl Cost {
+    /// Of `on_line` samples among `all`. None without samples.
+    #[must_use]
+    pub fn new(on_line: f64, all: f64) -> Option<Self> {
+        let share = Interval::of_share(on_line, all)?;
+        Some(Self { on_line, all, share, most_given_back: share.high })
+    }
+
+    /// Of a line, among all samples faded to the same time. None without samples.
+    #[must_use]
+    pub fn of(line: &Line, all: f64) -> Option<Self> {
+        Self::new(line.weight, all)
+    }
+
+    /// How many times faster the threads run at most; infinite where all of their time may be the line's.
+    #[must_use]
+    pub fn most_speedup(&self) -> f64 {
+        1.0 / (1.0 - self.most_given_back)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cost, Interval};
+
+    fn near(found: Interval, low: f64, high: f64) {
+        assert!((found.low - low).abs() < 5e-4 && (found.high - high).abs() < 5e-4, "{found:?}, not {low} to {high}");
+    }
+
+    #[test]
+    fn wilson_as_it_is_printed_in_tables() {
+        near(Interval::of_share(10.0, 100.0).unwrap(), 0.0552, 0.1744);
+        near(Interval::of_share(0.0, 10.0).unwrap(), 0.0, 0.2775);
+        near(Interval::of_share(10.0, 10.0).unwrap(), 0.7225, 1.0);
+        near(Interval::of_share(1.0, 2.0).unwrap(), 0.0945, 0.9055);
+    }
+
+    #[test]
+    fn without_samples_there_is_no_share() {
+        assert_eq!(Interval::of_share(0.0, 0.0), None);
+        assert_eq!(Interval::of_share(1.0, f64::NAN), None);
+        assert_eq!(Interval::of_share(f64::NAN, 1.0), None);
+        assert!(Cost::new(0.0, 0.0).is_none());
+        let rounded = Interval::of_share(1.0 + 1e-9, 1.0).unwrap();
+        assert!(rounded.likely <= 1.0 && rounded.high <= 1.0);
+    }
+
+    #[test]
+    fn intervals_hold_the_true_share_as_often_as_they_say() {
+        // The chance of each count, exactly, of 40 samples at a share of 0.3.
+        let (samples, share) = (40_u32, 0.3_f64);
+        let mut chance = (1.0 - share).powi(40);
+        let mut held = 0.0;
+        for count in 0..=samples {
+            let found = Interval::of_share(count.into(), samples.into()).unwrap();
+            if (found.low..=found.high).contains(&share) {
+                held += chance;
+            }
+            chance *= f64::from(samples - count) / f64::from(count + 1) * share / (1.0 - share);
+        }
+        assert!((0.93..0.98).contains(&held), "{held}");
+    }
+
+    #[test]
+    fn most_of_the_time_is_most_of_the_speedup() {
+        let cost = Cost::new(750.0, 1000.0).unwrap();
+        assert!((cost.share.likely - 0.75).abs() < 1e-12 && cost.most_given_back > 0.75);
+        assert!((4.0..5.0).contains(&cost.most_speedup()), "{}", cost.most_speedup());
+        assert!(Cost::new(5.0, 5.0).unwrap().most_speedup() > 1e6);
+    }
+
+    #[test]
+    fn rates_that_scatter_have_wide_intervals() {
+        let close = Interval::of_rates(&[10.0, 10.1, 9.9, 10.0]).unwrap();
+        let far = Interval::of_rates(&[5.0, 15.0, 7.0, 13.0]).unwrap();
+        assert!((close.likely - 10.0).abs() < 1e-9 && (far.likely - 10.0).abs() < 1e-9);
+        near(close, 9.92, 10.08);
+        assert!(far.high - far.low > 30.0 * (close.high - close.low));
+        assert_eq!(Interval::of_rates(&[1.0]), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! Which members of which elements fight, and the structure that would not: for the programmer.
+//!
+//! ```text
+//!   address  0x...010                 0x...050                 0x...090       an array of structures of 64 bytes,
+//!   element  │ 0                      │ 1                      │ 2            16 bytes behind a line's start
+//!   line     ·······│·························│·························│
+//!                   └ SXY of element 0 and SX of element 1 are in one line
+//! ```
+//! Two remedies, by what fights: members of *different* elements are parted by elements that begin and end with a line
+//! (alignment on the first member, which pads the size too); members of *one* element by alignment on the first of each
+//! owner's members. Often both are needed. The new layout is computed as a compiler would, with the natural alignment of
+//! each member told from its size and offset, so sizes are as good as the description.
+//!
+//! Source: Cachekata, section 4.3, whose linear regression "has been hand-corrected to eliminate false sharing, by forcing
+//! each element of the array onto its own cache line".
+
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::verdict::{Judged, Owner};
+
+/// The largest natural alignment of a member.
+const MOST_ALIGNMENT: u64 = 16;
+
+/// An object: a structure, or an array of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// The name of the structure, or of the object where its type is not known.
+    pub name: String,
+    /// Its address.
+    pub address: u64,
+    /// How many elements; 1 for what is no array.
+    pub elements: u64,
+    /// Bytes from one element to the next.
+    pub stride: u64,
+    /// The members of an element, in order of their offsets, disjoint. Empty where they are not known.
+    pub members: Vec<Member>,
+    /// It was allocated at run time, so that its alignment is the allocator's.
+    pub on_heap: bool,
+}
+
+/// A member of a structure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Its declaration, as in `long long SX` or `char name[12]`; empty where it is not known.
+    pub declaration: String,
+    /// Bytes from the start of the element.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A member that fights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fight {
+    /// The number of the element.
+    pub element: u64,
+    /// The member's name; between two members `bytes 8 to 16`, where members are not known `bytes_8`.
+    pub member: String,
+    /// Bytes from the start of the element that are on the line.
+    pub bytes: Range<u64>,
+    /// The threads whose bytes they are.
+    pub threads: Vec<u32>,
+    /// Do they write?
+    pub written: bool,
+}
+
+/// What to change in the source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "advice", rename_all = "kebab-case")]
+pub enum Advice {
+    /// Let this member begin a line.
+    AlignMember {
+        /// Its name.
+        member: String,
+        /// Bytes of a line.
+        to: u64,
+    },
+    /// Let an element fill whole lines.
+    PadStride {
+        /// Bytes of an element now.
+        from: u64,
+        /// Bytes of an element then.
+        to: u64,
+    },
+    /// Allocate the object at the start of a line: what is declared does not reach `malloc`.
+    AlignAllocation {
+        /// Bytes of a line.
+        to: u64,
+        /// Bytes behind a line's start now.
+        off_by: u64,
+    },
+}
+
+/// What fights in an object, and the structure that would not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redesign {
+    /// Members that fight, by element and offset.
+    pub fights: Vec<Fight>,
+    /// What to change.
+    pub advice: Vec<Advice>,
+    /// Bytes of an element now and then.
+    pub bytes_before: u64,
+    /// See `bytes_before`.
+    pub bytes_after: u64,
+    /// The padded structure, as C11 and C++11 read it.
+    pub text: String,
+}
+
+impl Object {
+    /// Is the description one of memory?
+    ///
+    /// # Errors
+    /// The first member that overlaps the one before it, or goes beyond the element; an element of no size.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |member: &str, problem, remedy| {
+            Err(Error::Layout { object: self.name.clone(), member: member.to_owned(), problem, remedy })
+        };
+        if self.stride == 0 || self.elements == 0 {
+            return wrong(
+                "an element",
+                "has no size",
+                "give the bytes from one element to the next, and one element at least",
+            );
+        }
+        let mut end = 0;
+        for member in &self.members {
+            if member.offset < end || member.bytes == 0 {
+                return wrong(
+                    &member.name,
+                    "overlaps the one before it, or is empty",
+                    "give members in order; a union or a bit field as one member",
+                );
+            }
+            let Some(behind) = member.offset.checked_add(member.bytes).filter(|&behind| behind <= self.stride) else {
+                return wrong(&member.name, "goes beyond the element", "give the size of an element as its stride");
+            };
+            end = behind;
+        }
+        Ok(())
+    }
+
+    /// What fights in this object, on these lines, and how to part it. None if nothing on them is a finding.
+    ///
+    /// # Errors
+    /// A description that is not one of memory: see [`Self::check`].
+    pub fn redesign(&self, lines: &[Judged]) -> Result<Option<Redesign>> {
+        self.check()?;
+        let findings: Vec<&Judged> = lines.iter().filter(|judged| judged.verdict.is_finding()).collect();
+        let mut fights: Vec<Fight> = findings.iter().flat_map(|judged| self.fights(judged)).collect();
+        fights.sort_by_key(|fight| (fight.element, fight.bytes.start));
+        let Some(line_bytes) = findings.iter().map(|judged| u64::from(judged.line.bytes)).max() else {
+            return Ok(None);
+        };
+        if fights.is_empty() {
+            return Ok(None);
+        }
+        if self.members.is_empty() {
+            return Self { members: self.members_by(&fights), ..self.clone() }.redesign(lines);
+        }
+        let aligned = self.aligned_members(&fights, line_bytes);
+        let placed = self.placed(&aligned, line_bytes);
+        let bytes_after =
+            placed.last().map_or(self.stride, |last| last.offset + last.bytes).next_multiple_of(line_bytes);
+        let text = text::structure(self, &placed, &aligned, &fights, line_bytes, bytes_after);
+        let advice = self.advice(&aligned, line_bytes, bytes_after);
+        Ok(Some(Redesign { fights, advice, bytes_before: self.stride, bytes_after, text }))
+    }
+
+    /// Members for an object of which none are known: one from each place where a fight begins.
+    fn members_by(&self, fights: &[Fight]) -> Vec<Member> {
+        let starts: BTreeSet<u64> = fights.iter().map(|fight| fight.bytes.start).chain([0]).collect();
+        let ends = starts.iter().skip(1).copied().chain([self.stride]);
+        let member = |(&offset, end): (&u64, u64)| Member {
+            name: format!("bytes_{offset}"),
+            declaration: String::new(),
+            offset,
+            bytes: end - offset,
+        };
+        starts.iter().zip(ends).map(member).collect()
+    }
+
+    /// The members of this object that fight on one line.
+    fn fights(&self, judged: &Judged) -> Vec<Fight> {
+        let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
+        owners.flat_map(|owner| owner.bytes.iter().flat_map(|bytes| self.fights_in(owner, bytes))).collect()
+    }
+
+    /// Those in a run of an owner's bytes.
+    fn fights_in(&self, owner: &Owner, bytes: &Range<u64>) -> Vec<Fight> {
+        let end = self.address.saturating_add(self.stride.saturating_mul(self.elements));
+        let (start, end) = (bytes.start.max(self.address), bytes.end.min(end));
+        let mut fights = Vec::new();
+        let mut at = start;
+        while at < end {
+            let element = (at - self.address) / self.stride;
+            let offset = (at - self.address) % self.stride;
+            let rest = (end - at).min(self.stride - offset);
+            for (member, bytes) in self.members_in(offset..offset + rest) {
+                fights.push(Fight {
+                    element,
+                    member,
+                    bytes,
+                    threads: owner.threads.clone(),
+                    written: owner.written > 0.0,
+                });
+            }
+            at += rest;
+        }
+        fights
+    }
+
+    /// The members that have some of these bytes, and which of them.
+    fn members_in(&self, bytes: Range<u64>) -> Vec<(String, Range<u64>)> {
+        let named = self.members.iter().map(|member| {
+            let start = bytes.start.max(member.offset);
+            (member.name.clone(), start..bytes.end.min(member.offset + member.bytes).max(start))
+        });
+        let known: Vec<(String, Range<u64>)> = named.filter(|(_, bytes)| !bytes.is_empty()).collect();
+        if known.is_empty() { vec![(format!("bytes {} to {}", bytes.start, bytes.end), bytes)] } else { known }
+    }
+
+    /// The members that have to begin a line: the first, and in an element the first of each owner's that follows another's.
+    fn aligned_members(&self, fights: &[Fight], line_bytes: u64) -> BTreeSet<usize> {
+        let mut aligned = BTreeSet::from([0]);
+        for pair in fights.windows(2) {
+            let [before, behind] = pair else { continue };
+            let in_one_line = |object: u64, offset: u64| (object + offset) / line_bytes;
+            let element = self.address + before.element * self.stride;
+            let close = in_one_line(element, before.bytes.end - 1) == in_one_line(element, behind.bytes.start);
+            if before.element == behind.element && before.threads != behind.threads && close {
+                aligned.extend(self.members.iter().position(|member| member.name == behind.member));
+            }
+        }
+        aligned
+    }
+
+    /// The members where a compiler would put them, when some begin lines.
+    fn placed(&self, aligned: &BTreeSet<usize>, line_bytes: u64) -> Vec<Member> {
+        let mut end = 0_u64;
+        let place = |(at, member): (usize, &Member)| {
+            let alignment = if aligned.contains(&at) { line_bytes } else { natural_alignment(member) };
+            let offset = end.next_multiple_of(alignment);
+            end = offset + member.bytes;
+            Member { offset, ..member.clone() }
+        };
+        self.members.iter().enumerate().map(place).collect()
+    }
+
+    fn advice(&self, aligned: &BTreeSet<usize>, line_bytes: u64, bytes_after: u64) -> Vec<Advice> {
+        let members = aligned.iter().filter_map(|&at| self.members.get(at));
+        let mut advice: Vec<Advice> =
+            members.map(|member| Advice::AlignMember { member: member.name.clone(), to: line_bytes }).collect();
+        if bytes_after != self.stride {
+            advice.push(Advice::PadStride { from: self.stride, to: bytes_after });
+        }
+        let off_by = self.address % line_bytes;
+        if self.on_heap && off_by != 0 {
+            advice.push(Advice::AlignAllocation { to: line_bytes, off_by });
+        }
+        advice
+    }
+}
+
+impl Advice {
+    /// In the words of a report.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::AlignMember { member, to } => format!("declare {member} with alignas({to})"),
+            Self::PadStride { from, to } => format!("pad each element from {from} to {to} bytes"),
+            Self::AlignAllocation { to, off_by } => format!(
+                "allocate it with aligned_alloc({to}, …), or with new since C++17: malloc put it {off_by} bytes behind a line's start"
+            ),
+        }
+    }
+}
+
+/// The largest power of two that divides both size and offset, up to 16: what the type seems to ask for.
+fn natural_alignment(member: &Member) -> u64 {
+    let both = member.bytes | member.offset | MOST_ALIGNMENT;
+    1 << both.trailing_zeros()
+}

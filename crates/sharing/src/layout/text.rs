@@ -1,0 +1,74 @@
+//! The padded structure as text, each member that fights with who uses it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::{Fight, Member, Object};
+
+/// Columns up to the comments.
+const DECLARATION: usize = 44;
+/// Threads that are named for a member; more are counted.
+const NAMED: usize = 4;
+
+/// The structure as C11 and C++11 read it: `alignas` stands with members, where both allow it.
+pub(super) fn structure(
+    object: &Object,
+    placed: &[Member],
+    aligned: &BTreeSet<usize>,
+    fights: &[Fight],
+    line_bytes: u64,
+    bytes_after: u64,
+) -> String {
+    let mut text = format!("struct {} {{  // {} bytes, was {}\n", identifier(&object.name), bytes_after, object.stride);
+    for (at, member) in placed.iter().enumerate() {
+        let alignment = if aligned.contains(&at) { format!("alignas({line_bytes}) ") } else { String::new() };
+        let declaration = if member.declaration.is_empty() {
+            format!("unsigned char {}[{}]", identifier(&member.name), member.bytes)
+        } else {
+            member.declaration.clone()
+        };
+        let users = users(fights.iter().filter(|fight| fight.member == member.name));
+        let comment = if users.is_empty() { member.offset.to_string() } else { format!("{}: {users}", member.offset) };
+        push(&mut text, &format!("    {alignment}{declaration};"), &comment);
+    }
+    text.push_str("};\n");
+    text
+}
+
+fn push(text: &mut String, line: &str, comment: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line:DECLARATION$}  // {comment}");
+}
+
+/// Who uses a member, over all elements: `written by threads 1, 2`.
+fn users<'a>(fights: impl Iterator<Item = &'a Fight> + Clone) -> String {
+    let threads: BTreeSet<u32> = fights.clone().flat_map(|fight| fight.threads.iter().copied()).collect();
+    if threads.is_empty() {
+        return String::new();
+    }
+    let verb = if fights.clone().any(|fight| fight.written) { "written" } else { "read" };
+    let names: Vec<String> = threads.iter().take(NAMED).map(u32::to_string).collect();
+    let more = threads.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let noun = if threads.len() > 1 { "threads" } else { "thread" };
+    format!("{verb} by {noun} {}{more}", names.join(", "))
+}
+
+/// A name that the language takes: `std::pair<int, int>` becomes `std__pair_int__int_`.
+fn identifier(name: &str) -> String {
+    let fine = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '_' };
+    let name: String = name.chars().map(fine).collect();
+    if name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::identifier;
+
+    #[test]
+    fn names_become_identifiers() {
+        assert_eq!(identifier("lreg_args"), "lreg_args");
+        assert_eq!(identifier("std::pair<int, int>"), "std__pair_int__int_");
+        assert_eq!((identifier(""), identifier("3d")), ("_".to_owned(), "_3d".to_owned()));
+    }
+}

@@ -1,0 +1,128 @@
+//! What is known of one line, or of one pair of lines, at one time: who read and wrote which bytes, how much of late.
+//!
+//! A copy out of the table, with the weights as they are at `at_ns`; verdicts, rules and reports read nothing else.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bits::Bits;
+use crate::windows::Windows;
+
+/// The most threads that are kept a line; the lightest leaves when one more comes.
+pub const MOST_THREADS: usize = 64;
+
+/// One line, or one pair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The address of its first byte, a multiple of `bytes`.
+    pub address: u64,
+    /// Its bytes: those of a line, or of a pair.
+    pub bytes: u32,
+    /// Bytes of a cache line.
+    pub line_bytes: u32,
+    /// When this was so, in nanoseconds.
+    pub at_ns: u64,
+    /// Samples that fell on it, faded.
+    pub weight: f64,
+    /// By thread, in order of their numbers; at most [`MOST_THREADS`].
+    pub threads: Vec<ThreadUse>,
+}
+
+/// What one thread does in a line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadUse {
+    /// The kernel's number.
+    pub thread: u32,
+    /// Weight of reads, a byte. The bytes of an access share its weight evenly.
+    pub read: Vec<f32>,
+    /// Weight of writes, a byte.
+    pub written: Vec<f32>,
+    /// When it was seen.
+    pub windows: Windows,
+    /// Flag n: lately, one access took in byte n and the one behind it, which for the last is in the next line.
+    pub joined: Bits,
+    /// Bytes that atomic accesses lately took in.
+    pub atomic: Bits,
+    /// The instructions that weigh most, heaviest first.
+    pub sites: Vec<SiteWeight>,
+}
+
+/// An instruction, and the samples at it that fell on a line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SiteWeight {
+    /// Its address.
+    pub site: u64,
+    /// At most so much: where instructions were many, those that took another's place have that one's weight too.
+    pub weight: f32,
+}
+
+impl Line {
+    /// The address behind its last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.address.saturating_add(self.bytes.into())
+    }
+
+    /// The addresses of some of its bytes.
+    #[must_use]
+    pub fn addresses(&self, bytes: Range<u32>) -> Range<u64> {
+        self.address + u64::from(bytes.start)..self.address.saturating_add(bytes.end.into())
+    }
+
+    /// The two lines of a pair; none if this is a line. What neither of them shows on its own, two threads do to each other
+    /// by the prefetcher only.
+    #[must_use]
+    pub fn halves(&self) -> Option<[Self; 2]> {
+        let middle = self.line_bytes;
+        (self.bytes > middle).then(|| [self.part(0..middle), self.part(middle..self.bytes)])
+    }
+
+    fn part(&self, bytes: Range<u32>) -> Self {
+        let threads: Vec<ThreadUse> = self
+            .threads
+            .iter()
+            .map(|thread| thread.part(bytes.clone()))
+            .filter(|thread| thread.weight() > 0.0)
+            .collect();
+        Self {
+            address: self.address + u64::from(bytes.start),
+            bytes: bytes.end - bytes.start,
+            weight: threads.iter().map(ThreadUse::weight).sum(),
+            threads,
+            ..*self
+        }
+    }
+}
+
+impl ThreadUse {
+    /// Its samples on the line, faded.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.read_weight() + self.written_weight()
+    }
+
+    /// Those of reads.
+    #[must_use]
+    pub fn read_weight(&self) -> f64 {
+        self.read.iter().copied().map(f64::from).sum()
+    }
+
+    /// Those of writes.
+    #[must_use]
+    pub fn written_weight(&self) -> f64 {
+        self.written.iter().copied().map(f64::from).sum()
+    }
+
+    fn part(&self, bytes: Range<u32>) -> Self {
+        let indices = bytes.start as usize..bytes.end as usize;
+        Self {
+            read: self.read[indices.clone()].to_vec(),
+            written: self.written[indices].to_vec(),
+            joined: self.joined.part(bytes.clone()),
+            atomic: self.atomic.part(bytes),
+            sites: self.sites.clone(),
+            ..*self
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Rules: where ranges end, what is refused, how many views are needed; and what holds of any plan.
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+
+use super::{MOST_VIEWS, Move, PAGE_BYTES, PagePlan, Plan, Refusal, plan};
+use crate::access::Access;
+use crate::lines::Lines;
+use crate::settings::Settings;
+use crate::verdict::Judged;
+
+const WINDOW_NS: u64 = 4_000_000;
+
+/// Thread, first byte, bytes, write.
+type Use = (u32, u64, u32, bool);
+
+fn lines_of(uses: &[(Use, bool)]) -> Vec<Judged> {
+    let mut lines = Lines::new(Settings { half_life_ns: None, most_lines: 256, ..Settings::default() }).unwrap();
+    for window in 0..4 {
+        for &((thread, address, bytes, write), atomic) in uses {
+            let at_ns = window * WINDOW_NS;
+            lines.record(&Access { address, bytes, write, atomic, thread, site: 0, weight: 0.5, at_ns });
+        }
+    }
+    lines.heaviest(usize::MAX, 4 * WINDOW_NS).into_iter().map(Judged::new).collect()
+}
+
+fn judged(uses: &[Use]) -> Vec<Judged> {
+    lines_of(&uses.iter().map(|&one| (one, false)).collect::<Vec<_>>())
+}
+
+fn plan_of(uses: &[Use]) -> Plan {
+    plan(&judged(uses), &[], MOST_VIEWS, |_| false)
+}
+
+fn ranges(page: &PagePlan) -> Vec<(Range<u64>, u32)> {
+    page.moves.iter().map(|one| (one.bytes.clone(), one.view)).collect()
+}
+
+#[test]
+fn each_counter_goes_to_a_view_of_its_own() {
+    let plan = plan_of(&[(1, 0x1040, 8, true), (2, 0x1048, 8, true), (3, 0x1050, 8, true)]);
+    assert_eq!((plan.pages.len(), plan.refused.len()), (1, 0));
+    let page = &plan.pages[0];
+    assert_eq!((page.page, page.views, page.lines.as_slice()), (0x1000, 3, [0x1040].as_slice()));
+    assert_eq!(ranges(page), [(0x1040..0x1048, 0), (0x1048..0x1050, 1), (0x1050..0x1058, 2)]);
+    assert_eq!(page.moves[1].threads, [2]);
+}
+
+#[test]
+fn ranges_grow_to_words_and_over_gaps_that_are_nobodys() {
+    // 4 bytes grow to 8; the gap between two pieces of thread 1 is filled; that of thread 2 has thread 3 in it.
+    let plan = plan_of(&[(1, 0, 4, true), (1, 16, 4, true), (2, 24, 8, true), (3, 33, 2, true), (2, 40, 8, true)]);
+    assert_eq!(ranges(&plan.pages[0]), [(0..24, 0), (24..32, 1), (32..40, 2), (40..48, 1)]);
+}
+
+#[test]
+fn two_halves_of_a_word_can_be_parted_but_not_a_zigzag() {
+    let plan = plan_of(&[(1, 0, 4, true), (2, 4, 4, true)]);
+    assert_eq!(ranges(&plan.pages[0]), [(0..4, 0), (4..8, 1)]);
+    let plan = plan_of(&[(1, 64, 2, true), (2, 66, 2, true), (1, 68, 2, true)]);
+    assert!(plan.pages.is_empty());
+    assert_eq!((plan.refused[0].line, plan.refused[0].why), (64, Refusal::Interleaved { word: 64 }));
+}
+
+#[test]
+fn what_is_truly_shared_stays() {
+    let plan = plan_of(&[(1, 0, 4, true), (2, 0, 4, true), (1, 8, 8, true), (2, 16, 8, true)]);
+    assert_eq!(ranges(&plan.pages[0]), [(8..16, 0), (16..24, 1)]);
+    // Of two things that are truly shared, the heaviest.
+    let plan = plan_of(&[(1, 0, 8, true), (2, 0, 8, true), (3, 8, 8, true), (4, 8, 8, true), (4, 8, 8, true)]);
+    assert_eq!(plan.pages[0].moves, [Move { bytes: 0..8, view: 0, threads: vec![1, 2] }]);
+}
+
+#[test]
+fn accesses_that_were_seen_are_never_split() {
+    // Thread 1 takes in a byte of thread 2's with a wide access, seldom enough not to be an owner of it.
+    let mut uses = vec![((1, 0, 8, true), false); 30];
+    uses.extend(vec![((2, 8, 8, true), false); 30]);
+    for (atomic, why) in [(false, Refusal::Splits { border: 8 }), (true, Refusal::AtomicStraddles { border: 8 })] {
+        let mut uses = uses.clone();
+        uses.push(((1, 4, 8, false), atomic));
+        let plan = plan(&lines_of(&uses), &[], MOST_VIEWS, |_| false);
+        assert!(plan.pages.is_empty(), "{plan:?}");
+        assert_eq!(plan.refused[0].why, why);
+    }
+}
+
+#[test]
+fn an_access_across_lines_keeps_them_together() {
+    // Thread 1's word lies across the border of two lines; thread 2 is on both.
+    let across = (1, 60, 8, true);
+    let plan = plan_of(&[across, (2, 40, 8, true), (2, 80, 8, true)]);
+    assert_eq!(ranges(&plan.pages[0]), [(40..48, 0), (56..72, 1), (80..88, 0)]);
+    // Where the second line is refused, the part of it that the access takes in goes along.
+    let plan = plan_of(&[across, (2, 40, 8, true), (2, 80, 2, true), (3, 82, 2, true), (2, 84, 2, true)]);
+    assert_eq!(ranges(&plan.pages[0]), [(40..48, 0), (56..68, 1)]);
+    assert_eq!(plan.refused.iter().map(|one| one.why).collect::<Vec<_>>(), [Refusal::Interleaved { word: 80 }]);
+}
+
+#[test]
+fn an_access_across_pages_is_not_split_from_either_side() {
+    let across = (1, PAGE_BYTES - 4, 8, true);
+    let plan = plan_of(&[across, (2, PAGE_BYTES - 16, 8, true), (2, PAGE_BYTES + 8, 8, true)]);
+    assert!(plan.pages.is_empty(), "{plan:?}");
+    assert!(plan.refused.iter().all(|one| one.why == Refusal::Splits { border: PAGE_BYTES }));
+    assert_eq!(plan.refused.len(), 2);
+}
+
+#[test]
+fn too_many_owners_are_refused_and_those_apart_share_views() {
+    let uses: Vec<Use> = (0..5).map(|thread| (thread, u64::from(thread) * 8, 8, true)).collect();
+    let lines = judged(&uses);
+    assert_eq!(plan(&lines, &[], 5, |_| false).pages[0].views, 5);
+    let refused = plan(&lines, &[], 4, |_| false);
+    assert_eq!(refused.refused[0].why, Refusal::TooManyOwners { needed: 5, views: 4 });
+    // 64 threads, two a line.
+    let uses: Vec<Use> = (0..64).map(|thread| (thread, u64::from(thread) * 32, 8, true)).collect();
+    let plan = plan(&judged(&uses), &[], 2, |_| false);
+    assert_eq!((plan.pages[0].views, plan.pages[0].lines.len(), plan.refused.len()), (2, 32, 0));
+}
+
+#[test]
+fn objects_go_as_a_whole_where_they_are_one_owners() {
+    let uses = [(1, 24, 8, true), (2, 40, 8, true), (2, 80, 4, false), (3, 200, 8, true)];
+    let objects = [0..32, 32..96, 192..256];
+    let plan = plan(&judged(&uses), &objects, MOST_VIEWS, |_| false);
+    // Thread 2's element goes on in a line that only it uses; thread 3 has no part in this.
+    assert_eq!(ranges(&plan.pages[0]), [(0..32, 0), (32..96, 1)]);
+    let with_another = [(1, 24, 8, true), (2, 40, 8, true), (3, 80, 4, false)];
+    let plan = super::plan(&judged(&with_another), &objects, MOST_VIEWS, |_| false);
+    assert_eq!(ranges(&plan.pages[0]), [(0..32, 0), (40..48, 1)], "thread 3 uses the second element too");
+}
+
+#[test]
+fn lines_that_were_given_up_are_left_alone() {
+    let lines = judged(&[(1, 0, 8, true), (2, 8, 8, true), (1, 64, 8, true), (2, 72, 8, true)]);
+    let plan = plan(&lines, &[], MOST_VIEWS, |line| line == 0);
+    assert_eq!((plan.refused[0].line, plan.refused[0].why), (0, Refusal::GivenUp));
+    assert_eq!(plan.pages[0].lines, [64]);
+    assert!(plan.refused[0].why.words().contains("too often"));
+}
+
+#[test]
+fn a_line_told_twice_is_planned_once() {
+    let mut lines = judged(&[(1, 0, 8, true), (2, 8, 8, true)]);
+    lines.push(lines[0].clone());
+    assert_eq!(plan(&lines, &[], MOST_VIEWS, |_| false).pages[0].moves.len(), 2);
+    assert_eq!(plan(&lines, &[], MOST_VIEWS, |_| true).refused.len(), 1);
+}
+
+#[test]
+fn a_plan_survives_json() {
+    let plan = plan_of(&[(1, 0, 8, true), (2, 8, 8, true), (1, 64, 2, true), (2, 66, 2, true), (1, 68, 2, true)]);
+    assert_eq!((plan.pages.len(), plan.refused.len()), (1, 1));
+    let text = serde_json::to_string(&plan).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan, "{text}");
+}
+
+/// Where a byte lives under these moves: in a view, or where it was.
+fn home(moves: &[Move], byte: u64) -> Option<u32> {
+    moves.iter().find(|one| one.bytes.contains(&byte)).map(|one| one.view)
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_planned_is_sound(
+        uses in prop::collection::vec((1_u32..6, 0_u64..250, prop_oneof![Just(1_u32), Just(2), Just(4), Just(8)], any::<bool>()), 1..50),
+        aligned in any::<bool>(),
+        most_views in 1_u32..6,
+    ) {
+        let align = |at: u64, bytes: u32| if aligned { at / u64::from(bytes) * u64::from(bytes) } else { at };
+        let uses: Vec<Use> = uses.into_iter().map(|(thread, at, bytes, write)| (thread, align(at, bytes), bytes, write)).collect();
+        let lines = judged(&uses);
+        let plan = plan(&lines, &[], most_views, |_| false);
+        let findings = lines.iter().filter(|one| one.verdict.is_finding()).count();
+        prop_assert_eq!(findings, plan.refused.len() + plan.pages.iter().map(|page| page.lines.len()).sum::<usize>());
+        for page in &plan.pages {
+            let moves = &page.moves;
+            prop_assert!(moves.windows(2).all(|pair| pair[0].bytes.end <= pair[1].bytes.start));
+            prop_assert!(moves.iter().all(|one| one.view < most_views && !one.bytes.is_empty()));
+            for &(_, at, bytes, _) in &uses {
+                let first = home(moves, at);
+                let range = moves.iter().position(|one| one.bytes.contains(&at));
+                let whole = (at..at + u64::from(bytes)).all(|byte| moves.iter().position(|one| one.bytes.contains(&byte)) == range);
+                prop_assert!(whole && first == home(moves, at + u64::from(bytes) - 1), "{} bytes at {} are split", bytes, at);
+            }
+            for line in &page.lines {
+                // No two threads meet falsely in a view of a mended line.
+                let on_line: Vec<&Move> = moves.iter().filter(|one| one.bytes.start < line + 64 && one.bytes.end > *line).collect();
+                for one in &on_line {
+                    prop_assert!(on_line.iter().all(|other| other.view != one.view || other.threads == one.threads));
+                }
+            }
+        }
+    }
+}

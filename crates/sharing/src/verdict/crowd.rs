@@ -1,0 +1,49 @@
+//! The threads of a line, and which of them ran at the same time. A set of threads is a mask over their places in the line.
+
+use crate::line::{Line, MOST_THREADS};
+
+/// Who ran with whom.
+pub(super) struct Crowd {
+    /// For each thread, those that ran with it.
+    together: Vec<u64>,
+    /// Several threads, one of them too new to tell.
+    too_young: bool,
+}
+
+impl Crowd {
+    pub(super) fn of(line: &Line) -> Self {
+        let threads = &line.threads[..line.threads.len().min(MOST_THREADS)];
+        let ran_with = |own: usize| {
+            let met = |other: &usize| *other != own && threads[own].windows.ran_with(&threads[*other].windows);
+            (0..threads.len()).filter(met).fold(0, |mask, other| mask | 1 << other)
+        };
+        let latest = threads.iter().map(|thread| thread.windows.last()).max().unwrap_or(0);
+        let too_young = threads.len() > 1 && threads.iter().any(|thread| thread.windows.is_new(latest));
+        Self { together: (0..threads.len()).map(ran_with).collect(), too_young }
+    }
+
+    /// Did no two threads run at the same time?
+    pub(super) fn is_empty(&self) -> bool {
+        self.together.iter().all(|&others| others == 0)
+    }
+
+    /// Are there several threads, one of which came too short ago to tell?
+    pub(super) fn is_too_young(&self) -> bool {
+        self.too_young
+    }
+
+    /// The places of the threads that ran with another one.
+    pub(super) fn active(&self) -> impl Iterator<Item = usize> {
+        (0..self.together.len()).filter(|&thread| self.together[thread] != 0)
+    }
+
+    /// Those of `others` that ran with one of `threads`, itself not counted.
+    pub(super) fn met(&self, threads: u64, others: u64) -> u64 {
+        members(threads).fold(0, |mask, thread| mask | self.together[thread] & others)
+    }
+}
+
+/// The places in a mask.
+pub(super) fn members(mask: u64) -> impl Iterator<Item = usize> {
+    (0..u64::BITS as usize).filter(move |place| mask >> place & 1 == 1)
+}

@@ -1,0 +1,143 @@
+//! The paper's example: linear regression's array of structures, 64 bytes each, at every offset that a heap may give it.
+//!
+//! ```text
+//!   offset   0    8       16         20    24  32  40   48   56   64
+//!   member   tid  points  num_elems  pad   SX  SY  SXX  SYY  SXY
+//!   thread        reads   reads            reads and writes
+//! ```
+//! Cachekata, section 4.3 and figure 4.1: "an ideally-sized 64-byte structure but ends up misaligned because allocator
+//! metadata offsets the structure's beginning word". Without optimisation each round reads `points` and `num_elems` and
+//! updates five sums. With a little of it the two are in registers, and only the sums are touched.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first thing that is not there")]
+#![expect(clippy::single_range_in_vec_init, reason = "runs of bytes are compared with lists of them")]
+
+use fieldstone_sharing::{
+    Access, Advice, Judged, Lines, Member, Object, Settings, Verdict,
+    rules::{MOST_VIEWS, plan},
+};
+
+const THREADS: u32 = 4;
+const HEAP: u64 = 0x5555_5555_6000;
+const MEMBERS: [(&str, &str, u64, u64); 8] = [
+    ("tid", "pthread_t tid", 0, 8),
+    ("points", "POINT_T *points", 8, 8),
+    ("num_elems", "int num_elems", 16, 4),
+    ("SX", "long long SX", 24, 8),
+    ("SY", "long long SY", 32, 8),
+    ("SXX", "long long SXX", 40, 8),
+    ("SYY", "long long SYY", 48, 8),
+    ("SXY", "long long SXY", 56, 8),
+];
+
+/// What a round of the loop touches: without optimisation all but `tid`, else the sums.
+fn touched(optimised: bool) -> impl Iterator<Item = (u64, u64, bool)> {
+    let first = if optimised { 3 } else { 1 };
+    MEMBERS[first..].iter().map(|&(_, _, offset, bytes)| (offset, bytes, offset >= 24))
+}
+
+/// Twenty milliseconds of it, a sample a millisecond and thread, each of which shows the whole loop.
+fn run(offset: u64, optimised: bool) -> Vec<Judged> {
+    let mut lines = Lines::new(Settings::default()).unwrap();
+    // Before the threads run, the main thread writes all of it.
+    for word in 0..u64::from(THREADS) * 8 {
+        lines.record(&access(1, HEAP + offset + word * 8, 8, true, 0));
+    }
+    for at_ms in 1..=20 {
+        for thread in 0..THREADS {
+            let element = HEAP + offset + u64::from(thread) * 64;
+            for (member, bytes, write) in touched(optimised) {
+                lines.record(&access(100 + thread, element + member, bytes, write, at_ms));
+            }
+        }
+    }
+    let mut lines: Vec<Judged> = lines.heaviest(usize::MAX, 21_000_000).into_iter().map(Judged::new).collect();
+    lines.sort_by_key(|judged| judged.line.address);
+    lines
+}
+
+fn access(thread: u32, address: u64, bytes: u64, write: bool, at_ms: u64) -> Access {
+    let bytes = u32::try_from(bytes).unwrap();
+    let at_ns = at_ms * 1_000_000;
+    Access { address, bytes, write, atomic: false, thread, site: 0x40_1000 + address % 64, weight: 1.0 / 7.0, at_ns }
+}
+
+/// The lines, counted from the start of the heap, on which threads share falsely.
+fn falsely_shared(lines: &[Judged]) -> Vec<u64> {
+    let falsely = lines.iter().filter(|judged| matches!(judged.verdict, Verdict::FalseSharing { .. }));
+    falsely.map(|judged| (judged.line.address - HEAP) / 64).collect()
+}
+
+#[test]
+fn which_lines_are_shared_falsely_at_each_offset() {
+    for offset in (0..64).step_by(8) {
+        // Line n has the end of element n - 1 and the start of element n. At 56 that start is `tid`, which no loop touches.
+        let expected: &[u64] = if (8..=48).contains(&offset) { &[1, 2, 3] } else { &[] };
+        let lines = run(offset, false);
+        assert_eq!(falsely_shared(&lines), expected, "offset {offset}");
+        assert!(lines.iter().all(|judged| judged.verdict.is_finding() || judged.verdict == Verdict::Private));
+        // The sums alone begin at 24: from 40 on a line has those of one element only.
+        let expected: &[u64] = if (8..=32).contains(&offset) { &[1, 2, 3] } else { &[] };
+        assert_eq!(falsely_shared(&run(offset, true)), expected, "offset {offset}, optimised");
+    }
+}
+
+#[test]
+fn owners_are_the_two_elements_that_meet() {
+    let lines = run(16, false);
+    let Verdict::FalseSharing { owners } = &lines[1].verdict else { panic!("{:?}", lines[1].verdict) };
+    let line = HEAP + 64;
+    let mut told: Vec<_> = owners.iter().map(|owner| (owner.threads[0], owner.bytes.clone())).collect();
+    told.sort_by_key(|owner| owner.0);
+    // SYY and SXY of element 0; of element 1 points and num_elems, then SX, SY and SXX.
+    assert_eq!(told[0], (100, vec![line..line + 16]));
+    assert_eq!(told[1], (101, vec![line + 24..line + 36, line + 40..line + 64]));
+}
+
+#[test]
+fn rules_move_whole_elements_to_two_views() {
+    for offset in (8..=48).step_by(8) {
+        let elements: Vec<_> = (0..u64::from(THREADS)).map(|at| HEAP + offset + at * 64).collect();
+        let objects: Vec<_> = elements.iter().map(|&start| start..start + 64).collect();
+        let plan = plan(&run(offset, false), &objects, MOST_VIEWS, |_| false);
+        assert!(plan.refused.is_empty(), "{plan:?}");
+        let [page] = plan.pages.as_slice() else { panic!("one page: {plan:?}") };
+        let moves: Vec<_> = page.moves.iter().map(|one| (one.bytes.clone(), one.view, one.threads[0])).collect();
+        let expected: Vec<_> = objects
+            .iter()
+            .cloned()
+            .zip([0, 1, 0, 1])
+            .zip(100..)
+            .map(|((bytes, view), thread)| (bytes, view, thread))
+            .collect();
+        assert_eq!(moves, expected, "offset {offset}");
+    }
+}
+
+#[test]
+fn the_padded_structure_is_the_papers_remedy() {
+    let members = MEMBERS.map(|(name, declaration, offset, bytes)| Member {
+        name: name.to_owned(),
+        declaration: declaration.to_owned(),
+        offset,
+        bytes,
+    });
+    let object = Object {
+        name: "lreg_args".to_owned(),
+        address: HEAP + 16,
+        elements: THREADS.into(),
+        stride: 64,
+        members: members.to_vec(),
+        on_heap: true,
+    };
+    let redesign = object.redesign(&run(16, false)).unwrap().unwrap();
+    assert_eq!(
+        redesign.advice,
+        [Advice::AlignMember { member: "tid".to_owned(), to: 64 }, Advice::AlignAllocation { to: 64, off_by: 16 },],
+        "the size is right already"
+    );
+    assert_eq!((redesign.bytes_before, redesign.bytes_after), (64, 64));
+    assert!(redesign.text.contains("alignas(64) pthread_t tid;"), "{}", redesign.text);
+    assert!(redesign.fights.iter().any(|fight| fight.member == "SXY" && fight.written && fight.element == 0));
+    assert!(redesign.fights.iter().all(|fight| fight.member != "tid"));
+}
