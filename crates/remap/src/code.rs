@@ -71,7 +71,7 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Refused`] where there is no room.
-    pub(crate) fn room_for_code(&mut self, ip: u64, bytes: u64) -> Result<u64> {
+    fn room_for_code(&mut self, ip: u64, bytes: u64) -> Result<u64> {
         if let Some(at) = self.code.take(ip, bytes) {
             return Ok(at);
         }
@@ -87,6 +87,31 @@ impl Process {
             pid: self.pid(),
             why: format!("a rewritelet of {bytes} bytes is too large"),
         })
+    }
+}
+
+impl Process {
+    /// Makes code that stands for what is at `ip`, and writes it to a place with room for so many bytes. None where it cannot be made, or has
+    /// no room: nothing is taken then.
+    ///
+    /// # Errors
+    /// As [`Self::room_for_code`], and where the process is gone.
+    pub(crate) fn place<T>(
+        &mut self,
+        ip: u64,
+        room_bytes: u64,
+        make: impl FnOnce(&Self, u64) -> Option<T>,
+        bytes_of: impl FnOnce(&T) -> &[u8],
+    ) -> Result<Option<T>> {
+        let at = self.room_for_code(ip, room_bytes)?;
+        let made = make(self, at);
+        let code = made.as_ref().map(bytes_of).filter(|code| code.len() as u64 <= room_bytes);
+        let Some(code) = code else {
+            self.code.free(at);
+            return Ok(None);
+        };
+        self.memory.write(at, code)?;
+        Ok(made)
     }
 }
 

@@ -191,12 +191,8 @@ impl Process {
         let mut original = [0; 5];
         self.memory.read_exact(head, &mut original)?;
         let Ok(patch) = HeadPatch::new(&found.flow, head, original) else { return Ok(false) };
-        let at = self.room_for_code(head, BYTES_AN_ENTRY)?;
-        let Some(copy) = patch.displaced(at).ok().filter(|copy| copy.code.len() as u64 <= BYTES_AN_ENTRY) else {
-            self.code.free(at);
-            return Ok(false);
-        };
-        self.memory.write(at, &copy.code)?;
+        let copied = self.place(head, BYTES_AN_ENTRY, |_, at| patch.displaced(at).ok(), |copy| &copy.code)?;
+        let Some(copy) = copied else { return Ok(false) };
         self.heads.0.insert(head, Head { patch, copy, clones: Vec::new() });
         Ok(true)
     }
@@ -205,18 +201,16 @@ impl Process {
         let (flow, within) = (&found.flow, &found.within);
         let instructions = flow.instructions_in(within).count() as u64;
         let room = instructions * BYTES_AN_INSTRUCTION + (found.redirects.len() as u64 + 4) * BYTES_AN_ENTRY;
-        let at = self.room_for_code(within.head, room)?;
-        let Some(head) = self.heads.0.get(&within.head) else { return Ok(None) };
-        let moved = head.ways_on();
-        let liveness = Liveness::of(flow);
-        let plan =
-            Plan { flow, within, liveness: &liveness, redirects: &found.redirects, moved: &moved, enter: &[], at };
-        let Some(clone) = clone_with_entries(&plan, ip).filter(|clone| clone.code.len() as u64 <= room) else {
-            self.code.free(at);
-            return Ok(None);
+        let make = |this: &Self, at| {
+            let moved = this.heads.0.get(&within.head)?.ways_on();
+            let liveness = Liveness::of(flow);
+            let redirects = &found.redirects;
+            clone_with_entries(
+                &Plan { flow, within, liveness: &liveness, redirects, moved: &moved, enter: &[], at },
+                ip,
+            )
         };
-        self.memory.write(at, &clone.code)?;
-        Ok(Some(clone))
+        self.place(within.head, room, make, |clone| &clone.code)
     }
 
     /// Writes the jump.
@@ -256,12 +250,13 @@ impl Process {
         let Some(moved) = self.moved.get(&page) else { return Ok(()) };
         let room = moved.room.clone();
         for site in self.sites.values_mut() {
-            let (gone, kept) = std::mem::take(&mut site.rewritelets)
-                .into_iter()
-                .partition(|(delta, _)| room.contains(&page.wrapping_add_signed(*delta)));
-            site.rewritelets = kept;
-            let gone: Vec<_> = gone;
-            gone.iter().for_each(|(_, trampoline)| self.code.free(trampoline.at));
+            site.rewritelets.retain(|(delta, trampoline)| {
+                let is_gone = room.contains(&page.wrapping_add_signed(*delta));
+                if is_gone {
+                    self.code.free(trampoline.at);
+                }
+                !is_gone
+            });
         }
         self.sites.retain(|_, site| !site.rewritelets.is_empty());
         Ok(())

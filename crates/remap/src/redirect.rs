@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::events::{Done, Why};
 use crate::process::Process;
 
-/// The longest instruction, and the room that a rewritelet for one access is given at first.
+/// The longest instruction, and the room that a rewritelet for one access is given.
 const LONGEST: usize = 15;
 const REWRITELET_BYTES: u64 = 64;
 
@@ -94,20 +94,17 @@ impl Process {
         if let Some((_, trampoline)) = known {
             return Ok((trampoline.at, false));
         }
-        let words = |error: &dyn std::fmt::Display| error.to_string();
-        let at = self.room_for_code(ip, REWRITELET_BYTES).map_err(|error| words(&error))?;
-        let moved = self.heads.copies();
-        let access = Access { instruction: &target.instruction, live: Live::ALL, moved: &moved };
-        let made = Trampoline::new(&access, &Form::Displaced(target.delta), at).map_err(|error| words(&error));
-        let made = made.and_then(|made| match self.memory.write(at, &made.code) {
-            _ if made.code.len() as u64 > REWRITELET_BYTES => Err("its rewritelet is too long".to_owned()),
-            Ok(()) => Ok(made),
-            Err(error) => Err(words(&error)),
-        });
-        if made.is_err() {
-            self.code.free(at);
-        }
-        self.sites.entry(ip).or_default().rewritelets.push((target.delta, made?));
+        let mut why = "its rewritelet is too long".to_owned();
+        let make = |this: &Self, at| {
+            let moved = this.heads.copies();
+            let access = Access { instruction: &target.instruction, live: Live::ALL, moved: &moved };
+            let made = Trampoline::new(&access, &Form::Displaced(target.delta), at);
+            made.map_err(|error| why = error.to_string()).ok()
+        };
+        let placed = self.place(ip, REWRITELET_BYTES, make, |made| &made.code);
+        let made = placed.map_err(|error| error.to_string())?.ok_or(why)?;
+        let at = made.at;
+        self.sites.entry(ip).or_default().rewritelets.push((target.delta, made));
         Ok((at, true))
     }
 }
