@@ -20,6 +20,7 @@
 //! | `elf`, `patch`, `entries` | libc's entries become ours |
 //! | `calls`, `remap`, `pieces`, `heap` | what each call means |
 //! | `place`, `table`, `bits` | who has which address |
+//! | `grown` | a mapping that grows in steps gets large pages too |
 //! | `huge` | pages that the kernel takes as a whole only |
 //! | `demote`, `userfault`, `pinned` | off them, under the program's feet |
 //! | `policy` | memory that moves keeps its nodes |
@@ -49,6 +50,7 @@ mod environment;
 mod exec;
 mod first_stack;
 mod globals;
+mod grown;
 mod heap;
 mod huge;
 mod patch;

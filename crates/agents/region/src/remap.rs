@@ -12,10 +12,10 @@ use crate::demote::{Mapping, make_ordinary};
 use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle, settle_anew};
-use crate::policy;
 use crate::raw::{self, Raw};
 use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, reserve, touches};
 use crate::table::{GRANULE, PAGE, State};
+use crate::{grown, policy};
 
 /// A call of `mremap`, as the program made it.
 #[derive(Clone, Copy)]
@@ -143,7 +143,7 @@ fn grow(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
         }
         if !raw::failed(result) {
             count_served(more);
-            settle_anew(end, more);
+            settle_grown(call.old, old_bytes, new_bytes, old_bytes);
             place::populate(end, more, READ_WRITE);
             return result;
         }
@@ -176,13 +176,19 @@ fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     }
     release(call.old, old_bytes);
     count_served(new_bytes - old_bytes);
-    // What was large keeps the advice that it had.
-    if old_bytes < GRANULE && new_bytes >= GRANULE {
-        settle(target, new_bytes, READ_WRITE);
-    } else {
-        settle_anew(target, new_bytes);
-    }
+    settle_grown(target, old_bytes, new_bytes, 0);
     result
+}
+
+/// Asks for the pages of a mapping that has grown, of which the first `kept` bytes lie where they lay. What was a small request
+/// may have been advised small; what was large keeps the advice that it had.
+fn settle_grown(address: usize, old_bytes: usize, new_bytes: usize, kept: usize) {
+    if old_bytes < GRANULE && new_bytes >= GRANULE {
+        settle(address, new_bytes, READ_WRITE);
+    } else {
+        settle_anew(address + kept, new_bytes - kept);
+    }
+    grown::complete(address, old_bytes, new_bytes);
 }
 
 /// Claims exactly the pages behind a mapping; all or none.

@@ -7,6 +7,7 @@ mod also;
 mod common;
 mod ending;
 mod following;
+mod growing;
 mod mosaics;
 mod nodes;
 mod outside;
