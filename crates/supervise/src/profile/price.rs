@@ -19,8 +19,7 @@ const REACHES: u64 = 4;
 
 /// Prices the walks of `told`. `native_s` is the processor time of a run on 4 KiB pages.
 pub(super) fn price(told: &mut Translation, asked: &Asked, followed: &Followed, replayed: &Replayed, native_s: f64) {
-    let waits = followed.dependent_walks as f64 / followed.judged_walks.max(1) as f64;
-    let Ok(cost) = calibration(asked, followed, replayed).walk_cost(waits) else {
+    let Ok(cost) = calibration(asked, followed, replayed).walk_cost(waits(followed)) else {
         told.unseen.push(
             "what a walk costs: 4 KiB pages have hardly more walks than 2 MiB ones, so there is nothing to measure it by".to_owned(),
         );
@@ -38,6 +37,12 @@ pub(super) fn price(told: &mut Translation, asked: &Asked, followed: &Followed, 
         from: "replay".to_owned(),
         how: how(&cost, followed, replayed),
     });
+}
+
+/// The part of the walks that waited for an address, by Laplace's rule of succession: where none was judged it is a half, and a
+/// few do not speak for all.
+fn waits(followed: &Followed) -> f64 {
+    (followed.dependent_walks + 1) as f64 / (followed.judged_walks + 2) as f64
 }
 
 /// Accesses of the whole run by those that were counted.
@@ -81,12 +86,12 @@ fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
     } else {
         format!(", {:.1} ns where its entry is near and {:.1} where it is far", cost.near_ns.likely, cost.far_ns.likely)
     };
-    format!(
-        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {:.0} % of {} judged walks waited for an address{apart}",
-        replayed.loads,
-        cost.dependent_share * 100.0,
-        followed.judged_walks
-    )
+    let Followed { judged_walks, dependent_walks, .. } = followed;
+    let waited = match judged_walks {
+        0 => "no walk was judged, so that half of them are taken to have waited for an address".to_owned(),
+        _ => format!("{dependent_walks} of {judged_walks} judged walks waited for an address"),
+    };
+    format!("{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {waited}{apart}", replayed.loads)
 }
 
 /// `counts` are those of the baseline and of the configuration; `run` the time of a run and how far off, as a part, the counts of
@@ -113,6 +118,15 @@ fn range(estimate: Estimate) -> Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_judged_walks_do_not_speak_for_all() {
+        let share =
+            |dependent_walks, judged_walks| waits(&Followed { dependent_walks, judged_walks, ..Followed::default() });
+        assert_eq!(share(0, 0), 0.5);
+        assert_eq!(share(3, 3), 0.8);
+        assert!((share(9_000, 10_000) - 0.9).abs() < 1e-3);
+    }
 
     #[test]
     fn bursts_that_disagree_make_an_estimate_wider() {

@@ -8,8 +8,8 @@
 //!   dependent       each waits for the one before                   gives   far, the most
 //! ```
 //! Each point was taken at the program's own footprint, since a walk's cost grows with what of the page table is out of the
-//! caches. Where near walks were not measured, or hardly any walk is far, all walks have one price: what is measured is their
-//! mixture, and a quotient of two small numbers is none.
+//! caches. Where near walks were not measured, hardly any walk is far, or noise makes near ones the dearer, all walks have one
+//! price: what is measured is their mixture, and a quotient of two small numbers is none.
 
 use serde::{Deserialize, Serialize};
 
@@ -75,8 +75,10 @@ impl Calibration {
         let is_apart = |point: &CalibrationPoint| point.far_walks >= FAR_SHARE * point.walks();
         let near = near.filter(|_| is_apart(free) && is_apart(bound));
         let apart = near.map(|near| (near, between(free.far_price(near), bound.far_price(near), dependent_share)));
-        // What is left for far walks is no price where it reaches the bound: then it is noise divided by few walks.
-        if let Some((near_ns, far_ns)) = apart.filter(|(_, far)| far.likely < MOST_NS) {
+        // What is left for far walks is no price where it reaches the bound, or is below that of near ones, which read the same
+        // entries from nearer: then it is noise divided by few walks.
+        let is_price = |(near, far): &(Estimate, Estimate)| (near.likely..MOST_NS).contains(&far.likely);
+        if let Some((near_ns, far_ns)) = apart.filter(is_price) {
             return Ok(WalkCost { near_ns, far_ns, dependent_share });
         }
         let one_ns = between(free.one_price(), bound.one_price(), dependent_share);
@@ -179,6 +181,14 @@ mod tests {
         noisy.points[0] = point(Pattern::Dependent, 0.85, 0.15, 300.0);
         let cost = noisy.walk_cost(1.0).unwrap();
         assert_eq!((cost.near_ns, cost.far_ns.likely), (cost.far_ns, 300.0), "(300 - 0.85 x 3) / 0.15 is 1983");
+    }
+
+    #[test]
+    fn near_walks_are_never_the_dearer() {
+        let mut noisy = calibration();
+        noisy.points[2] = point(Pattern::Sequential, 1.0, 0.0, 8.5);
+        let cost = noisy.walk_cost(0.0).unwrap();
+        assert_eq!((cost.near_ns, cost.far_ns.likely), (cost.far_ns, 6.5), "(6.5 - 0.5 x 8.5) / 0.5 is 4.5");
     }
 
     #[test]
