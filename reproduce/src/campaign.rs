@@ -1,7 +1,7 @@
 //! The parent's loop: run after run over all cells, so that slow drift of the machine falls on all of them alike.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fieldstone_report::quantity::bytes;
@@ -25,6 +25,9 @@ const COUNTS: u32 = 2;
 const MODELLED: u32 = 1;
 /// What is left to the rest of the system.
 const SPARED_BYTES: u64 = 1 << 30;
+/// How often the bar moves, and how often a line is said where there is none.
+const TICK: Duration = Duration::from_millis(500);
+const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// How to measure.
 #[derive(Clone, Debug)]
@@ -68,21 +71,21 @@ impl Campaign {
             return Ok(store.saved);
         }
         store.add_session(Provenance::here(self.quick))?;
-        let progress = progress(experiment.name, todo.len());
+        let mut progress = Progress::new(experiment.name, todo.len());
         let mut skipped = Vec::<&str>::new();
         for (run, cell) in todo {
-            progress.set_message(cell.id.clone());
+            progress.begin(&cell.id);
             if !skipped.contains(&cell.id.as_str()) {
                 let sample = self.sample(&program, cell, run)?;
                 if let Outcome::Skipped { reason } = &sample.outcome {
-                    progress.suspend(|| eprintln!("SKIP {}: {reason}", cell.id));
+                    progress.bar.suspend(|| eprintln!("SKIP {}: {reason}", cell.id));
                     skipped.push(&cell.id);
                 }
                 store.add_sample(sample)?;
             }
-            progress.inc(1);
+            progress.bar.inc(1);
         }
-        progress.finish_and_clear();
+        progress.bar.finish_and_clear();
         Ok(store.saved)
     }
 
@@ -134,11 +137,35 @@ pub fn is_named(id: &str, names: &[String]) -> bool {
     names.iter().any(named)
 }
 
-fn progress(name: &str, samples: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta}");
-    let bar = ProgressBar::new(samples as u64).with_prefix(name.to_owned());
-    // The template is fixed; without it the default one does.
-    style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+/// How far it has come: a bar that moves while a cell takes minutes; where there is no terminal, a line now and then.
+struct Progress {
+    bar: ProgressBar,
+    /// When the last line was said; none before the first.
+    said: Option<Instant>,
+}
+
+impl Progress {
+    fn new(name: &str, samples: usize) -> Self {
+        let style =
+            ProgressStyle::with_template("{spinner} {prefix} {bar:30} {pos}/{len} {msg}, {elapsed}, {eta} left");
+        let bar = ProgressBar::new(samples as u64).with_prefix(name.to_owned());
+        // The template is fixed; without it the default one does.
+        let bar = style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(TICK);
+        }
+        Self { bar, said: None }
+    }
+
+    /// A sample of the cell begins.
+    fn begin(&mut self, cell: &str) {
+        self.bar.set_message(cell.to_owned());
+        if self.bar.is_hidden() && self.said.is_none_or(|said| said.elapsed() >= LINE_EVERY) {
+            let all = self.bar.length().unwrap_or(0);
+            eprintln!("fieldstone reproduce: {} of {all} samples done, next {cell}", self.bar.position());
+            self.said = Some(Instant::now());
+        }
+    }
 }
 
 #[cfg(test)]

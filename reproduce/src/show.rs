@@ -17,6 +17,7 @@ use fieldstone_report::stats::Estimate;
 
 use crate::experiment::Shows;
 use crate::provenance::Provenance;
+use crate::quotation::Quotation;
 use crate::summary::{Entry, Line};
 
 /// Where a paper's text has no number.
@@ -39,7 +40,8 @@ fn number(shows: Shows, value: f64) -> String {
 /// `1.31 – 1.40`, and that it is no interval where it is none. Nothing for what was counted once.
 fn interval(shows: Shows, estimate: &Estimate) -> String {
     let is_one = estimate.n == 1 && estimate.low == estimate.high;
-    let ends = format!("{} – {}", number(shows, estimate.low), number(shows, estimate.high));
+    let (low, high) = (number(shows, estimate.low), number(shows, estimate.high));
+    let ends = if low.starts_with('<') { format!("{low} to {high}") } else { format!("{low} – {high}") };
     match estimate.is_interval() || shows == Shows::Estimate {
         _ if is_one => String::new(),
         true => ends,
@@ -63,6 +65,13 @@ fn lacks_paper(line: &Line) -> bool {
 fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
     let number = entry.paper.as_ref()?.number()?;
     Some(if matches!(shows, Shows::Share | Shows::Estimate) { number / 100.0 } else { number })
+}
+
+/// The paper's number as its text has it; where ours has a percent sign and the text leaves it to a heading, with one.
+fn paper_words(shows: Shows, paper: &Quotation) -> String {
+    let is_share = matches!(shows, Shows::Share | Shows::Estimate);
+    let bare = is_share && paper.value.parse::<f64>().is_ok();
+    if bare { format!("{} %", paper.value) } else { paper.value.clone() }
 }
 
 /// Ours, or why there is none.
@@ -167,4 +176,33 @@ fn session(of: &Provenance) -> String {
         of.commit,
         quantity::percent(of.noise),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_number_of_a_paper_has_the_unit_of_ours() {
+        let paper = |value: &str| Quotation {
+            id: String::new(),
+            seed: String::new(),
+            sentence: String::new(),
+            value: value.to_owned(),
+        };
+        let words = |shows, value| paper_words(shows, &paper(value));
+        assert_eq!((words(Shows::Estimate, "51.1"), words(Shows::Share, "99.99")), ("51.1 %".into(), "99.99 %".into()));
+        assert_eq!(
+            (words(Shows::Share, "99.96%"), words(Shows::Share, "about a half")),
+            ("99.96%".into(), "about a half".into())
+        );
+        assert_eq!(words(Shows::Ratio, "1.36"), "1.36");
+    }
+
+    #[test]
+    fn an_end_that_is_only_less_than_something_needs_words() {
+        let ends = |low, high| Estimate { median: high, low, high, n: 6, confidence: Some(0.95) };
+        assert_eq!(interval(Shows::Share, &ends(7e-7, 2e-4)), "< 0.01 % to 0.02 %");
+        assert_eq!(interval(Shows::Share, &ends(0.1, 0.2)), "10.0 % – 20.0 %");
+    }
 }

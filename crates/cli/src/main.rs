@@ -10,6 +10,7 @@ mod report;
 mod reproduce;
 mod run;
 mod size;
+mod tlb;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ enum Command {
     Report(report::Arguments),
     Diff(report::DiffArguments),
     Reproduce(reproduce::Arguments),
+    Tlb(tlb::Arguments),
     Man(manual::ManArguments),
     Completions(manual::CompletionArguments),
 }
@@ -58,13 +60,14 @@ fn main() -> ExitCode {
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => report::diff(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Tlb(arguments) => tlb::run(&arguments),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("fieldstone: {error:#}");
+            eprintln!("fieldstone: {}", fieldstone_report::error::told(error.as_ref()));
             ExitCode::from(2)
         }
     }

@@ -1,6 +1,6 @@
 //! `fieldstone profile`: what virtual memory costs a program, by running it on several kinds of pages.
 
-mod trace;
+pub(crate) mod trace;
 
 use std::ffi::OsString;
 use std::fs;
@@ -63,7 +63,8 @@ pub(crate) struct Arguments {
     /// Requests that the load makes, to tell the cost of one
     #[arg(long, value_name = "N", requires = "load")]
     requests: Option<u64>,
-    /// Also run it once under QEMU, and tell by models what its page walks cost and what would take them away
+    /// Also run it once under QEMU, and tell by models what its page walks cost and what would take them away. What it starts by exec
+    /// is not traced: give that program itself
     #[arg(long)]
     trace: bool,
     #[command(flatten)]
@@ -198,13 +199,20 @@ struct Progress {
 
 impl Progress {
     fn new(plan: &Plan) -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let words = shell::join(&plan.program.words());
+        match plan.kinds.as_slice() {
+            [kind] => eprintln!(
+                "fieldstone: {words} on {kind} pages; one kind alone leaves nothing to compare with: name another too, \
+                 as in --pages thp"
+            ),
+            kinds => eprintln!(
+                "fieldstone: {words} on {} kinds of pages; one warm-up run each tells how long it will take",
+                kinds.len()
+            ),
+        }
+        // No bar before there is a length, and none above what was said: a spinner, drawn from now on.
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_message("warming up");
-        eprintln!(
-            "fieldstone: {} on {} kinds of pages; one warm-up run each tells how long it will take",
-            shell::join(&plan.program.words()),
-            plan.kinds.len()
-        );
         Self { bar }
     }
 

@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use fieldstone_report::{Profile, RunStats, Sample, saved};
+use fieldstone_translation::Machine;
 use tempfile::TempDir;
 
 fn fieldstone(arguments: &[&str]) -> Output {
@@ -111,6 +112,69 @@ fn a_difference_is_told_by_the_exit_code_too() {
     assert_eq!(fieldstone(&["diff", slow, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, "/no/such/file"]).status.code(), Some(2));
+}
+
+/// How often `part` stands in `words`.
+fn times(words: &str, part: &str) -> usize {
+    words.matches(part).count()
+}
+
+#[test]
+fn a_cause_is_told_once() {
+    let room = tempfile::tempdir().unwrap();
+    let bad = room.path().join("bad.json");
+    fs::write(&bad, "{\"half\":").unwrap();
+    let bad = bad.to_str().unwrap();
+    for arguments in [["report", bad].as_slice(), &["diff", bad, bad], &["report", "/no/such/file"]] {
+        let words = said(&fieldstone(arguments));
+        let causes = ["EOF while parsing", "No such file"].map(|cause| times(&words, cause));
+        assert_eq!(causes.iter().sum::<usize>(), 1, "{words}");
+    }
+    let full = fieldstone(&["profile", "--runs", "1", "--pages", "4k", "--json", "/dev/full", "--", "true"]);
+    assert_eq!((full.status.code(), times(&said(&full), "No space left")), (Some(2), 1), "{}", said(&full));
+}
+
+#[test]
+fn one_kind_alone_is_told_to_leave_nothing_to_compare_with() {
+    let said_of = |pages| said(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
+    assert!(said_of("4k").contains("nothing to compare with: name another"), "{}", said_of("4k"));
+    assert!(!said_of("thp").contains("nothing to compare with"));
+}
+
+#[test]
+fn a_processor_s_description_is_printed_as_it_is_read() {
+    let preset = fieldstone(&["tlb", "zen4"]);
+    assert_eq!(Machine::from_toml(&printed(&preset)).ok(), Machine::preset("zen4"), "{}", said(&preset));
+    let room = tempfile::tempdir().unwrap();
+    let mine = room.path().join("mine.toml");
+    fs::write(&mine, printed(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
+    let again = fieldstone(&["tlb", mine.to_str().unwrap()]);
+    let wanted = Machine { name: "mine".into(), ..Machine::preset("zen4").unwrap() };
+    assert_eq!(Machine::from_toml(&printed(&again)).ok(), Some(wanted), "{}", said(&again));
+    let host = fieldstone(&["tlb"]);
+    match host.status.code() {
+        Some(0) => assert!(Machine::from_toml(&printed(&host)).is_ok(), "{}", printed(&host)),
+        _ => println!("SKIP {}", said(&host)),
+    }
+    let unknown = fieldstone(&["tlb", "pentium"]);
+    assert!(unknown.status.code() == Some(2) && said(&unknown).contains("zen4"), "{}", said(&unknown));
+}
+
+/// On a terminal, which `script` is here: what is drawn once stays above all that follows, unless it is cleared.
+#[test]
+fn no_bar_of_nothing_is_drawn() {
+    let line = format!("{} profile --runs 1 --pages thp -- true", env!("CARGO_BIN_EXE_fieldstone"));
+    let mut script = Command::new("script");
+    script.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm");
+    let Ok(output) = script.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output() else {
+        return println!("SKIP script is not installed");
+    };
+    let shown = printed(&output);
+    assert!(shown.contains("2 kinds of pages"), "{shown}");
+    assert!(!shown.contains("0/0"), "{shown:?}");
+    let end = shown.rfind("2 runs, about").unwrap_or_else(|| panic!("{shown:?}"));
+    let cleared = shown[end..].rfind("\x1b[2K").unwrap_or(0);
+    assert!(!shown[end + cleared..].contains('█'), "the bar is cleared: {shown:?}");
 }
 
 #[test]

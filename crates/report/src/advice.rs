@@ -194,7 +194,7 @@ impl fmt::Display for Advice {
             ),
             Self::NothingToCompare => write!(
                 f,
-                "Nothing could be compared: only 4 KiB pages could be measured. `fieldstone doctor` tells what the other page kinds need."
+                "Nothing could be compared: only 4 KiB pages were measured. Name another kind, such as --pages thp; `fieldstone doctor` tells what each needs."
             ),
             Self::BaselineFails { outcome } => write!(
                 f,

@@ -6,6 +6,7 @@
 
 use crate::diff::{ConfigurationDiff, PriceDiff, SiteDiff};
 use crate::stats::Estimate;
+use crate::translation::sites::SiteLine;
 use crate::translation::summary::ConfigurationSummary;
 use crate::translation::{Mixture, Range};
 use crate::{Diff, KindDiff, KindSummary, Summary, TranslationSummary};
@@ -19,6 +20,8 @@ const MODELLED: &str = "configuration,misses_per_1000,walks_per_1000,instruction
                         mosaic_priced_low_s,mosaic_priced_high_s,mosaic_fitted_s,mosaic_left_out_s";
 const SITES: &str = "site,site_place,site_stack,site_walks_share,site_walks_share_left_on_2m,site_walks_per_1000,site_bytes,\
                      site_allocations";
+/// What stands before a page kind, in the heading of its column.
+const SITE_HUGE: &str = "site_huge_on_";
 const DIFF: &str = "kind,change,a_s,b_s,ratio,ratio_low,ratio_high,ratio_confidence";
 const WALK_DIFF: &str = "configuration,a_walks_per_1000,b_walks_per_1000,walks_ratio,price,a_walk_ns,b_walk_ns";
 const SITE_DIFF: &str = "site,site_place,a_walks_share,b_walks_share";
@@ -33,8 +36,8 @@ pub fn summary(summary: &Summary) -> String {
         let all = traced.configurations.iter();
         all.map(|of| [modelled_fields(of), mixture_fields(traced.mixture(&of.name))].concat())
     });
-    let sites = summary.translation.iter().flat_map(site_fields);
-    lines(&[(SUMMARY, kinds), (MODELLED, modelled.collect()), (SITES, sites.collect())])
+    let (heading, sites) = summary.translation.as_ref().map(sites).unwrap_or_default();
+    lines(&[(SUMMARY, kinds), (MODELLED, modelled.collect()), (&heading, sites)])
 }
 
 /// The difference of two profiles, a line for each page kind; then one for each modelled configuration, for each way to know
@@ -126,14 +129,18 @@ fn mixture_fields(of: Option<&Mixture>) -> Vec<String> {
     fields.into_iter().map(full).collect()
 }
 
-/// Whose memory the walks are for: the sites, and then memory of no site.
-fn site_fields(traced: &TranslationSummary) -> Vec<Fields> {
+/// Whose memory the walks are for: the sites, and then memory of no site. With a column for each page kind of which it was seen
+/// how much of a site's memory really was on pages so large; a name from elsewhere must not end it.
+fn sites(traced: &TranslationSummary) -> (String, Vec<Fields>) {
     let lines = traced.sites.iter().chain(&traced.rest);
+    let kinds = SiteLine::kinds(lines.clone());
+    let plain = |kind: &str| kind.replace([',', '"'], "_");
+    let heading = kinds.iter().fold(SITES.to_owned(), |heading, kind| heading + "," + SITE_HUGE + &plain(kind));
     // Where walks on 2 MiB pages were not told apart, nothing would be left of any.
     let large = lines.clone().any(|line| line.share_large > 0.0);
     let whole = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
     let fields = lines.map(|line| {
-        vec![
+        let mut fields = vec![
             quote(&line.name),
             quote(&line.place),
             quote(&line.stack.join("; ")),
@@ -142,9 +149,11 @@ fn site_fields(traced: &TranslationSummary) -> Vec<Fields> {
             full(line.walks_per_thousand),
             whole(line.bytes),
             whole(line.allocations),
-        ]
+        ];
+        fields.extend(kinds.iter().map(|kind| full(line.large_on(kind))));
+        fields
     });
-    fields.collect()
+    (heading, fields.collect())
 }
 
 /// A number with all its digits.
@@ -169,6 +178,7 @@ fn quote(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::translation::SitePages;
     use crate::{Diff, Profile, Summary, fixture};
 
     /// The lines' fields: a comma between quotation marks ends none.
@@ -261,10 +271,26 @@ mod tests {
 
         let traced = profile.translation.as_mut().unwrap();
         traced.sites.iter_mut().for_each(|site| site.walks_large = 0);
-        traced.rest.iter_mut().for_each(|rest| rest.walks_large = 0);
         let csv = super::summary(&Summary::of(&profile));
         let lines = fields(&csv);
         assert!(lines[1..].iter().all(|line| field(&lines, line, "site_walks_share_left_on_2m").is_empty()), "{csv}");
+    }
+
+    #[test]
+    fn pages_that_sites_really_got_have_a_column_for_each_kind() {
+        let mut profile = fixture::profile();
+        assert!(!super::summary(&Summary::of(&profile)).contains(super::SITE_HUGE), "nothing was seen");
+        let pages = |kind: &str, share| SitePages { kind: kind.into(), share, bytes: 1 << 20, samples: 16 };
+        let sites = &mut profile.translation.as_mut().unwrap().sites;
+        sites[0].pages = vec![pages("thp", 0.9375)];
+        sites[1].pages = vec![pages("odd,kind", 1.0)];
+        let csv = super::summary(&Summary::of(&profile));
+        let lines = fields(&csv);
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{csv}");
+        let line = lines.iter().find(|line| field(&lines, line, "site") == "build_graph").unwrap();
+        let huge = ["site_huge_on_thp", "site_huge_on_odd_kind"].map(|name| field(&lines, line, name));
+        assert_eq!(huge, ["0.9375", ""], "{csv}");
+        assert!(lines.iter().any(|line| field(&lines, line, "site_huge_on_odd_kind") == "1"), "{csv}");
     }
 
     #[test]

@@ -1,6 +1,16 @@
-//! What can go wrong with a report: reading a file, writing one, filling the page.
+//! What can go wrong with a report: reading a file, writing one, filling the page; and how an error is told.
 
 use std::path::PathBuf;
+
+/// An error and what caused it, outmost first: `cannot write report.json: No space left on device`. A cause that the words before
+/// it tell already is not told again.
+#[must_use]
+pub fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.map(ToString::to_string).fold(error.to_string(), |words, cause| {
+        if words.contains(&cause) { words } else { format!("{words}: {cause}") }
+    })
+}
 
 /// Why a report could not be read or made.
 #[derive(Debug, thiserror::Error)]
@@ -80,4 +90,22 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let source = || std::io::Error::other("no space");
+        let error = Error::Write { path: "a.json".into(), source: source() };
+        assert_eq!(told(&error), "cannot write a.json: no space");
+
+        #[derive(Debug, thiserror::Error)]
+        #[error("not saved")]
+        struct Outer(#[source] Error);
+        let outer = Outer(Error::Read { path: "b.json".into(), source: source() });
+        assert_eq!(told(&outer), "not saved: cannot read b.json: no space");
+    }
 }

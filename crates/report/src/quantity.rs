@@ -72,14 +72,24 @@ pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", (fraction * 1000.0).round() / 10.0 + 0.0)
 }
 
-/// A part of a whole, given as a fraction: as [`percent`], but with two digits near its ends, where they matter: `99.96 %`.
+/// A part of a whole, given as a fraction: as [`percent`], but with two digits near its ends, where they matter: `99.96 %`. What
+/// is not nothing is never written as nothing, nor as more than it is: `< 0.01 %`.
 pub fn share(fraction: f64) -> String {
-    if (0.99..1.0).contains(&fraction) || (f64::MIN_POSITIVE..0.01).contains(&fraction) {
+    match fraction {
+        tiny if tiny > 0.0 && tiny < 1e-4 => "< 0.01 %".to_owned(),
+        small if (1e-4..0.01).contains(&small) => format!("{:.2} %", small * 100.0),
         // Not all is never written as all.
-        let hundredths = (fraction * 1e4).clamp(1.0, 9999.0);
-        format!("{:.2} %", if fraction > 0.5 { hundredths.floor() } else { hundredths.ceil() } / 100.0)
-    } else {
-        percent(fraction)
+        large if (0.99..1.0).contains(&large) => format!("{:.2} %", (large * 1e4).floor() / 100.0),
+        _ => percent(fraction),
+    }
+}
+
+/// A share that is known to about a part in a hundred, or worse: `97 %`, `< 1 %`.
+pub fn rough_share(fraction: f64) -> String {
+    match fraction {
+        tiny if tiny > 0.0 && tiny < 0.01 => "< 1 %".to_owned(),
+        large if (0.99..1.0).contains(&large) => "99 %".to_owned(),
+        _ => format!("{:.0} %", fraction * 100.0 + 0.0),
     }
 }
 
@@ -89,9 +99,17 @@ pub fn interval(low: f64, high: f64, write: fn(f64) -> String) -> String {
 }
 
 /// An estimate with its bounds, which share its unit: `34.1 % (20.9–47.3)`. Closer than [`interval`], since three stand in a row.
+/// A bound that is only less than something needs words: `0.01 % (< 0.01 % to 0.02 %)`.
 pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
-    let bare = |value: f64| write(value).trim_end_matches(" %").to_owned();
-    format!("{} ({}–{})", write(of.likely), bare(of.low), bare(of.high))
+    let [likely, low, high] = [of.likely, of.low, of.high].map(write);
+    if high.starts_with('<') && low == high {
+        return high;
+    }
+    if low.starts_with('<') || high.starts_with('<') {
+        return format!("{likely} ({low} to {high})");
+    }
+    let bare = |words: &str| words.trim_end_matches(" %").to_owned();
+    format!("{likely} ({}–{})", bare(&low), bare(&high))
 }
 
 /// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. What is not nothing is never written as 0.
@@ -196,11 +214,19 @@ mod tests {
         assert_eq!((percent(0.388), percent(-0.0001)), ("38.8 %".into(), "0.0 %".into()));
         assert_eq!(share(0.99961), "99.96 %");
         assert_eq!(share(0.999_999_9), "99.99 %", "not all is never written as all");
-        assert_eq!((share(1.0), share(0.0), share(1e-9)), ("100.0 %".into(), "0.0 %".into(), "0.01 %".into()));
+        assert_eq!((share(1.0), share(0.0)), ("100.0 %".into(), "0.0 %".into()));
+        let small = [7e-7, 0.000_099_9, 0.0001, 0.000_101, 0.0012, 0.009_999, 0.01].map(share);
+        assert_eq!(small, ["< 0.01 %", "< 0.01 %", "0.01 %", "0.01 %", "0.12 %", "1.00 %", "1.0 %"]);
+        let rough = [0.0, 0.001, 0.0625, 0.5, 0.974, 0.997, 1.0].map(rough_share);
+        assert_eq!(rough, ["0 %", "< 1 %", "6 %", "50 %", "97 %", "99 %", "100 %"]);
         assert_eq!(interval(0.59, 0.6124, ratio), "0.590 – 0.612");
         let range = Range { low: 0.209, likely: 0.341, high: 1.0 };
         assert_eq!(estimate(&range, share), "34.1 % (20.9–100.0)");
         assert_eq!(estimate(&range, hundredths), "0.34 (0.21–1.00)");
+        let range = Range { low: 7e-7, likely: 0.0001, high: 0.0002 };
+        assert_eq!(estimate(&range, share), "0.01 % (< 0.01 % to 0.02 %)");
+        let range = Range { low: 1e-9, likely: 7e-7, high: 9e-7 };
+        assert_eq!(estimate(&range, share), "< 0.01 %");
         let rates = [0.0, 1e-9, 0.0042, 0.99, 0.996, 961.7].map(rate);
         assert_eq!(rates, ["0", "< 0.001", "0.004", "0.990", "1.00", "962"]);
     }

@@ -75,10 +75,9 @@ pub struct Translation {
     pub slowdown: Option<f64>,
     /// What the program's accesses did, configuration by configuration; 4 KiB pages first.
     pub configurations: Vec<Modelled>,
-    /// Where the memory came from that the walks were for, on 4 KiB pages, most walks first.
+    /// Where the memory came from that the walks were for, on 4 KiB pages, most walks first. What allocated nothing is a name for
+    /// memory of no site: stacks, globals, files.
     pub sites: Vec<Site>,
-    /// The walks that were for memory of no site: stacks, globals, files.
-    pub rest: Vec<Rest>,
     /// Misses of one fully associative TLB of 4 KiB pages, by its entries.
     pub reach: Vec<Reach>,
     /// Walks over the run.
@@ -231,18 +230,6 @@ impl SitePages {
         self.bytes = bytes;
         self.samples = self.samples.saturating_add(other.samples);
     }
-}
-
-/// Memory that no site allocated.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Rest {
-    /// What it is: `stacks`, `globals`, `files` and so on.
-    pub what: String,
-    /// Walks for it on 4 KiB pages.
-    pub walks: u64,
-    /// The same on 2 MiB pages.
-    pub walks_large: u64,
 }
 
 /// What hardware counters told of a real run.

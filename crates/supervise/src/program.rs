@@ -17,7 +17,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
 
-const PLAIN: &str = "`fieldstone run --region` puts its memory on huge pages from outside";
+const PLAIN: &str = "`fieldstone run --region` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
 
 /// As much of a file as is read to judge it: linkers put the program headers and the loader's name at the start.
 const HEAD_BYTES: u64 = 64 << 10;

@@ -6,7 +6,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
-use super::{NOT_IN_TEXT, bars, has_paper, interval, lacks_paper, notes, ours, plot, session};
+use super::{NOT_IN_TEXT, bars, has_paper, interval, lacks_paper, notes, ours, paper_words, plot, session};
 use crate::experiment::Shows;
 use crate::summary::{Entry, Line, Summary, Table};
 
@@ -95,7 +95,7 @@ fn shown_line(line: &Line) -> ShownLine {
 /// Ours, its interval, the paper's.
 fn cell(shows: Shows, entry: &Entry) -> [String; 3] {
     let interval = entry.ours.as_ref().map(|estimate| interval(shows, estimate)).unwrap_or_default();
-    let paper = entry.paper.as_ref().map(|paper| paper.value.clone()).unwrap_or_default();
+    let paper = entry.paper.as_ref().map(|paper| paper_words(shows, paper)).unwrap_or_default();
     // What is only published is in the paper's colour.
     let ours = if shows == Shows::Published { String::new() } else { ours(shows, entry) };
     [ours, interval, paper]

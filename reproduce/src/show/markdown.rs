@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{NOT_IN_TEXT, interval, lacks_paper, notes, ours, session};
+use super::{NOT_IN_TEXT, interval, lacks_paper, notes, ours, paper_words, session};
 use crate::experiment::Shows;
 use crate::summary::{Entry, Line, Summary};
 
@@ -46,6 +46,6 @@ fn cell(shows: Shows, entry: Option<&Entry>) -> String {
     let interval = entry.ours.as_ref().map(|estimate| interval(shows, estimate)).filter(|words| !words.is_empty());
     let interval = interval.map(|words| format!(" ({words})")).unwrap_or_default();
     let paper = entry.paper.as_ref().filter(|_| shows != Shows::Published);
-    let paper = paper.map(|paper| format!("<br>paper {}", paper.value)).unwrap_or_default();
+    let paper = paper.map(|paper| format!("<br>paper {}", paper_words(shows, paper))).unwrap_or_default();
     format!("{}{interval}{paper}", ours(shows, entry))
 }

@@ -6,7 +6,9 @@ use std::ops::Range;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle, presets};
 use fieldstone_report::quantity::bytes;
 
-use super::{NOT_IN_TEXT, has_paper, interval, interval_words, is_published, lacks_paper, notes, ours, session};
+use super::{
+    NOT_IN_TEXT, has_paper, interval, interval_words, is_published, lacks_paper, notes, ours, paper_words, session,
+};
 use crate::experiment::{Experiment, Scale};
 use crate::summary::{Line, Summary};
 
@@ -82,7 +84,7 @@ fn row(line: &Line) -> Vec<String> {
     cells.extend(line.entries.iter().map(|entry| {
         let Some(entry) = entry else { return String::new() };
         let ends = || entry.ours.as_ref().map(|estimate| interval(line.shows, estimate)).unwrap_or_default();
-        let paper = || entry.paper.as_ref().map(|paper| paper.value.clone()).unwrap_or_default();
+        let paper = || entry.paper.as_ref().map(|paper| paper_words(line.shows, paper)).unwrap_or_default();
         let parts = [Some(ours(line.shows, entry)), words.map(|_| ends()), with_paper.then(paper)];
         parts.into_iter().flatten().collect::<Vec<_>>().join("\n").trim_end_matches('\n').to_owned()
     }));

@@ -29,7 +29,8 @@ const PERCENTS: [u32; 3] = [25, 50, 75];
 #[derive(Debug, Args)]
 #[group(id = "tracing")]
 pub(crate) struct Arguments {
-    /// The processor that is modelled: `host`, a TOML file, or one of sandy-bridge, nehalem, skylake, golden-cove, zen4, neoverse-v2
+    /// The processor that is modelled: `host`, a TOML file, or one of sandy-bridge, nehalem, skylake, golden-cove, zen4, neoverse-v2;
+    /// `fieldstone tlb NAME` prints one as such a file
     #[arg(long, value_name = "PROCESSOR", default_value = "host", requires = "trace")]
     tlb: String,
     /// Record every access, not bursts of them: slower, and exact. Programs that take no more than 2 s are recorded so anyway
@@ -145,7 +146,8 @@ fn presets() -> String {
     presets.join(", ")
 }
 
-fn machine(name: &str) -> anyhow::Result<Machine> {
+/// The processor of that name: a preset, this one, or a file's.
+pub(crate) fn machine(name: &str) -> anyhow::Result<Machine> {
     if name == "host" {
         return host();
     }

@@ -63,7 +63,7 @@ mod tests {
         traced.sites[1].file = Some(format!("{evil}a&b\x1b[2J"));
         traced.sites[2].stack = vec![evil.into()];
         traced.configurations[1].name = evil.into();
-        traced.rest[0].what = evil.into();
+        fixture::stacks(traced).function = evil.into();
         (traced.processor.name, traced.processor.source, traced.tracer) = (evil.into(), evil.into(), evil.into());
         traced.uncounted = Some(evil.into());
         traced.unseen = vec![evil.into()];

@@ -73,7 +73,7 @@ fn hundreds_of_sites_and_moments_stay_a_plot_of_one_size() {
     let mut profile = fixture::profile();
     let traced = profile.translation.as_mut().unwrap();
     let site = traced.sites[2].clone();
-    traced.sites = vec![site; 400];
+    traced.sites.extend(vec![site; 400]);
     traced.moments = (1..100_000).map(|at| Moment { accesses: at, counted: 9, walks: vec![at % 9] }).collect();
     assert!(moments(traced).unwrap().unwrap().len() < 100_000);
     let walks = sites(&Summary::of(&profile).translation.unwrap()).unwrap().unwrap();

@@ -2,7 +2,7 @@
 
 use super::{NONE, Table, spread};
 use crate::diff::{ConfigurationDiff, PriceDiff};
-use crate::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, seconds, share};
+use crate::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, rough_share, seconds, share};
 use crate::translation::sites::{SiteLine, called, shortened, shortened_path};
 use crate::translation::summary::TranslationSummary;
 use crate::translation::{Mosaics, Range};
@@ -143,21 +143,15 @@ fn site_numbers(lines: &[&SiteLine]) -> Vec<Numbers> {
         cells: lines.iter().map(|line| cell(line).unwrap_or_else(|| NONE.to_owned())).collect(),
         rank,
     };
-    let mut kinds: Vec<&str> = Vec::new();
-    for pages in lines.iter().flat_map(|line| &line.pages) {
-        if !kinds.contains(&pages.kind.as_str()) {
-            kinds.push(&pages.kind);
-        }
-    }
     let mut numbers = vec![column(0, "of walks", &|line| Some(share(line.share)))];
     if lines.iter().any(|line| line.share_large > 0.0) {
         numbers.push(column(2, "left on 2M", &|line| Some(share(line.share_large))));
     }
-    for kind in kinds {
-        numbers.push(column(1, &format!("huge on {kind}"), &|line| line.large_on(kind).map(share)));
+    for kind in SiteLine::kinds(lines.iter().copied()) {
+        numbers.push(column(1, &format!("huge on {kind}"), &|line| line.large_on(kind).map(rough_share)));
     }
     numbers.push(column(4, "a 1,000", &|line| line.walks_per_thousand.map(rate)));
-    numbers.push(column(3, "bytes", &|line| line.bytes.map(bytes)));
+    numbers.push(column(3, "asked for", &|line| line.bytes.map(bytes)));
     numbers.push(column(5, "allocs", &|line| line.allocations.map(count)));
     numbers
 }

@@ -152,7 +152,6 @@ mod tests {
             ..Site::default()
         };
         traced.sites = (100..400).map(site).collect();
-        traced.rest.clear();
         let mut b = a.clone();
         for (site, more) in b.translation.as_mut().unwrap().sites.iter_mut().zip(0..) {
             site.walks += more * 40;

@@ -15,8 +15,9 @@ const WORDS: &str = "A walk looks a translation up in the page table, where no T
 /// The words of the table of sites, where it has their columns.
 const LEFT_WORDS: &str =
     "Left on 2M are the walks for the same memory on 2 MiB pages, as a share of all those on 4 KiB pages.";
-const HUGE_WORDS: &str =
-    "Huge on a kind: how much of the memory really was on pages as large as that when a real run of it had most.";
+const HUGE_WORDS: &str = "Huge on a kind: how much of the memory really was on pages as large as that when a real run of it had most, told from sixteen samples a stack: to a sixteenth at best.";
+const ASKED_WORDS: &str =
+    "Asked for is every byte that it ever asked for, those given back included; not what it had at once.";
 
 /// `traced` and what it means. Begins with its heading.
 pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, style: Style) -> String {
@@ -40,7 +41,9 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
     let sites = tables::sites(summary, MOST_SITES, Some(style.width.max(40)));
     text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
     let has = |heading: &str| sites.heading.iter().any(|of| of.starts_with(heading));
-    let words = [("left on", LEFT_WORDS), ("huge on", HUGE_WORDS)].into_iter().filter(|(heading, _)| has(heading));
+    let words = [("left on", LEFT_WORDS), ("huge on", HUGE_WORDS), ("asked for", ASKED_WORDS)]
+        .into_iter()
+        .filter(|(heading, _)| has(heading));
     text += &words.map(|(_, words)| style.paragraph(words)).collect::<String>();
     text += &format!("\n{}", style.heading("What came from where"));
     // Where the sizes of the TLBs are from stands in the HTML page and the JSON.
@@ -125,11 +128,12 @@ mod tests {
         let text = text_of(&profile, Style { width: 140, colour: false });
         let row = |words: &str| text.lines().find(|line| line.starts_with(words)).unwrap_or_else(|| panic!("{text}"));
         let heading = row(" memory from");
-        for column in ["of walks", "left on 2M", "huge on thp", "huge on hugetlb\\x1b[2J", "bytes"] {
+        for column in ["of walks", "left on 2M", "huge on thp", "huge on hugetlb\\x1b[2J", "asked for"] {
             assert!(heading.contains(column), "{column}\n{text}");
         }
         let shares = row(" build_graph").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!((shares[5].as_str(), shares[7].as_str()), ("97.4", "–"), "{text}");
+        assert_eq!((shares[5].as_str(), shares[7].as_str()), ("97", "–"), "{text}");
+        assert!(text.contains("those given back included") && text.contains("sixteen samples"), "{text}");
         assert!(row(" read_edges").contains('–') && text.contains("really was on pages as large"), "{text}");
         let narrow = text_of(&profile, Style { width: 80, colour: false });
         assert!(

@@ -38,6 +38,17 @@ impl SiteLine {
         self.pages.iter().find(|pages| pages.kind == kind).map(|pages| pages.share)
     }
 
+    /// The page kinds for which it was seen of any of `lines` what pages its memory got.
+    pub(crate) fn kinds<'a>(lines: impl IntoIterator<Item = &'a Self>) -> Vec<&'a str> {
+        let mut kinds: Vec<&str> = Vec::new();
+        for pages in lines.into_iter().flat_map(|line| &line.pages) {
+            if !kinds.contains(&pages.kind.as_str()) {
+                kinds.push(&pages.kind);
+            }
+        }
+        kinds
+    }
+
     /// The nearest `most` who called the site's function: what is behind it in the stack.
     pub(crate) fn callers(&self, most: usize) -> impl Iterator<Item = &str> {
         let own = self.stack.iter().position(|frame| called(frame).0 == self.name).unwrap_or(0);
@@ -75,8 +86,7 @@ impl SiteLine {
             ..line(&site.function, site.walks, site.walks_large)
         });
         let nameless = nameless.into_iter().map(|site| line(&site.function, site.walks, site.walks_large));
-        let rest = traced.rest.iter().map(|rest| line(&rest.what, rest.walks, rest.walks_large));
-        let mut rest: Vec<Self> = nameless.chain(rest).collect();
+        let mut rest: Vec<Self> = nameless.collect();
         if told > 0 && told < all {
             // Where walks on 2 MiB pages were not told apart at all, none is known to be left over.
             let large = traced.configuration("2m").filter(|_| told_large > 0).map_or(0, |of| of.data.walks);
@@ -90,8 +100,7 @@ impl SiteLine {
 /// The walks that have a site or are for known memory: on 4 KiB pages, and on 2 MiB pages.
 fn told(traced: &Translation) -> (u64, u64) {
     let sites = traced.sites.iter().map(|site| (site.walks, site.walks_large));
-    let rest = traced.rest.iter().map(|rest| (rest.walks, rest.walks_large));
-    sites.chain(rest).fold((0, 0), |sum, walks| (sum.0.saturating_add(walks.0), sum.1.saturating_add(walks.1)))
+    sites.fold((0, 0), |sum, walks| (sum.0.saturating_add(walks.0), sum.1.saturating_add(walks.1)))
 }
 
 /// `graph/build.c:214`, or the module where there is no file.
@@ -145,16 +154,19 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translation::{Modelled, Rest, Side};
+    use crate::translation::{Modelled, Side};
+
+    fn nameless(function: &str, walks: u64) -> Site {
+        Site { function: function.into(), walks, ..Site::default() }
+    }
 
     fn traced(walks: u64, sites: &[u64], rest: &[u64]) -> Translation {
-        let site =
-            |walks: &u64| Site { function: format!("site-{walks}"), walks: *walks, allocations: 1, ..Site::default() };
+        let site = |walks: &u64| Site { allocations: 1, ..nameless(&format!("site-{walks}"), *walks) };
+        let stacks = rest.iter().map(|walks| nameless("stacks", *walks));
         let data = Side { accesses: 1000, walks, ..Side::default() };
         Translation {
             configurations: vec![Modelled { name: "4k".into(), data, ..Modelled::default() }],
-            sites: sites.iter().map(site).collect(),
-            rest: rest.iter().map(|walks| Rest { what: "stacks".into(), walks: *walks, walks_large: 0 }).collect(),
+            sites: sites.iter().map(site).chain(stacks).collect(),
             ..Translation::default()
         }
     }

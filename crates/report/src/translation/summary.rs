@@ -111,7 +111,7 @@ impl TranslationSummary {
             rest,
             verdict: WalkVerdict::NoWalks,
         };
-        summary.verdict = WalkVerdict::on(&summary, traced.started.as_deref(), kinds, command);
+        summary.verdict = WalkVerdict::on(&summary, traced, kinds, command);
         summary
     }
 

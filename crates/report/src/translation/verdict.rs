@@ -3,8 +3,8 @@
 //! What was measured decides. A prediction recommends only where no measurement did; where one did, the two stand beside
 //! each other and the profile's [`crate::Advice`] has the last word.
 
-use super::Range;
 use super::summary::{TranslationSummary, model_of};
+use super::{Range, Translation};
 use crate::Advice;
 use crate::quantity::{estimate, percent, rate, share};
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
@@ -17,9 +17,13 @@ use std::fmt;
 #[non_exhaustive]
 pub enum WalkVerdict {
     /// No access was counted.
-    Uncounted {
-        /// The program that was started in the traced one's place, if one was.
-        started: Option<String>,
+    Uncounted,
+    /// Most of the run was in programs that were started by exec, and ran without the tracer.
+    Elsewhere {
+        /// The last of them.
+        started: String,
+        /// The page kind that did best in real runs, and what it saved; none if no measurement decided.
+        measured: Option<(String, f64)>,
     },
     /// Every access found its translation in a TLB.
     NoWalks,
@@ -39,6 +43,8 @@ pub enum WalkVerdict {
     Cheap {
         /// Share of the time in walks.
         share: Range,
+        /// The page kind that gained in real runs all the same, and what; none if none did.
+        gained: Option<(String, f64)>,
     },
     /// Walks take a part of the time that is worth having.
     Costly {
@@ -57,6 +63,9 @@ pub enum WalkVerdict {
 const TOO_WIDE: f64 = 0.5;
 const TOO_MUCH: f64 = 0.95;
 
+/// A processor does an instruction in this time at the worst, in seconds, unless it waits for memory nearly always.
+const SLOW_INSTRUCTION_S: f64 = 1e-9;
+
 /// What gives the time in walks back.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "cure", rename_all = "kebab-case")]
@@ -67,10 +76,8 @@ pub enum Cure {
         kind: String,
         /// What it saves, predicted.
         saving: Range,
-        /// What it saved in real runs; none if there were none, or too few or noisy ones.
-        measured: Option<f64>,
-        /// The command that runs the program so; none where the measurement speaks for itself.
-        command: Option<String>,
+        /// What real runs say to that.
+        evidence: Evidence,
     },
     /// Larger pages do not help; a direct segment would, but no processor has one.
     SegmentOnly {
@@ -81,24 +88,58 @@ pub enum Cure {
     None,
 }
 
+/// What real runs on a page kind say to a prediction.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "evidence", rename_all = "kebab-case")]
+pub enum Evidence {
+    /// They decided.
+    Measured {
+        /// What it saved; negative for a loss.
+        gain: f64,
+    },
+    /// The program failed on it.
+    Failed,
+    /// There were too few or too noisy ones; or none, and the prediction may be of nothing.
+    Undecided,
+    /// There were none.
+    None {
+        /// The command that runs the program so.
+        command: String,
+    },
+}
+
 impl WalkVerdict {
-    /// The verdict on `summary`, whose own verdict is not looked at.
+    /// The verdict on `summary`, which is of `traced`; its own verdict is not looked at.
     pub(super) fn on(
         summary: &TranslationSummary,
-        started: Option<&str>,
+        traced: &Translation,
         kinds: &[KindSummary],
         command: &[String],
     ) -> Self {
+        let verdict = Self::on_counts(summary, kinds, command);
+        let says_little = match verdict {
+            Self::Uncounted => true,
+            Self::Costly { .. } => false,
+            _ => is_little(traced, kinds),
+        };
+        match &traced.started {
+            Some(started) if says_little => Self::Elsewhere { started: started.clone(), measured: best(kinds) },
+            _ => verdict,
+        }
+    }
+
+    /// The verdict on what was counted, as if that were all.
+    fn on_counts(summary: &TranslationSummary, kinds: &[KindSummary], command: &[String]) -> Self {
         let small = summary.configuration("4k");
         let Some((small, walks_per_thousand)) = small.and_then(|small| Some((small, small.walks_per_thousand?))) else {
-            return Self::Uncounted { started: started.map(str::to_owned) };
+            return Self::Uncounted;
         };
         if walks_per_thousand == 0.0 && small.instruction_walks_per_thousand.unwrap_or(0.0) == 0.0 {
             return Self::NoWalks;
         }
         let Some(share) = small.share() else { return Self::Unpriced { walks_per_thousand } };
         if share.high < WORTHWHILE || share.likely < WORTHWHILE && share.high - share.low <= TOO_WIDE {
-            return Self::Cheap { share };
+            return Self::Cheap { share, gained: best(kinds).filter(|(_, gain)| *gain >= WORTHWHILE) };
         }
         if share.high - share.low > TOO_WIDE || share.likely > TOO_MUCH {
             return Self::Unclear { share, measured: best(kinds) };
@@ -112,10 +153,18 @@ impl WalkVerdict {
     /// The sentence and the command apart, for where a command stands on a line of its own.
     pub fn parts(&self) -> (String, Option<&str>) {
         match self {
-            Self::Costly { cure: Cure::Pages { command: Some(command), .. }, .. } => (self.to_string(), Some(command)),
+            Self::Costly { cure: Cure::Pages { evidence: Evidence::None { command }, .. }, .. } => {
+                (self.to_string(), Some(command))
+            }
             _ => (self.to_string(), None),
         }
     }
+}
+
+/// Whether the traced instructions are the smaller part of a run, whose processor time `kinds` tell.
+fn is_little(traced: &Translation, kinds: &[KindSummary]) -> bool {
+    let run = kinds.iter().find(|kind| kind.name == "4k").and_then(|kind| kind.cost);
+    run.is_none_or(|cost| traced.instructions as f64 * SLOW_INSTRUCTION_S < 0.5 * (cost.user_s + cost.system_s))
 }
 
 /// The page kind that did best, of those that a measurement decided.
@@ -140,6 +189,7 @@ impl Cure {
 
     /// The measured kind of these pages that did best; of those that none decided, the one that needs least.
     fn pages(name: &str, saving: Range, kinds: &[KindSummary], command: &[String]) -> Self {
+        let of_name = || kinds.iter().filter(|kind| model_of(&kind.name) == Some(name));
         let decided = |kind: &&KindSummary| {
             matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain | Verdict::Failed))
         };
@@ -148,31 +198,34 @@ impl Cure {
         // As the advice: transparent huge pages where they are about as good, since they need no reserve.
         let handicap = |kind: &KindSummary| if kind.name == "thp" { 0.0 } else { WORTHWHILE };
         let rank = |kind: &KindSummary| gain(kind).map_or(f64::NEG_INFINITY, |gain| gain - handicap(kind));
-        let of_name = kinds.iter().filter(|kind| model_of(&kind.name) == Some(name)).filter(decided);
-        let measured = of_name.max_by(|a, b| rank(a).total_cmp(&rank(b)));
+        let measured = of_name().filter(decided).max_by(|a, b| rank(a).total_cmp(&rank(b)));
         let kind = measured.map_or(if name == "1g" { "hugetlb-1g" } else { "thp" }, |kind| &kind.name);
-        Self::Pages {
-            kind: kind.to_owned(),
-            saving,
-            measured: measured.and_then(gain),
-            command: measured.is_none().then(|| Advice::command(kind, command)),
-        }
+        let is_open = saving.low < WORTHWHILE || of_name().any(|kind| kind.runs > 0);
+        let evidence = match measured {
+            Some(kind) => gain(kind).map_or(Evidence::Failed, |gain| Evidence::Measured { gain }),
+            None if is_open => Evidence::Undecided,
+            None => Evidence::None { command: Advice::command(kind, command) },
+        };
+        Self::Pages { kind: kind.to_owned(), saving, evidence }
     }
 }
 
 impl fmt::Display for WalkVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Uncounted { started: Some(program) } => write!(
-                f,
-                "No access was counted: it started {program} in its place, which ran without the tracer. Trace that one."
-            ),
-            Self::Uncounted { started: None } => {
+            Self::Uncounted => {
                 write!(f, "No access was counted, so nothing can be said of translation: trace a longer run.")
+            }
+            Self::Elsewhere { started, measured } => {
+                write!(
+                    f,
+                    "Most of the run was not traced: {started} was started by exec and ran without the tracer, and what was traced is too little to speak for it. Trace that one by itself."
+                )?;
+                write_measured(f, measured.as_ref())
             }
             Self::NoWalks => write!(
                 f,
-                "Translation costs nothing: no access missed every TLB. Other pages have nothing to gain here."
+                "Translation costs nothing: no access missed every TLB. Other pages have no walk to save here."
             ),
             Self::Unpriced { walks_per_thousand } => write!(
                 f,
@@ -182,25 +235,26 @@ impl fmt::Display for WalkVerdict {
             Self::Unclear { share: of, measured } => {
                 write!(
                     f,
-                    "How much of the time page walks take cannot be told: anything from {} to {} on 4 KiB pages, as a walk's price is so uncertain here. ",
+                    "How much of the time page walks take cannot be told: anything from {} to {} on 4 KiB pages, as a walk's price is so uncertain here.",
                     share(of.low),
                     share(of.high.min(1.0))
                 )?;
                 match measured {
-                    Some((kind, gain)) if *gain < 0.0 => {
-                        write!(f, "What was measured decides: on {kind} it took {} more time.", percent(-gain))
-                    }
-                    Some((kind, gain)) => {
-                        write!(f, "What was measured decides: on {kind} it took {} less time.", percent(*gain))
-                    }
-                    None => write!(f, "Measured runs tell, and none has decided yet: take more (--runs)."),
+                    None => write!(f, " Measured runs tell, and none has decided yet: take more (--runs)."),
+                    some => write_measured(f, some.as_ref()),
                 }
             }
-            Self::Cheap { share: of } => write!(
-                f,
-                "Page walks take only {} of the time on 4 KiB pages, an estimate: there is nothing to gain from other pages.",
-                estimate(of, share)
-            ),
+            Self::Cheap { share: of, gained } => {
+                write!(f, "Page walks take only {} of the time on 4 KiB pages, an estimate: ", estimate(of, share))?;
+                match gained {
+                    None => write!(f, "there is nothing to gain from other pages."),
+                    Some((kind, gain)) => write!(
+                        f,
+                        "what {kind} gained ({}) is not by fewer walks. Fewer page faults are the usual reason.",
+                        percent(*gain)
+                    ),
+                }
+            }
             Self::Costly { share: of, instructions, site, cure } => {
                 write!(f, "Page walks take {} of the time on 4 KiB pages, an estimate", estimate(of, share))?;
                 write_whose(f, *instructions, site.as_ref())?;
@@ -208,6 +262,12 @@ impl fmt::Display for WalkVerdict {
             }
         }
     }
+}
+
+fn write_measured(f: &mut fmt::Formatter<'_>, measured: Option<&(String, f64)>) -> fmt::Result {
+    let Some((kind, gain)) = measured else { return Ok(()) };
+    let (size, way) = (percent(gain.abs()), if *gain < 0.0 { "more" } else { "less" });
+    write!(f, " What was measured decides: on {kind} it took {size} {way} time.")
 }
 
 fn write_whose(f: &mut fmt::Formatter<'_>, instructions: f64, site: Option<&(String, f64)>) -> fmt::Result {
@@ -225,15 +285,19 @@ fn write_whose(f: &mut fmt::Formatter<'_>, instructions: f64, site: Option<&(Str
 impl fmt::Display for Cure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pages { kind, saving, measured, command } => {
+            Self::Pages { kind, saving, evidence } => {
                 write!(f, "On {kind} it would take {} less time, predicted; ", estimate(saving, percent))?;
-                match (measured, command) {
-                    (Some(gain), _) if *gain < 0.0 => write!(f, "measured: {} more. ", percent(-gain))?,
-                    (Some(gain), _) => write!(f, "measured: {} less. ", percent(*gain))?,
-                    (None, Some(_)) => return write!(f, "no measurement decided. Run it so:"),
-                    (None, None) => return write!(f, "measured runs on it failed."),
+                match evidence {
+                    Evidence::Measured { gain } => {
+                        let (size, way) = (percent(gain.abs()), if *gain < 0.0 { "more" } else { "less" });
+                        write!(f, "measured: {size} {way}. What was measured decides.")
+                    }
+                    Evidence::Failed => write!(f, "measured runs on it failed."),
+                    Evidence::Undecided => {
+                        write!(f, "no measurement decided: take more runs (--runs) on 4k and {kind}.")
+                    }
+                    Evidence::None { .. } => write!(f, "no measurement decided. Run it so:"),
                 }
-                write!(f, "What was measured decides.")
             }
             Self::SegmentOnly { saving } => write!(
                 f,

@@ -33,7 +33,8 @@ fn prediction_and_measurement_stand_side_by_side_and_the_measurement_decides() {
     ] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    let WalkVerdict::Costly { cure: Cure::Pages { kind, measured: Some(gain), .. }, .. } = &verdict else {
+    let WalkVerdict::Costly { cure: Cure::Pages { kind, evidence: Evidence::Measured { gain }, .. }, .. } = &verdict
+    else {
         panic!("{verdict:?}")
     };
     assert!(kind == "thp" && words.contains(&format!("measured: {} less", percent(*gain))), "{kind}: {words}");
@@ -60,14 +61,55 @@ fn an_estimate_that_may_be_anything_is_told_as_such() {
     assert!(unmeasured.to_string().contains("--runs"), "{unmeasured}");
 }
 
+/// A script's own few accesses say nothing of the program that it runs.
 #[test]
-fn a_program_that_was_replaced_is_named() {
-    let gone = traced(|of| {
-        of.configurations[0].data.accesses = 0;
-        of.started = Some("/usr/lib/real/python3".into());
+fn what_was_hardly_traced_is_not_judged() {
+    let started = Some("/usr/lib/real/python3".to_owned());
+    let wrapper = |of: &mut Translation| {
+        shares(of, 0.0001);
+        (of.instructions, of.started) = (2_000_000, started.clone());
+    };
+    for gone in [
+        traced(wrapper),
+        traced(|of| (of.configurations[0].data.accesses, of.started) = (0, started.clone())),
+        traced(|of| {
+            wrapper(of);
+            (of.configurations[0].data.walks, of.configurations[0].instruction.walks) = (0, 0);
+        }),
+    ] {
+        let words = gone.to_string();
+        assert!(matches!(gone, WalkVerdict::Elsewhere { .. }), "{gone:?}");
+        for part in ["/usr/lib/real/python3", "Trace that one", "What was measured decides: on hugetlb it took"] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        assert!(!words.contains("nothing to gain"), "{words}");
+    }
+    let helper = traced(|of| {
+        shares(of, 0.0001);
+        (of.instructions, of.started) = (20_000_000_000, started.clone());
     });
-    let words = gone.to_string();
-    assert!(words.contains("/usr/lib/real/python3") && !words.contains("longer"), "{words}");
+    assert!(matches!(helper, WalkVerdict::Cheap { .. }), "most of it was traced: {helper:?}");
+    let costly = traced(|of| (of.instructions, of.started) = (2_000_000, started.clone()));
+    assert!(matches!(costly, WalkVerdict::Costly { .. }), "its own walks explain the time: {costly:?}");
+}
+
+#[test]
+fn a_prediction_that_may_be_of_nothing_recommends_nothing() {
+    let open = |retain: fn(&str, u32) -> bool, low: f64| {
+        verdict(move |profile| {
+            profile.samples.retain(|sample| retain(&sample.kind, sample.round));
+            let large = &mut profile.translation.as_mut().unwrap().configurations[1];
+            large.time = Some(Range { low: 0.5, likely: 0.65, high: 1.0 - low });
+        })
+    };
+    let undecided = |of: &WalkVerdict| {
+        matches!(of, WalkVerdict::Costly { cure: Cure::Pages { evidence: Evidence::Undecided, .. }, .. })
+    };
+    let nothing = open(|kind, _| kind == "4k", 0.0);
+    assert!(undecided(&nothing) && nothing.to_string().contains("--runs"), "{nothing}");
+    let few = open(|kind, round| kind == "4k" || round < 2, 0.1);
+    assert!(undecided(&few) && few.parts().1.is_none(), "{few}");
+    assert!(open(|kind, _| kind == "4k", 0.1).parts().1.is_some());
 }
 
 #[test]
@@ -111,20 +153,26 @@ fn what_larger_pages_do_not_help_is_said() {
 
 #[test]
 fn little_or_nothing_to_gain_is_said() {
-    assert!(traced(|of| shares(of, 0.019)).to_string().contains("nothing to gain"));
+    let unmeasured = verdict(|profile| {
+        profile.samples.retain(|sample| sample.kind == "4k");
+        shares(profile.translation.as_mut().unwrap(), 0.019);
+    });
+    assert!(unmeasured.to_string().contains("nothing to gain"), "{unmeasured}");
+    let gained = traced(|of| shares(of, 0.019)).to_string();
+    assert!(gained.contains("what hugetlb gained") && !gained.contains("nothing to gain"), "{gained}");
     assert!(matches!(traced(|of| shares(of, 0.021)), WalkVerdict::Costly { .. }));
     let no_walks = traced(|of| (of.configurations[0].data.walks, of.configurations[0].instruction.walks) = (0, 0));
     assert_eq!(no_walks, WalkVerdict::NoWalks);
     let unpriced =
         traced(|of| of.configurations.iter_mut().for_each(|of| (of.data_share, of.instruction_share) = (None, None)));
     assert!(unpriced.to_string().starts_with("Of 1,000 accesses 331 walk"), "{unpriced}");
-    assert_eq!(traced(|of| of.configurations.clear()), WalkVerdict::Uncounted { started: None });
-    assert_eq!(traced(|of| of.configurations[0].data.accesses = 0), WalkVerdict::Uncounted { started: None });
+    assert_eq!(traced(|of| of.configurations.clear()), WalkVerdict::Uncounted);
+    assert_eq!(traced(|of| of.configurations[0].data.accesses = 0), WalkVerdict::Uncounted);
 }
 
 #[test]
 fn memory_of_no_site_is_named_where_it_dominates() {
-    let stacks = traced(|of| of.rest[0].walks = 90_000_000);
+    let stacks = traced(|of| fixture::stacks(of).walks = 90_000_000);
     assert!(stacks.to_string().contains("for memory of stacks"), "{stacks}");
 }
 

@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use fieldstone_report::quantity::seconds;
 use fieldstone_report::translation::SitePages;
 use fieldstone_sys::{pagemap, smaps};
 use fieldstone_wire::Mixture;
@@ -28,6 +30,8 @@ use crate::trace::{Records, SharedSites, SharedTrace};
 /// Sites whose places are looked up, those that gave out most: a process that leaves waits for it.
 const MOST_SITES: usize = 512;
 const HUGE_BYTES: u64 = 2 << 20;
+/// A run of less may be over before its processes were looked at twice.
+const SHORT: Duration = Duration::from_millis(50);
 
 /// What was found at the places of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -114,11 +118,7 @@ impl Recorded {
             return Self::failed(kind, "the site recorder was not loaded");
         };
         let Some(places) = watched.places else {
-            let why = format!(
-                "its largest process, {}, was not recorded: it was started by exec, or seen too late",
-                watched.primary
-            );
-            return Self::failed(kind, &why);
+            return Self::failed(kind, &unrecorded(&watched.primary, once.elapsed));
         };
         let mut this = Self { kind: kind.to_string(), by_stack: HashMap::new(), unseen: None };
         let mut files = Files::default();
@@ -140,6 +140,14 @@ impl Recorded {
     pub(super) fn failed(kind: Mixture, why: &str) -> Self {
         Self { kind: kind.to_string(), by_stack: HashMap::new(), unseen: Some(sentence(kind, why)) }
     }
+}
+
+/// Why nothing is known of a run whose largest process was `primary`.
+fn unrecorded(primary: &str, elapsed: Duration) -> String {
+    if elapsed < SHORT {
+        return format!("it ended after {}, too short to be looked at", seconds(elapsed.as_secs_f64()));
+    }
+    format!("its largest process, {primary}, was not recorded: it was started by exec, or seen too late")
 }
 
 fn sentence(kind: Mixture, why: &str) -> String {
@@ -219,9 +227,14 @@ mod tests {
     }
 
     fn recorded(shared: SharedSites, places: Places) -> Recorded {
+        ended_after(Duration::ZERO, shared, Some(places))
+    }
+
+    fn ended_after(elapsed: Duration, shared: SharedSites, places: Option<Places>) -> Recorded {
         let records = Records { trace: SharedTrace::create(Bursts::default()).unwrap(), sites: Some(shared) };
-        let watched = Watched { places: Some(places), ..Watched::default() };
-        Recorded::of(Mixture::from(fieldstone_wire::PageKind::Thp), &Once::default(), watched, &records)
+        let watched = Watched { places, primary: "job".into(), ..Watched::default() };
+        let once = Once { elapsed, ..Once::default() };
+        Recorded::of(Mixture::from(fieldstone_wire::PageKind::Thp), &once, watched, &records)
     }
 
     #[test]
@@ -258,6 +271,14 @@ mod tests {
         let (shared, _) = run(4096, &[]);
         shared.record().programs.store(1, Relaxed);
         assert!(why(recorded(shared, Places::new())).contains("found in memory"));
+        let unlooked = |elapsed| {
+            let (shared, _) = run(4096, &[]);
+            shared.record().programs.store(1, Relaxed);
+            why(ended_after(elapsed, shared, None))
+        };
+        let short = unlooked(Duration::from_millis(3));
+        assert!(short.contains("3.00 ms, too short to be looked at") && !short.contains("exec"), "{short}");
+        assert!(unlooked(Duration::from_secs(3)).contains("job, was not recorded: it was started by exec"));
     }
 
     #[test]

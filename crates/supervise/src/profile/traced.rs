@@ -277,7 +277,7 @@ fn unseen(followed: &Followed) -> Vec<String> {
     }
     if followed.execs > 0 {
         unseen.push(format!(
-            "{} programs that it started by exec: they ran without the tracer. Trace the one that matters by itself",
+            "programs that it started by exec ({}): they ran without the tracer. Trace the one that matters by itself",
             followed.execs
         ));
     }

@@ -4,7 +4,8 @@
 //! from how a name sounds tells `table_new` as its caller, and nobody can know why. So a frame is passed over only if
 //!
 //! 1. its code lies in the C or C++ run-time library, the loader, or a library whose file is called `lib…alloc…`;
-//! 2. or its name begins with that of a standard library: `std::`, `core::`, `alloc::`, `hashbrown::`, `__gnu_cxx::`;
+//! 2. or its name begins with that of a standard library (`std::`, `core::`, `alloc::`, `hashbrown::`, `__gnu_cxx::`), or its
+//!    source file is one of such a library's: debug information of lines alone calls `alloc::alloc::alloc` just `alloc`;
 //! 3. or it is the `operator new` of a class, or one of [`NAMES`], or begins with one of [`PREFIXES`]: allocation functions,
 //!    and the wrappers of them that everybody knows.
 //!
@@ -15,12 +16,18 @@
 //! function; but what has no name of its own and is called by a wrapper of the same file is a part of that wrapper, as SQLite's
 //! static allocator below `sqlite3Malloc` is. The whole stack is kept beside the site.
 
+use std::path::Path;
+
 use super::{FrameName, Known};
 
 const LIBRARIES: [&str; 6] = ["libc.so", "libc-", "libstdc++.", "libc++", "libgcc_s.", "ld-linux"];
 
 /// Namespaces of standard libraries.
 const NAMESPACES: [&str; 5] = ["std::", "core::", "alloc::", "hashbrown::", "__gnu_cxx::"];
+
+/// Where sources of standard libraries lie: Rust's as built by others and as installed, GCC's, LLVM's.
+const SOURCES: [&str; 4] = ["/rustlib/src/rust/library/", "/hashbrown-", "/include/c++/", "/libstdc++-v3/"];
+const BUILT_BY_OTHERS: &str = "/rustc/";
 
 /// Allocation functions, and wrappers, by their whole names.
 #[rustfmt::skip]
@@ -77,7 +84,14 @@ pub(super) fn site(stack: &[FrameName]) -> Option<&FrameName> {
 
 /// Whether a frame only passes an allocation on, as far as its own name tells.
 fn is_wrapper(frame: &FrameName) -> bool {
-    is_library(&frame.module) || is_named(frame) && is_wrapper_name(&frame.function)
+    is_library(&frame.module)
+        || frame.file.as_deref().is_some_and(is_library_source)
+        || is_named(frame) && is_wrapper_name(&frame.function)
+}
+
+fn is_library_source(file: &Path) -> bool {
+    let file = file.to_string_lossy();
+    file.starts_with(BUILT_BY_OTHERS) || SOURCES.iter().any(|source| file.contains(source))
 }
 
 fn is_named(frame: &FrameName) -> bool {
@@ -213,6 +227,19 @@ mod tests {
             assert_eq!(site(&stack).map(|site| site.function.as_str()), Some(expected), "{stack:?}");
         }
         assert_eq!(site(&[]), None);
+    }
+
+    #[test]
+    fn the_sources_of_standard_libraries_are_wrappers_too() {
+        let of = |file: &str, function: &str| FrameName { file: Some(file.into()), ..frame("app", function) };
+        let stack = [
+            of("/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/alloc/src/alloc.rs", "alloc"),
+            of("/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/alloc/src/vec/mod.rs", "with_capacity<u64>"),
+            of("/usr/include/c++/12/bits/new_allocator.h", "allocate"),
+            of("/home/who/app/src/world.rs", "grow"),
+        ];
+        assert_eq!(site(&stack).map(|site| site.function.as_str()), Some("grow"));
+        assert!(!is_library_source(Path::new("/home/who/rustc/src/main.rs")));
     }
 
     #[test]
