@@ -160,7 +160,11 @@ fn children_have_their_parent_s_memory() {
 fn what_cannot_be_seen_is_told() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
     let (_, told) = trace(&stage, "", &["/bin/sh", "-c", "/bin/true; exit 0"]);
-    assert!(told.unseen.iter().any(|words| words.contains("programs that it started by exec (1)")), "{:?}", told.unseen);
+    assert!(
+        told.unseen.iter().any(|words| words.contains("programs that it started by exec (1)")),
+        "{:?}",
+        told.unseen
+    );
     let refused = stage.profile("--trace --tlb nowhere --runs 1 --pages 4k", &["/bin/true"]);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(2) && words.contains("zen4"), "{words}");
