@@ -163,6 +163,8 @@ impl Event {
 /// | warm-up | counted |           passing            | warm-up | counted | ...
 /// |<----- burst ----->|
 /// ```
+/// How long a run will be nobody knows. So the period is short at first, and grows with the bursts that there were: a short run has
+/// enough of them, a long one not too many. Where the period is twice as long, a burst counts twice ([`Self::weight_of`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -170,8 +172,31 @@ pub struct Plan {
     pub burst: u64,
     /// Of these, the first that only warm the model up.
     pub warm_up: u64,
-    /// Accesses that pass from the start of one burst to the start of the next.
+    /// Accesses that pass from the start of one burst to the start of the next, for the first [`Self::EVENLY`] bursts.
     pub period: u64,
+    /// What they grow to at most; never less than `period`.
+    pub longest: u64,
+}
+
+impl Plan {
+    /// So many bursts of a thread have the same period; each half as many after them have twice that of those before.
+    pub const EVENLY: u64 = 64;
+
+    /// How many bursts of the first kind burst number `burst` of a thread stands for, from 0.
+    #[must_use]
+    pub const fn weight_of(&self, burst: u64) -> u64 {
+        let most = if self.period == 0 || self.longest < self.period { 1 } else { self.longest / self.period };
+        let doublings = (burst / (Self::EVENLY / 2)).saturating_sub(1);
+        // A weight beyond any period there is would be no other.
+        let weight = 1_u64 << if doublings < 40 { doublings } else { 40 };
+        if weight < most { weight } else { most }
+    }
+
+    /// Accesses from the start of burst number `burst` of a thread to the start of the next.
+    #[must_use]
+    pub const fn period_of(&self, burst: u64) -> u64 {
+        self.period.saturating_mul(self.weight_of(burst))
+    }
 }
 
 /// How a batch stands.

@@ -54,6 +54,8 @@ pub(crate) struct Thread {
     limit: u64,
     environment: Environment,
     phase: Phase,
+    /// Bursts that are over.
+    bursts: u64,
     /// What had run when the batch began.
     began: Run,
     writer: Option<Writer>,
@@ -76,6 +78,7 @@ impl Thread {
         limit: u64::MAX,
         environment: Environment::NEW,
         phase: Phase::Passing,
+        bursts: 0,
         began: Run::NONE,
         writer: None,
         untold: false,
@@ -91,6 +94,7 @@ impl Thread {
             self.hand_over();
         } else {
             self.writer = Writer::claim();
+            self.bursts = 0;
             self.cursor = self.writer.as_ref().map_or(Cursor::NOWHERE, Writer::start);
         }
         let counted = plan.burst.saturating_sub(plan.warm_up);
@@ -99,7 +103,10 @@ impl Thread {
             _ if plan.burst == 0 => (Phase::Counted, u64::MAX),
             Phase::Passing if plan.warm_up > 0 => (Phase::Warming, plan.warm_up),
             Phase::Passing | Phase::Warming => (Phase::Counted, counted),
-            Phase::Counted => (Phase::Passing, plan.period.saturating_sub(plan.burst)),
+            Phase::Counted => {
+                self.bursts += 1;
+                (Phase::Passing, plan.period_of(self.bursts - 1).saturating_sub(plan.burst))
+            }
         };
         self.phase = phase;
         self.limit = self.run.accesses.saturating_add(length);

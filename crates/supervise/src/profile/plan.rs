@@ -61,19 +61,19 @@ pub enum Recording {
 
 /// A run of so many seconds of processor time, and no longer, is recorded in full where nothing else is asked for.
 const SHORT_S: f64 = 2.0;
-/// Accesses of a burst, the part of it that only warms the models up, and accesses from burst to burst at most and at least.
+/// Accesses of a burst, and the part of it that only warms the models up.
 const BURST: u64 = 1_000_000;
 const WARM_UP: u64 = 4;
-const PERIOD: std::ops::RangeInclusive<u64> = 5_000_000..=20_000_000;
-/// Bursts that a run should have, and accesses that it makes in a second, roughly.
-const BURSTS: f64 = 100.0;
-const ACCESSES_A_SECOND: f64 = 3e8;
+/// Accesses from burst to burst, at first and at most. How many accesses a run makes is not known before: one that waits for memory
+/// makes ten times fewer a second than one that does not, and has to have enough bursts too.
+const PERIOD: u64 = 2_000_000;
+const LONGEST: u64 = 20_000_000;
 
 impl Recording {
     /// Bursts of `burst` accesses, `period` from start to start.
     #[must_use]
     pub fn bursts(burst: u64, period: u64) -> Self {
-        Self::Bursts(Bursts { burst, warm_up: burst / WARM_UP, period })
+        Self::Bursts(Bursts { burst, warm_up: burst / WARM_UP, period, longest: period })
     }
 
     /// What to ask the tracer for, for a run that takes `native_s` of processor time. Who waits for a server would not wait for all.
@@ -82,12 +82,9 @@ impl Recording {
             (Self::Full, _) => Bursts::default(),
             (Self::Bursts(bursts), _) => bursts,
             (Self::Fitting, Some(native_s)) if native_s <= SHORT_S && !serves => Bursts::default(),
-            (Self::Fitting, native_s) => {
-                let native_s = native_s.filter(|_| !serves).unwrap_or(f64::INFINITY);
-                let period = native_s * ACCESSES_A_SECOND / BURSTS;
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped below")]
-                let period = period as u64;
-                Bursts { burst: BURST, warm_up: BURST / WARM_UP, period: period.clamp(*PERIOD.start(), *PERIOD.end()) }
+            (Self::Fitting, _) => {
+                let period = if serves { LONGEST } else { PERIOD };
+                Bursts { burst: BURST, warm_up: BURST / WARM_UP, period, longest: LONGEST }
             }
         }
     }
@@ -119,10 +116,9 @@ mod tests {
         let fitted = |native_s, serves| Recording::Fitting.fitted(native_s, serves);
         assert_eq!(fitted(Some(1.9), false), Bursts::default());
         let some = fitted(Some(4.0), false);
-        assert_eq!((some.burst, some.warm_up, some.period), (BURST, BURST / 4, 12_000_000));
-        assert_eq!(fitted(Some(600.0), false).period, 20_000_000);
-        assert_eq!(fitted(Some(0.1), true).period, 20_000_000, "a server's clients do not wait for ever");
-        assert_eq!(fitted(None, false).period, 20_000_000);
+        assert_eq!((some.burst, some.warm_up, some.period, some.longest), (BURST, BURST / 4, PERIOD, LONGEST));
+        assert_eq!(fitted(None, false), some);
+        assert_eq!(fitted(Some(0.1), true).period, LONGEST, "a server's clients do not wait for ever");
     }
 
     #[test]

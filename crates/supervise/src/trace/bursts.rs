@@ -12,6 +12,9 @@ pub(super) struct Bursts {
     walks: f64,
     /// Squared rates, weighted by accesses.
     squares: f64,
+    /// Weights, and squared ones.
+    weights: f64,
+    squared_weights: f64,
 }
 
 /// A burst that is under way, or all of it.
@@ -22,16 +25,18 @@ pub(super) struct Burst {
 }
 
 impl Bursts {
-    /// A burst is over.
-    pub(super) fn add(&mut self, Burst { accesses, walks }: Burst) {
+    /// A burst is over; it counts so many times.
+    pub(super) fn add(&mut self, Burst { accesses, walks }: Burst, weight: f64) {
         if accesses == 0 {
             return;
         }
-        let (accesses, walks) = (accesses as f64, walks as f64);
+        let (accesses, walks) = (accesses as f64 * weight, walks as f64 * weight);
         self.count += 1;
         self.accesses += accesses;
         self.walks += walks;
         self.squares += walks * walks / accesses;
+        self.weights += weight;
+        self.squared_weights += weight * weight;
     }
 
     /// How many there were.
@@ -44,13 +49,15 @@ impl Bursts {
         if self.count < 2 {
             return None;
         }
-        let (count, mean) = (self.count as f64, self.walks / self.accesses);
+        let mean = self.walks / self.accesses;
         // Bursts without a walk all agree.
         if mean == 0.0 {
             return Some(0.0);
         }
-        let variance = (self.squares / self.accesses - mean * mean).max(0.0) * count / (count - 1.0);
-        Some((variance / count).sqrt() / mean)
+        // As many bursts of one weight tell as much as these (Kish).
+        let alike = self.weights * self.weights / self.squared_weights;
+        let variance = (self.squares / self.accesses - mean * mean).max(0.0) * alike / (alike - 1.0).max(f64::EPSILON);
+        Some((variance / alike).sqrt() / mean)
     }
 }
 
@@ -60,7 +67,7 @@ mod tests {
 
     fn error(bursts: &[(u64, u64)]) -> Option<f64> {
         let mut all = Bursts::default();
-        bursts.iter().for_each(|&(accesses, walks)| all.add(Burst { accesses, walks }));
+        bursts.iter().for_each(|&(accesses, walks)| all.add(Burst { accesses, walks }, 1.0));
         all.relative_error()
     }
 

@@ -4,13 +4,15 @@
 //! batch ─┬ event ──→ the process's memory: what lies in the primary region, what was allocated by whom
 //!        └ access ─→ placed ─→ the thread's core: counted, or only warming up
 //! ```
+//! A burst counts by how many of the first ones it stands for (`wire`'s plan), in all but the replayed sample, the curve of reaches, the
+//! moments and the judged walks: those take each as it comes.
 
 use std::collections::HashMap;
 
 use fieldstone_report::translation::{Moment, canonical};
 use fieldstone_translation::reach::{Reach, ReachPoint};
 use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme, Simulator};
-use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Record, Trace};
+use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Plan, Record, Trace};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::allocations::{Allocations, Whose};
@@ -83,6 +85,14 @@ pub struct Blame {
     pub walks_large: u64,
 }
 
+impl Blame {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are far below 2^53")]
+    fn times(self, factor: f64) -> Self {
+        let times = |count: u64| (count as f64 * factor).round() as u64;
+        Self { walks: times(self.walks), walks_large: times(self.walks_large) }
+    }
+}
+
 /// A thread's core. A simulator tells the single walks of one configuration, so that of 2 MiB pages has one of its own.
 #[derive(Debug)]
 struct Core {
@@ -124,6 +134,13 @@ impl Core {
     }
 }
 
+/// Sums over bursts, each multiplied by its weight.
+#[derive(Clone, Debug)]
+struct Weighted {
+    counts: Vec<Counts>,
+    accesses: f64,
+}
+
 /// Listens to a trace and simulates it.
 #[derive(Debug)]
 pub struct Follower {
@@ -137,9 +154,15 @@ pub struct Follower {
     records: Vec<Record>,
     /// The last access to data of each lane.
     last: [Option<Access>; LANES],
-    /// The burst that each lane is in.
+    plan: Plan,
+    /// The burst that each lane is in, and how many there were before it.
     burst: [Burst; LANES],
+    before: [u64; LANES],
+    /// What each lane's core had counted when it began.
+    counted: Vec<Vec<Counts>>,
     bursts: Bursts,
+    /// Each burst as often as it counts; `so_far` has the counts by these at the end.
+    weighted: Weighted,
     so_far: Followed,
     reach: Reach,
     /// Accesses counted that make a stretch.
@@ -147,11 +170,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A follower that has heard nothing.
+    /// A follower that has heard nothing, of a trace that is recorded by `plan`.
     ///
     /// # Errors
     /// A configuration that is none.
-    pub fn new(configurations: &[Configuration]) -> Result<Self> {
+    pub fn new(configurations: &[Configuration], plan: Plan) -> Result<Self> {
         Core::new(configurations)?;
         Ok(Self {
             configurations: configurations.to_vec(),
@@ -161,9 +184,13 @@ impl Follower {
             placed: Vec::new(),
             records: Vec::new(),
             last: [None; LANES],
+            plan,
             burst: [Burst::default(); LANES],
+            before: [0; LANES],
+            counted: vec![Vec::new(); LANES],
             bursts: Bursts::default(),
-            so_far: Followed { counts: vec![Counts::default(); configurations.len()], ..Followed::default() },
+            weighted: Weighted { counts: vec![Counts::default(); configurations.len()], accesses: 0.0 },
+            so_far: Followed::default(),
             reach: Reach::new(PageSize::Small4k),
             stretch: 1 << 20,
         })
@@ -172,10 +199,8 @@ impl Follower {
     /// What it all came to.
     #[must_use]
     pub fn finish(mut self, trace: &Trace) -> Followed {
-        for core in std::mem::take(&mut self.cores).iter().flatten() {
-            add(&mut self.so_far.counts, core);
-        }
         (0..LANES).for_each(|lane| self.end_burst(lane));
+        self.settle();
         if trace.plan.burst > 0 {
             self.so_far.bursts = self.bursts.count();
             self.so_far.relative_error = self.bursts.relative_error();
@@ -212,15 +237,16 @@ impl Follower {
                 };
                 let whose = |access: Access, record: Record| allocations.whose(record.address(), access.is_in_region());
                 let (small, large) = (walked(core.simulator.walked()), walked(core.walked_large()));
+                let weight = self.plan.weight_of(self.before[lane]);
                 for (access, record) in small {
-                    self.so_far.blame.entry(whose(access, record)).or_default().walks += 1;
+                    self.so_far.blame.entry(whose(access, record)).or_default().walks += weight;
                     if let Some(depends) = record.depends() {
                         self.so_far.judged_walks += 1;
                         self.so_far.dependent_walks += u64::from(depends);
                     }
                 }
                 for (access, record) in large {
-                    self.so_far.blame.entry(whose(access, record)).or_default().walks_large += 1;
+                    self.so_far.blame.entry(whose(access, record)).or_default().walks_large += weight;
                 }
             }
             Phase::Warming => core.each().for_each(|simulator| simulator.warm(&self.placed)),
@@ -266,8 +292,32 @@ impl Follower {
         recorded
     }
 
+    /// The lane's burst is over, if it was in one: it counts by its weight.
     fn end_burst(&mut self, lane: usize) {
-        self.bursts.add(std::mem::take(&mut self.burst[lane]));
+        let burst = std::mem::take(&mut self.burst[lane]);
+        let Some(core) = self.cores[lane].as_ref().filter(|_| burst.accesses > 0) else { return };
+        let weight = self.plan.weight_of(self.before[lane]);
+        self.before[lane] += 1;
+        self.bursts.add(burst, weight as f64);
+        self.weighted.accesses += burst.accesses as f64 * weight as f64;
+        let (now, before) = (core.counts(), std::mem::take(&mut self.counted[lane]));
+        for (at, (total, counts)) in self.weighted.counts.iter_mut().zip(&now).enumerate() {
+            let own = counts.since(&before.get(at).copied().unwrap_or_default());
+            *total += &own.times(weight as f64);
+        }
+        self.counted[lane] = now;
+    }
+
+    /// Brings what was weighted back to the accesses that were really counted: shares are then those of the run, and sums those of the
+    /// bursts.
+    fn settle(&mut self) {
+        let part = self.so_far.counted_accesses as f64 / self.weighted.accesses.max(1.0);
+        // All weights are 1: nothing is to be rounded.
+        let part = if (part - 1.0).abs() < 1e-12 { 1.0 } else { part };
+        self.so_far.counts = self.weighted.counts.iter().map(|counts| counts.times(part)).collect();
+        for blame in self.so_far.blame.values_mut() {
+            *blame = blame.times(part);
+        }
     }
 
     /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run.
@@ -322,20 +372,16 @@ impl Listener for Follower {
     }
 
     fn leave(&mut self, origin: Origin) {
-        if let Some(core) = self.cores[origin.lane].take() {
-            add(&mut self.so_far.counts, &core);
-        }
         self.end_burst(origin.lane);
+        self.cores[origin.lane] = None;
+        self.counted[origin.lane].clear();
+        self.before[origin.lane] = 0;
         self.last[origin.lane] = None;
     }
 }
 
 fn walks(core: &Core) -> Vec<u64> {
     core.counts().iter().map(|counts| counts.data.walks).collect()
-}
-
-fn add(total: &mut [Counts], core: &Core) {
-    total.iter_mut().zip(&core.counts()).for_each(|(total, counts)| *total += counts);
 }
 
 fn join(moments: &[Moment]) -> Moment {

@@ -70,7 +70,7 @@ impl Tracing {
         let sites = if sites { Some(SharedSites::create()?) } else { None };
         let records = Arc::new(Records { trace: SharedTrace::create(plan)?, sites });
         let over = Arc::new(AtomicBool::new(false));
-        let mut follower = Follower::new(configurations)?;
+        let mut follower = Follower::new(configurations, plan)?;
         let thread = spawn({
             let (records, over) = (Arc::clone(&records), Arc::clone(&over));
             move || {

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use fieldstone_translation::{Configuration, Machine, PageSize};
-use fieldstone_wire::trace::{Batch, Event, LANES, Phase, Plan, Record, Standing};
+use fieldstone_wire::trace::{BATCHES, Batch, Event, LANES, Phase, Plan, Record, Standing};
 
 use super::{Followed, Follower, Heard, Listener, Origin, Reader, SharedTrace};
 
 const NO_WAIT: Duration = Duration::ZERO;
-const BURSTS: Plan = Plan { burst: 100, warm_up: 20, period: 1000 };
+const BURSTS: Plan = Plan { burst: 100, warm_up: 20, period: 1000, longest: 1000 };
 
 /// A thread of our own process in this lane.
 fn begin(trace: &SharedTrace, lane: usize, process: u32) {
@@ -48,14 +48,14 @@ fn pages(first: u64, count: u64) -> Vec<Record> {
     (first..first + count).map(|page| Record::data(page << 12)).collect()
 }
 
-fn follower() -> Follower {
+fn follower(plan: Plan) -> Follower {
     let machine = Machine::preset("zen4").unwrap();
-    Follower::new(&[Configuration::paged(&machine, PageSize::Small4k)]).unwrap()
+    Follower::new(&[Configuration::paged(&machine, PageSize::Small4k)], plan).unwrap()
 }
 
 /// All that is in the record, read and followed.
 fn follow(trace: &SharedTrace) -> Followed {
-    let (mut reader, mut follower) = (Reader::new(trace), follower());
+    let (mut reader, mut follower) = (Reader::new(trace), follower(trace.record().plan));
     reader.read(&mut follower, NO_WAIT);
     reader.read_rest(&mut follower);
     follower.finish(trace.record())
@@ -166,6 +166,33 @@ fn each_run_of_counted_batches_is_a_burst() {
     let expected = (variance / 3.0).sqrt() / mean;
     let found = followed.relative_error.unwrap();
     assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+}
+
+/// A thread's later bursts stand for more of the run: they count more, and the sums are still those of the accesses that were counted.
+#[test]
+fn bursts_count_by_what_they_stand_for() {
+    let plan = Plan { burst: 10, warm_up: 0, period: 10, longest: 30 };
+    assert_eq!([0, 63, 64, 95, 96, 500].map(|burst| plan.weight_of(burst)), [1, 1, 2, 2, 3, 3]);
+    assert_eq!([0, 64, 96].map(|burst| plan.period_of(burst)), [10, 20, 30]);
+    assert_eq!((Plan::default().weight_of(1000), Plan { longest: 3, ..plan }.weight_of(1000)), (1, 1));
+    let trace = SharedTrace::create(plan).unwrap();
+    begin(&trace, 0, std::process::id());
+    let (mut reader, mut follower) = (Reader::new(&trace), follower(plan));
+    // The first 64 bursts never miss again, the next 32 always do.
+    for ticket in 0..2 * 96_u64 {
+        let burst = ticket / 2;
+        let first = if burst < 64 { 0 } else { 1 << 20 | burst * 10 };
+        let (phase, records) =
+            if ticket % 2 == 0 { (Phase::Counted, pages(first, 10)) } else { (Phase::Passing, Vec::new()) };
+        hand_over(&trace, (0, usize::try_from(ticket).unwrap() % BATCHES), ticket, phase, 1, &records);
+        reader.read(&mut follower, NO_WAIT);
+    }
+    let followed = follower.finish(trace.record());
+    assert_eq!((followed.bursts, followed.counted_accesses), (96, 960));
+    // 10 walks, and 320 that count twice, of 640 accesses and 320 that count twice: of 960 accesses 487.5.
+    let data = followed.counts[0].data;
+    assert_eq!((data.accesses, data.walks), (960, 488));
+    assert_eq!(followed.blame.values().map(|blame| blame.walks).sum::<u64>(), 488);
 }
 
 #[test]

@@ -66,29 +66,46 @@ impl Side {
     }
 }
 
-impl std::ops::AddAssign<&Side> for Side {
-    fn add_assign(&mut self, other: &Side) {
-        self.accesses += other.accesses;
-        self.in_segment += other.in_segment;
-        self.range_hits += other.range_hits;
-        self.untranslated += other.untranslated;
-        self.walks += other.walks;
-        self.walks_in_region += other.walks_in_region;
-        self.walk_memory_references += other.walk_memory_references;
-        self.walks_pte_line_missed += other.walks_pte_line_missed;
-        for (sum, more) in self.hits.iter_mut().zip(other.hits) {
-            *sum += more;
+impl Side {
+    /// Each number made of this one's and the other's.
+    fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            accesses: of(self.accesses, other.accesses),
+            hits: std::array::from_fn(|rank| of(self.hits[rank], other.hits[rank])),
+            in_segment: of(self.in_segment, other.in_segment),
+            range_hits: of(self.range_hits, other.range_hits),
+            untranslated: of(self.untranslated, other.untranslated),
+            walks: of(self.walks, other.walks),
+            walks_by_size: std::array::from_fn(|size| of(self.walks_by_size[size], other.walks_by_size[size])),
+            walks_in_region: of(self.walks_in_region, other.walks_in_region),
+            walk_memory_references: of(self.walk_memory_references, other.walk_memory_references),
+            walks_pte_line_missed: of(self.walks_pte_line_missed, other.walks_pte_line_missed),
         }
-        for (sum, more) in self.walks_by_size.iter_mut().zip(other.walks_by_size) {
-            *sum += more;
-        }
+    }
+}
+
+impl Counts {
+    /// What was counted since these counts were `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.with(before, u64::wrapping_sub)
+    }
+
+    /// The counts of so many times what was counted, rounded.
+    #[must_use]
+    pub fn times(&self, factor: f64) -> Self {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are far below 2^53")]
+        self.with(self, |count, _| (count as f64 * factor).round() as u64)
+    }
+
+    fn with(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self { data: self.data.with(&other.data, &of), instruction: self.instruction.with(&other.instruction, &of) }
     }
 }
 
 impl std::ops::AddAssign<&Counts> for Counts {
     /// Counts of another thread, or another burst.
     fn add_assign(&mut self, other: &Counts) {
-        self.data += &other.data;
-        self.instruction += &other.instruction;
+        *self = self.with(other, u64::wrapping_add);
     }
 }
