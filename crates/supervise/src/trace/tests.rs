@@ -181,7 +181,7 @@ fn bursts_count_by_what_they_stand_for() {
     // The first 64 bursts never miss again, the next 32 always do.
     for ticket in 0..2 * 96_u64 {
         let burst = ticket / 2;
-        let first = if burst < 64 { 0 } else { 1 << 20 | burst * 10 };
+        let first = if burst < 64 { 0 } else { (1 << 20) + burst * 10 };
         let (phase, records) =
             if ticket % 2 == 0 { (Phase::Counted, pages(first, 10)) } else { (Phase::Passing, Vec::new()) };
         hand_over(&trace, (0, usize::try_from(ticket).unwrap() % BATCHES), ticket, phase, 1, &records);

@@ -103,9 +103,16 @@ impl Counts {
     }
 }
 
+impl std::ops::AddAssign<&Side> for Side {
+    fn add_assign(&mut self, other: &Side) {
+        *self = self.with(other, u64::wrapping_add);
+    }
+}
+
 impl std::ops::AddAssign<&Counts> for Counts {
     /// Counts of another thread, or another burst.
     fn add_assign(&mut self, other: &Counts) {
-        *self = self.with(other, u64::wrapping_add);
+        self.data += &other.data;
+        self.instruction += &other.instruction;
     }
 }
