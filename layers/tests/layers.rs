@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 /// Low to high, by folder; `agents/*` is any folder in there.
 const LAYERS: [&[&str]; 7] = [
-    &["crates/wire", "workloads"],
-    &["crates/sys", "crates/report", "crates/translation", "crates/rewrite", "crates/sharing"],
+    &["crates/wire", "crates/sharing", "workloads"],
+    &["crates/sys", "crates/report", "crates/translation", "crates/rewrite"],
     &["crates/blocks", "crates/pages", "crates/remap"],
     &["crates/agents/*", "crates/supervise", "crates/capi"],
     &["crates/cli", "reproduce/peers"],

@@ -6,9 +6,11 @@ mod doctor;
 mod manual;
 mod output;
 mod profile;
+mod repair;
 mod report;
 mod reproduce;
 mod run;
+mod sharing;
 mod size;
 mod tlb;
 
@@ -26,6 +28,8 @@ Start here:
   fieldstone doctor                    what this machine allows
   fieldstone profile -- PROGRAM        what its page size costs a program
   fieldstone run --region -- PROGRAM   giving it back
+  fieldstone sharing -- PROGRAM        which cache lines its threads fight for
+  fieldstone run --repair -- PROGRAM   parting them while it runs
 
 Exit code: 0 fine, 1 a finding, 2 an error; `run` ends as the program ended."
 )]
@@ -44,6 +48,8 @@ enum Command {
     },
     Profile(profile::Arguments),
     Run(run::Arguments),
+    Repair(repair::Arguments),
+    Sharing(sharing::Arguments),
     Report(report::Arguments),
     Diff(report::DiffArguments),
     Reproduce(reproduce::Arguments),
@@ -57,6 +63,8 @@ fn main() -> ExitCode {
         Command::Doctor { format } => doctor::run(format),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Repair(arguments) => repair::run(&arguments),
+        Command::Sharing(arguments) => sharing::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => report::diff(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),

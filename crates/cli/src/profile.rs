@@ -135,7 +135,8 @@ pub(crate) fn print(profile: &Profile, summary: &Summary, format: Format) -> any
     std::io::stdout().write_all(words.as_bytes()).context("cannot write to standard output")
 }
 
-fn check_writable(path: &Path) -> anyhow::Result<()> {
+/// Whether a result can be written there, before anything is measured.
+pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     let new = !path.exists();
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);
     opened.with_context(|| format!("cannot write {}", path.display()))?;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, text};
+use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
 
 use crate::output::{Format, style};
 
-/// Opens measurements that `profile --json` or `run --stats` saved
+/// Opens measurements that `profile --json`, `sharing --json` or `run --stats` saved
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +54,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
                 fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
             }
             crate::profile::print(&profile, &summary, arguments.format)?;
+        }
+        Saved::Sharing(found) => {
+            if arguments.format == Format::Csv {
+                bail!(
+                    "{} holds what `fieldstone sharing` found: it is shown as text, JSON or HTML",
+                    arguments.file.display()
+                );
+            }
+            if let Some(path) = &arguments.html {
+                fs::write(path, sharing::page(&found)?).with_context(|| format!("cannot write {}", path.display()))?;
+            }
+            let words = match arguments.format {
+                Format::Json => saved::to_json(&found)?,
+                _ => sharing::text(&found, style()),
+            };
+            write(&words)?;
         }
         Saved::RunStats(stats) => {
             if arguments.html.is_some() || arguments.format == Format::Csv {

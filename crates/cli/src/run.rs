@@ -6,17 +6,19 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_report::RunStats;
 use fieldstone_supervise::program::Way;
-use fieldstone_supervise::run::{Finished, run as run_program, run_from_outside};
+use fieldstone_supervise::run::{run as run_program, run_from_outside};
+use fieldstone_supervise::sharing;
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
-use crate::size;
+use crate::{repair, size};
 
 /// Runs a program, unchanged, with its memory mended
 #[derive(Debug, Args)]
@@ -25,10 +27,14 @@ Examples:
   fieldstone run --region -- redis-server --save ''
   fieldstone run --region --pages hugetlb --reserve 4G --stats stats.json -- ./solver input
   fieldstone run --region --also stacks,globals -- ./simulation
+  fieldstone run --repair -- ./linear_regression points
   sudo fieldstone run --pid 4242
 
 The program's exit code, output, signals and environment are its own; fieldstone ends as the program ended. A program \
 that can carry no agent (statically linked, another C library) is put on transparent huge pages from outside as it grows.
+
+With --repair, the program is sampled from outside; where threads are seen to fight for a cache line with different bytes of it, the page is moved and \
+the loops are led to where each thread's bytes have a line of their own. Results stay the same. It works for one process: not for what that starts.
 
 With --pid, the private read-write memory that the process has *now* is put on transparent huge pages, and what came of it \
 is printed; memory that it maps later is not included. The process runs on, and keeps them when fieldstone has ended. \
@@ -37,6 +43,9 @@ pub(crate) struct Arguments {
     /// Give the program's private anonymous memory (malloc, mmap, brk) from one primary region
     #[arg(long)]
     region: bool,
+    /// Find cache lines that threads fight for with different bytes, and part the bytes while the program runs
+    #[arg(long, conflicts_with_all = ["region", "pid", "reserve", "prefault", "process", "also"])]
+    repair: bool,
     /// Put the memory of a process that already runs on huge pages, from outside
     #[arg(long, value_name = "PID", conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
@@ -98,8 +107,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         }
         return running::run(pid, arguments.children, stats_file(arguments)?);
     }
+    if arguments.repair {
+        return repaired(arguments);
+    }
     if !arguments.region {
-        bail!("say what to mend: `fieldstone run --region -- PROGRAM`, or `fieldstone run --pid PID`");
+        bail!(
+            "say what to mend: `fieldstone run --region -- PROGRAM`, `--repair -- PROGRAM`, or `fieldstone run --pid PID`"
+        );
     }
     if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
@@ -131,7 +145,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(stats) = &finished.stats {
         write_stats(stats, file)?;
     }
-    end_alike(&finished)
+    end_alike(finished.status)
+}
+
+/// A program whose false sharing is repaired as it runs.
+fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
+    let program = Program::find(&arguments.command)?;
+    let file = stats_file(arguments)?;
+    let command = std::env::current_exe().context("this command's own file")?;
+    let (status, stats) = sharing::run(&program, command.as_os_str(), &["repair", "--events", "--pid"])?;
+    if let Some((path, mut file)) = file {
+        write_json(&path, &mut file, &stats)?;
+    } else if arguments.stats.is_some() {
+        stats.events.iter().for_each(|event| eprintln!("{}", repair::words(event)));
+    }
+    end_alike(status)
 }
 
 /// One line before the program starts: it will run, but not as asked.
@@ -187,7 +215,7 @@ fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) ->
 }
 
 /// Ends as the program ended: its exit code, or its signal.
-fn end_alike(finished: &Finished) -> anyhow::Result<u8> {
-    outcome::end_by_signal_of(finished.status)?;
-    Ok(outcome::shell_code(finished.status))
+fn end_alike(status: ExitStatus) -> anyhow::Result<u8> {
+    outcome::end_by_signal_of(status)?;
+    Ok(outcome::shell_code(status))
 }

@@ -10,14 +10,20 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use fieldstone_rewrite::Pun;
+use fieldstone_rewrite::patch::JUMP_BYTES;
+
 use crate::error::{Error, Result};
 use crate::process::Process;
-use crate::space::{free_near, mappings};
+use crate::space::{free_at, free_near};
 
 /// Bytes of one cache.
 const CACHE_BYTES: u64 = 256 << 10;
 /// Rewritelets begin at multiples of it.
 const ALIGNMENT: u64 = 16;
+/// Room for a jump.
+const STATION_BYTES: u64 = JUMP_BYTES;
+const PAGE: u64 = 4096;
 /// How far from a cache code may be: what is in the cache reaches it, and its data beside it.
 const NEAR: u64 = 1 << 30;
 
@@ -45,6 +51,18 @@ impl Code {
         self.0.iter_mut().filter(near).find_map(|cache| cache.take(bytes))
     }
 
+    /// A free place for a jump where one may lead that overwrites what this is the pun of.
+    fn take_punned(&mut self, pun: &Pun) -> Option<u64> {
+        let near = |cache: &&mut Cache| cache.range.start.abs_diff(pun.after) < NEAR;
+        self.0.iter_mut().filter(near).find_map(|cache| cache.take_punned(pun))
+    }
+
+    /// With one cache.
+    #[cfg(test)]
+    pub(crate) fn of_range(range: Range<u64>) -> Self {
+        Self(vec![Cache { range, taken: BTreeMap::new() }])
+    }
+
     /// Gives a place back.
     pub(crate) fn free(&mut self, at: u64) {
         for cache in &mut self.0 {
@@ -57,12 +75,23 @@ impl Cache {
     /// The first gap that is large enough.
     fn take(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.next_multiple_of(ALIGNMENT);
-        let ends = self.taken.iter().map(|(start, bytes)| start + bytes);
-        let starts = self.taken.keys().copied().chain([self.range.end]);
-        let mut gaps = std::iter::once(self.range.start).chain(ends).zip(starts);
-        let (at, _) = gaps.find(|(from, to)| to - from >= bytes)?;
+        let (at, _) = self.gaps().find(|(from, to)| to.saturating_sub(*from) >= bytes)?;
         self.taken.insert(at, bytes);
         Some(at)
+    }
+
+    fn take_punned(&mut self, pun: &Pun) -> Option<u64> {
+        let fits = |(from, to): (u64, u64)| pun.entry_from(from).filter(|at| at + STATION_BYTES <= to);
+        let at = self.gaps().find_map(fits)?;
+        self.taken.insert(at, STATION_BYTES);
+        Some(at)
+    }
+
+    /// What is free, each from an aligned address on.
+    fn gaps(&self) -> impl Iterator<Item = (u64, u64)> {
+        let ends = self.taken.iter().map(|(start, bytes)| (start + bytes).next_multiple_of(ALIGNMENT));
+        let starts = self.taken.keys().copied().chain([self.range.end]);
+        std::iter::once(self.range.start).chain(ends).zip(starts)
     }
 }
 
@@ -77,16 +106,36 @@ impl Process {
         }
         let near = ip..ip + 1;
         let no_room = || Error::Refused { pid: self.pid(), why: format!("no free memory is near the code at {ip:#x}") };
-        let start = free_near(&mappings(self.pid())?, &near, CACHE_BYTES).ok_or_else(no_room)?;
-        self.threads.stop_all()?;
-        let mapped = self.map(start, CACHE_BYTES, libc::PROT_READ | libc::PROT_EXEC);
-        self.threads.resume_all()?;
-        mapped?;
-        self.code.0.push(Cache { range: start..start + CACHE_BYTES, taken: BTreeMap::new() });
+        let start = free_near(&self.mappings()?, &near, CACHE_BYTES).ok_or_else(no_room)?;
+        self.add_cache(start..start + CACHE_BYTES)?;
         self.code.take(ip, bytes).ok_or_else(|| Error::Refused {
             pid: self.pid(),
             why: format!("a rewritelet of {bytes} bytes is too large"),
         })
+    }
+
+    fn add_cache(&mut self, range: Range<u64>) -> Result<()> {
+        self.threads.stop_all()?;
+        let mapped = self.map(range.start, range.end - range.start, libc::PROT_READ | libc::PROT_EXEC);
+        self.resume_all()?;
+        mapped?;
+        self.code.0.push(Cache { range, taken: BTreeMap::new() });
+        Ok(())
+    }
+
+    /// A place for a jump, to which one may lead that overwrites what this is the pun of. None where there is none.
+    ///
+    /// # Errors
+    /// Where the process refuses the memory.
+    pub(crate) fn room_for_station(&mut self, pun: &Pun) -> Result<Option<u64>> {
+        if let Some(at) = self.code.take_punned(pun) {
+            return Ok(Some(at));
+        }
+        let table = self.mappings()?;
+        let within = pun.after.saturating_sub(NEAR)..pun.after.saturating_add(NEAR);
+        let Some(at) = free_at(&table, &within, STATION_BYTES, |from| pun.entry_from(from)) else { return Ok(None) };
+        self.add_cache(at / PAGE * PAGE..(at + STATION_BYTES).next_multiple_of(PAGE))?;
+        Ok(self.code.take_punned(pun))
     }
 }
 
@@ -118,6 +167,17 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_station_lies_where_a_jump_with_traps_in_it_may_lead() {
+        // An instruction began at the second byte of the distance, which counts from 0x1005.
+        let pun = Pun { after: 0x1005, mask: 0xff00, value: 0xcc00 };
+        let mut code = Code::of_range(0xd000..0xde00);
+        assert_eq!([0; 3].map(|_| code.take_punned(&pun)), [Some(0xdc05), Some(0xdc10), Some(0xdc20)]);
+        assert_eq!(code.take(0x1000, 0xc00), Some(0xd000), "what lies before the first is free");
+        assert_eq!(code.take(0x1000, 16), Some(0xdc30));
+        assert_eq!(Code::of_range(0xd000..0xdc09).take_punned(&pun), None, "half of it");
+    }
 
     #[test]
     fn a_gap_is_used_again() {

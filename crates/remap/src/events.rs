@@ -1,5 +1,7 @@
 //! What comes from the process: accesses to moved pages, memory that goes, children, signals, its end.
 
+use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use fieldstone_sys::userfault::{Event, Message};
@@ -7,9 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
 use crate::error::{Error, Result};
+use crate::leave::Ours;
 use crate::page::PAGE_BYTES;
 use crate::process::Process;
-use crate::threads::{Happening, in_system_call};
+use crate::tasks::in_system_call;
+use crate::threads::Happening;
 
 /// Why a page was put back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +33,18 @@ pub enum Why {
     Gone,
 }
 
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked => write!(f, "it was asked for"),
+            Self::Kernel(Some(number)) => write!(f, "the kernel uses it, in system call {number}"),
+            Self::Kernel(None) => write!(f, "the kernel uses it"),
+            Self::Access { ip, reason } => write!(f, "the access at {ip:#x} cannot be redirected: {reason}"),
+            Self::Gone => write!(f, "the program unmapped, moved or emptied it"),
+        }
+    }
+}
+
 /// What was done for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
@@ -38,6 +54,8 @@ pub enum Done {
         thread: u32,
         /// The instruction.
         ip: u64,
+        /// The page.
+        page: u64,
         /// Whether this was the first one.
         new: bool,
     },
@@ -61,12 +79,7 @@ impl Process {
     /// Where the process is gone, or refuses what has to be done.
     pub fn serve(&mut self, wait: Duration) -> Result<Vec<Done>> {
         let mut done = Vec::new();
-        let readable = {
-            let mut fds = [PollFd::from_borrowed_fd(self.userfault.as_fd(), PollFlags::IN)];
-            let wait = Timespec::try_from(wait).unwrap_or_default();
-            poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
-        };
-        if readable {
+        if self.wait(wait) {
             while let Some(message) = self.message()? {
                 done.extend(self.answer(message)?);
             }
@@ -76,25 +89,76 @@ impl Process {
         Ok(done)
     }
 
-    fn message(&self) -> Result<Option<Message>> {
+    /// Waits; whether there are messages.
+    fn wait(&self, so_long: Duration) -> bool {
+        let wait = Timespec::try_from(so_long).unwrap_or_default();
+        let descriptors = [Some(self.userfault.as_fd()), self.alarm.as_ref().map(AsFd::as_fd)];
+        let mut fds: Vec<PollFd<'_>> =
+            descriptors.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, Some(&wait));
+        let is_readable = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::IN);
+        if let Some(alarm) = self.alarm.as_ref().filter(|_| fds.get(1).is_some_and(is_readable)) {
+            while rustix::io::read(alarm, &mut [0; 64]).is_ok_and(|got| got > 0) {}
+        }
+        fds.first().is_some_and(is_readable)
+    }
+
+    /// The next message. One that tells of a change of memory lets the thread go on that makes it: whoever could use what it has
+    /// made before it is followed here stands still from then until it is answered.
+    fn message(&mut self) -> Result<Option<Message>> {
+        let readable = poll(&mut [PollFd::new(&self.userfault, PollFlags::IN)], Some(&Timespec::default()));
+        if !readable.is_ok_and(|ready| ready > 0) {
+            return Ok(None);
+        }
+        if !self.fault_waits() {
+            self.threads.stop_all()?;
+        }
         match self.userfault.message() {
             Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.resume_all().map(|()| None),
             Err(source) => Err(Error::Process { pid: self.pid(), operation: "hear from", source }),
         }
     }
 
-    fn answer(&mut self, message: Message) -> Result<Option<Done>> {
-        match message {
-            Message::Fault(event) => self.fault(event),
-            Message::Fork(descriptor) => {
-                self.forked.push(descriptor);
-                Ok(None)
-            }
-            Message::Moved { from, .. } => self.gone(&from),
-            Message::Gone(range) => self.gone(&range),
-            Message::Unknown(_) => Ok(None),
+    /// Whether a fault is among the messages: those are given first.
+    fn fault_waits(&self) -> bool {
+        let told =
+            std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.userfault.number())).unwrap_or_default();
+        let pending = told.lines().find_map(|line| line.strip_prefix("pending:"));
+        pending.is_none_or(|number| number.trim() != "0")
+    }
+
+    /// Answers what was heard while a page was put back.
+    pub(crate) fn answer_heard(&mut self) -> Result<()> {
+        for message in std::mem::take(&mut self.heard) {
+            let done = match message {
+                // It is told again.
+                Message::Fault(event) => {
+                    let _ = self.userfault.wake(crate::process::range(event.address as u64 & !(PAGE_BYTES - 1)));
+                    Vec::new()
+                }
+                other => self.answer(other)?,
+            };
+            self.late.extend(done);
         }
+        Ok(())
+    }
+
+    fn answer(&mut self, message: Message) -> Result<Vec<Done>> {
+        let done = match message {
+            Message::Fault(event) => self.fault(event).map(Vec::from_iter),
+            // The child is held from its first instruction on, and gets its pages back as plain memory.
+            Message::Fork(watch) => {
+                drop(watch);
+                Ok(Vec::new())
+            }
+            Message::Moved { from, to } => self.follow(&from, to as u64),
+            Message::Gone(range) => self.gone(&range),
+            Message::Unknown(_) => Ok(Vec::new()),
+        };
+        self.resume_all()?;
+        // `attend` tells of the end.
+        if self.threads.is_over() { Ok(Vec::new()) } else { done }
     }
 
     fn fault(&mut self, event: Event) -> Result<Option<Done>> {
@@ -110,20 +174,44 @@ impl Process {
         }
     }
 
-    fn gone(&mut self, range: &std::ops::Range<usize>) -> Result<Option<Done>> {
-        let pages = range.start as u64..range.end as u64;
-        let Some(page) = self.moved.range(pages).next().map(|(&page, _)| page) else { return Ok(None) };
-        self.give_up(page)?;
-        Ok(Some(Done::PutBack { page, why: Why::Gone }))
+    fn gone(&mut self, range: &Range<usize>) -> Result<Vec<Done>> {
+        let mut done = Vec::new();
+        for page in self.moved_in(range) {
+            self.give_up(page)?;
+            done.push(Done::PutBack { page, why: Why::Gone });
+        }
+        Ok(done)
+    }
+
+    /// Puts pages back where the program has moved them itself.
+    fn follow(&mut self, from: &Range<usize>, to: u64) -> Result<Vec<Done>> {
+        let pages = self.moved_in(from);
+        self.put_back_at(&pages, to.wrapping_sub(from.start as u64))?;
+        Ok(pages.into_iter().map(|page| Done::PutBack { page, why: Why::Gone }).collect())
+    }
+
+    fn moved_in(&self, range: &Range<usize>) -> Vec<u64> {
+        self.moved.range(range.start as u64..range.end as u64).map(|(&page, _)| page).collect()
     }
 
     /// Signals on their way to a thread, new threads, the end.
-    fn attend(&mut self) -> Result<Option<Done>> {
-        let heads = &self.heads;
-        let happening = self.threads.attend(&mut |_, registers| heads.lead_back(registers))?;
-        Ok(happening.map(|(Happening::Exec | Happening::Ended)| {
+    fn attend(&mut self) -> Result<Vec<Done>> {
+        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
+        let mut trapped = Vec::new();
+        let happening = self.threads.attend(&mut |held| {
+            let trap = ours.settle(held)?;
+            trapped.extend(trap.map(|at| (held.tracee.thread(), at)));
+            Ok(())
+        })?;
+        // Led on one by one, as any other access that no clone knows.
+        let led = |(thread, ip)| Some(Done::Redirected { thread, ip, page: self.heads.page_of(ip)?, new: false });
+        let mut done: Vec<Done> = trapped.into_iter().filter_map(led).collect();
+        done.append(&mut self.late);
+        if let Some(Happening::Exec | Happening::Ended) = happening {
             self.threads.let_go();
-            Done::Over
-        }))
+            self.moved.clear();
+            done.push(Done::Over);
+        }
+        Ok(done)
     }
 }

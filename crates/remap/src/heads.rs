@@ -7,6 +7,13 @@
 //! ```
 //! Threads that run one loop on different objects have a clone each; who enters is let through to the first that knows the object.
 //! While a head is written all threads stand still, and none inside of what is overwritten.
+//!
+//! Nobody knows who else jumps in there: a `for` that is entered at its condition, an exception's landing pad, a switch. So
+//! the jump leads to a station of its own, at such a distance that each byte of it at which an instruction began is a trap
+//! ([`fieldstone_rewrite::Pun`]): whoever comes there stops, and goes on in the copy.
+//!
+//! Only code that nobody rewrites is cloned: that of files, mapped without the right to write. Even so it can go, with its library; what
+//! lies there afterwards is another program's, and is left alone: a jump counts as long as it is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,27 +22,40 @@ use fieldstone_rewrite::patch::{Displaced, JUMP_BYTES};
 use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Redirect, Registers, Rule, Walk};
 use fieldstone_sys::ptrace;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::leave::Ours;
 use crate::memory::Memory;
 use crate::page::PAGE_BYTES;
 use crate::process::Process;
+use crate::tasks::goes_on_at;
+use crate::threads::gone_is_fine;
 
 /// Clones of one loop. Who finds none that knows its object goes through as many checks, and then the plain loop.
 const MOST_CLONES: usize = 8;
 /// Room for a copied instruction with its share of checks, in bytes.
 const BYTES_AN_INSTRUCTION: u64 = 16;
 const BYTES_AN_ENTRY: u64 = 128;
-/// Steps after which a thread has left what is overwritten, or never does.
-const MOST_STEPS: u32 = 64;
+/// Bytes of a jump.
+const JUMP: usize = 5;
+/// What stands where an instruction began.
+const TRAP: u8 = 0xcc;
 
 /// The loops of a process that lead into clones.
 #[derive(Debug, Default)]
-pub(crate) struct Heads(BTreeMap<u64, Head>);
+pub(crate) struct Heads {
+    led: BTreeMap<u64, Head>,
+    /// Heads whose code is gone. A thread may still be in a clone of theirs.
+    retired: Vec<Head>,
+    /// Where traps have been inside of jumps that are gone: who ran into one may learn it only now.
+    sprung: BTreeSet<u64>,
+}
 
 #[derive(Debug)]
 struct Head {
     patch: HeadPatch,
     copy: Displaced,
+    /// Where the jump at the head leads: to a jump to the newest clone.
+    station: u64,
     clones: Vec<Cloned>,
 }
 
@@ -46,10 +66,13 @@ struct Cloned {
 }
 
 impl Heads {
-    /// Puts the program's own bytes over those of a jump.
-    pub(crate) fn unpatched(&self, address: u64, bytes: &mut [u8]) {
+    /// Puts the program's own bytes over those of a jump, where it is there.
+    pub(crate) fn unpatched(&self, memory: &Memory, address: u64, bytes: &mut [u8]) {
         let end = address.saturating_add(bytes.len() as u64);
-        for (&head, found) in self.0.range(address.saturating_sub(JUMP_BYTES)..end) {
+        for (&head, found) in self.led.range(address.saturating_sub(JUMP_BYTES)..end) {
+            if !found.is_led(memory) {
+                continue;
+            }
             for (at, &byte) in (head..).zip(&found.patch.original) {
                 let place = at.checked_sub(address).and_then(|offset| usize::try_from(offset).ok());
                 if let Some(place) = place.and_then(|offset| bytes.get_mut(offset)) {
@@ -65,20 +88,13 @@ impl Heads {
         let inner = |(&head, found): (&u64, &Head)| {
             found.copy.moved.iter().copied().filter(move |&(from, _)| from != head).collect::<Vec<_>>()
         };
-        self.0.iter().flat_map(inner).collect()
+        self.led.iter().flat_map(inner).collect()
     }
 
-    /// The bytes under each jump.
-    pub(crate) fn originals(&self) -> impl Iterator<Item = (u64, [u8; 5])> {
-        self.0.iter().map(|(&head, found)| (head, found.patch.original))
-    }
-
-    /// Sets a thread that stands in a clone back into the program's own code, or where that is overwritten, into its copy; whether it did.
-    pub(crate) fn lead_back(&self, registers: &mut ptrace::Registers) -> bool {
-        let was = registers.rip;
-        self.lead_out(registers);
-        self.land(registers);
-        registers.rip != was
+    /// The jumps that are there: where each is, and the bytes under it.
+    pub(crate) fn jumps(&self, memory: &Memory) -> Vec<(u64, [u8; JUMP])> {
+        let there = self.led.iter().filter(|(_, found)| found.is_led(memory));
+        there.map(|(&head, found)| (head, found.patch.original)).collect()
     }
 
     /// Nobody can stand inside of what is overwritten: the copy does the same.
@@ -90,13 +106,33 @@ impl Heads {
         copy.is_some()
     }
 
-    /// Sets a thread that stands in a clone, or in a copy, to where it would be if no head were overwritten; whether it did.
-    pub(crate) fn lead_out(&self, registers: &mut ptrace::Registers) -> bool {
-        let original = self.0.values().find_map(|head| head.original(registers.rip));
-        if let Some(original) = original {
-            registers.rip = original;
-        }
-        original.is_some()
+    /// Where a thread goes on that has run into a trap inside of a jump, and stands behind it. None where it is no trap of ours.
+    pub(crate) fn trapped(&self, memory: &Memory, rip: u64) -> Option<u64> {
+        let at = rip.wrapping_sub(1);
+        let copy = self.copies().into_iter().find(|&(original, _)| original == at).map(|(_, copy)| copy);
+        let is_gone = || {
+            let mut now = [0];
+            self.sprung.contains(&at) && memory.read_exact(at, &mut now).is_ok() && now != [TRAP]
+        };
+        copy.or_else(|| is_gone().then_some(at))
+    }
+
+    /// Whether a thread that stands there may have run into a trap of ours.
+    pub(crate) fn is_behind_trap(&self, rip: u64) -> bool {
+        let at = rip.wrapping_sub(1);
+        self.sprung.contains(&at) || self.copies().iter().any(|&(original, _)| original == at)
+    }
+
+    /// A page that the loop around `ip` is led to.
+    pub(crate) fn page_of(&self, ip: u64) -> Option<u64> {
+        let has = |head: &&Head| head.copy.moved.iter().any(|&(original, copy)| original == ip || copy == ip);
+        let redirects = self.led.values().find(has)?.clones.iter().flat_map(|cloned| &cloned.redirects);
+        redirects.map(|redirect| redirect.rule.bytes.start & !(PAGE_BYTES - 1)).next()
+    }
+
+    /// The instruction of the program that a thread is about to do which stands at `rip` in a clone or a copy.
+    pub(crate) fn original(&self, rip: u64) -> Option<u64> {
+        self.led.values().chain(&self.retired).find_map(|head| head.original(rip))
     }
 
     /// The heads of clones that redirect to somewhere in `page`.
@@ -108,7 +144,35 @@ impl Heads {
                 .flat_map(|cloned| &cloned.redirects)
                 .any(|redirect| bytes.contains(&redirect.rule.bytes.start))
         };
-        self.0.iter().filter(|(_, head)| redirects(head)).map(|(&head, _)| head).collect()
+        self.led.iter().filter(|(_, head)| redirects(head)).map(|(&head, _)| head).collect()
+    }
+
+    /// Forgets heads whose code is not what it was: a library that was unloaded, code that was written anew.
+    fn retire(&mut self, memory: &Memory) {
+        let gone: Vec<Head> =
+            self.led.extract_if(.., |_, head| !head.is_current(memory)).map(|(_, head)| head).collect();
+        gone.iter().for_each(|head| self.remember_traps(head));
+        self.retired.extend(gone);
+    }
+
+    fn remember_traps(&mut self, head: &Head) {
+        self.sprung.extend(head.copy.moved.iter().map(|&(original, _)| original).filter(|&at| at != head.patch.head));
+    }
+
+    /// Whether a jump at `address` would share bytes with another one.
+    fn overlap(&self, address: u64) -> bool {
+        let near = self.led.range(address.saturating_sub(JUMP_BYTES - 1)..address + JUMP_BYTES);
+        near.into_iter().any(|(&head, _)| head != address)
+    }
+
+    /// Those of one clone alone.
+    #[cfg(test)]
+    pub(crate) fn of_clone(flow: &Flow, original: [u8; JUMP], clone: LoopClone) -> Self {
+        let head = clone.entries[0].0;
+        let patch = HeadPatch::new(flow, head, original).expect("a head");
+        let copy = Displaced { at: 0, code: Vec::new(), moved: Vec::new() };
+        let clones = vec![Cloned { clone, redirects: Vec::new() }];
+        Self { led: BTreeMap::from([(head, Head { patch, copy, station: 0, clones })]), ..Self::default() }
     }
 }
 
@@ -118,6 +182,29 @@ impl Head {
         let copied = self.copy.moved.iter().map(|&(original, copy)| (copy, original));
         maps.copied().chain(copied).find(|&(at, _)| at == rip).map(|(_, original)| original)
     }
+
+    /// Whether the jump is there.
+    fn is_led(&self, memory: &Memory) -> bool {
+        jump(self.patch.head, self.station).is_some_and(|jump| self.has(memory, jump))
+    }
+
+    /// Whether the code is what was found here, with the jump or still without.
+    fn is_current(&self, memory: &Memory) -> bool {
+        self.is_led(memory) || self.clones.is_empty() && self.has(memory, self.patch.original)
+    }
+
+    fn has(&self, memory: &Memory, bytes: [u8; JUMP]) -> bool {
+        let mut there = [0; JUMP];
+        memory.read_exact(self.patch.head, &mut there).is_ok() && there == bytes
+    }
+}
+
+/// A jump that lies at `at`. None where it does not reach.
+fn jump(at: u64, to: u64) -> Option<[u8; JUMP]> {
+    let distance = i32::try_from(to.wrapping_sub(at.wrapping_add(JUMP_BYTES)).cast_signed()).ok()?;
+    let mut jump = [0xe9; JUMP];
+    jump[1..].copy_from_slice(&distance.to_le_bytes());
+    Some(jump)
 }
 
 /// The program's code as it was.
@@ -129,7 +216,7 @@ struct Unpatched<'a> {
 impl fieldstone_rewrite::Memory for Unpatched<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let got = self.memory.read(address, into);
-        self.heads.unpatched(address, &mut into[..got]);
+        self.heads.unpatched(self.memory, address, &mut into[..got]);
         got
     }
 }
@@ -145,21 +232,25 @@ impl Process {
     /// Where the thread with these registers goes on in a new clone of the loop around it. None where there is no loop, it cannot be cloned, or
     /// there is a clone for these addresses already: then this access is one that it does not know.
     pub(crate) fn enter_clone(&mut self, registers: &Registers) -> Result<Option<u64>> {
+        self.heads.retire(&self.memory);
         let Some(found) = self.loop_around(registers) else { return Ok(None) };
         let head = found.within.head;
-        if self.heads.0.get(&head).is_some_and(|known| known.is_full(&found.redirects)) {
+        if self.heads.led.get(&head).is_some_and(|known| known.is_full(&found.redirects)) {
             return Ok(None);
         }
-        if !self.heads.0.contains_key(&head) && !self.prepare_head(&found)? {
+        if !self.heads.led.contains_key(&head) && !self.prepare_head(&found)? {
             return Ok(None);
         }
         let Some(clone) = self.place_clone(&found, registers.rip)? else { return Ok(None) };
-        let (entry, inside) =
-            (clone.entry, clone.entries.iter().find(|(ip, _)| *ip == registers.rip).map(|(_, at)| *at));
-        if let Some(known) = self.heads.0.get_mut(&head) {
+        let Some(way) = self.heads.led.get(&head).and_then(|known| jump(known.station, clone.entry)) else {
+            self.code.free(clone.at);
+            return Ok(None);
+        };
+        let inside = clone.entries.iter().find(|(ip, _)| *ip == registers.rip).map(|(_, at)| *at);
+        if let Some(known) = self.heads.led.get_mut(&head) {
             known.clones.push(Cloned { clone, redirects: found.redirects });
         }
-        self.lead_head(head, entry)?;
+        self.lead_head(head, way)?;
         Ok(inside)
     }
 
@@ -185,16 +276,32 @@ impl Process {
         redirects.iter().any(|redirect| redirect.ip == registers.rip).then_some(Found { flow, within, redirects })
     }
 
-    /// Copies what the jump at the head will overwrite; whether that can be.
+    /// Copies what the jump at the head will overwrite, and finds it a station; whether that can be.
     fn prepare_head(&mut self, found: &Found) -> Result<bool> {
         let head = found.within.head;
-        let mut original = [0; 5];
+        if self.heads.overlap(head) || !self.is_lasting(found)? {
+            return Ok(false);
+        }
+        let mut original = [0; JUMP];
         self.memory.read_exact(head, &mut original)?;
         let Ok(patch) = HeadPatch::new(&found.flow, head, original) else { return Ok(false) };
         let copied = self.place(head, BYTES_AN_ENTRY, |_, at| patch.displaced(at).ok(), |copy| &copy.code)?;
         let Some(copy) = copied else { return Ok(false) };
-        self.heads.0.insert(head, Head { patch, copy, clones: Vec::new() });
+        let Some(station) = self.room_for_station(&patch.pun)? else {
+            self.code.free(copy.at);
+            return Ok(false);
+        };
+        self.heads.led.insert(head, Head { patch, copy, station, clones: Vec::new() });
         Ok(true)
+    }
+
+    /// Whether nobody rewrites the loop's code: it is a file's, and cannot be written where it is mapped.
+    fn is_lasting(&self, found: &Found) -> Result<bool> {
+        let blocks = found.within.blocks.iter().filter_map(|start| found.flow.blocks.get(start));
+        let end = blocks.map(|block| block.end).max().unwrap_or(0).max(found.within.head + JUMP_BYTES);
+        let table = self.mappings()?;
+        let mapping = table.iter().find(|mapping| mapping.range.contains(&found.within.head));
+        Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code()))
     }
 
     fn place_clone(&mut self, found: &Found, ip: u64) -> Result<Option<LoopClone>> {
@@ -202,7 +309,7 @@ impl Process {
         let instructions = flow.instructions_in(within).count() as u64;
         let room = instructions * BYTES_AN_INSTRUCTION + (found.redirects.len() as u64 + 4) * BYTES_AN_ENTRY;
         let make = |this: &Self, at| {
-            let moved = this.heads.0.get(&within.head)?.ways_on();
+            let moved = this.heads.led.get(&within.head)?.ways_on();
             let liveness = Liveness::of(flow);
             let redirects = &found.redirects;
             clone_with_entries(
@@ -213,14 +320,14 @@ impl Process {
         self.place(within.head, room, make, |clone| &clone.code)
     }
 
-    /// Writes the jump.
-    fn lead_head(&mut self, head: u64, entry: u64) -> Result<()> {
-        let distance = i32::try_from(entry.wrapping_sub(head + JUMP_BYTES).cast_signed()).unwrap_or(0);
-        let mut jump = [0xe9; 5];
-        jump[1..].copy_from_slice(&distance.to_le_bytes());
+    /// Has the head's station lead elsewhere, by this jump, and the head lead to its station.
+    fn lead_head(&mut self, head: u64, way: [u8; JUMP]) -> Result<()> {
+        let Some(station) = self.heads.led.get(&head).map(|known| known.station) else { return Ok(()) };
+        let Some(first) = jump(head, station) else { return Ok(()) };
         self.threads.stop_all()?;
-        let written = self.clear_heads().and_then(|()| self.memory.write(head, &jump));
-        self.threads.resume_all()?;
+        let write = |this: &Self| this.memory.write(station, &way).and_then(|()| this.memory.write(head, &first));
+        let written = self.clear_heads().and_then(|()| write(self));
+        self.resume_all()?;
         written
     }
 
@@ -229,9 +336,9 @@ impl Process {
         let threads: Vec<u32> = self.threads.numbers().collect();
         for thread in threads {
             let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
-            let mut registers = held.tracee.registers()?;
+            let Ok(mut registers) = held.tracee.registers() else { continue };
             if self.heads.land(&mut registers) {
-                held.tracee.set_registers(&registers)?;
+                gone_is_fine(held.tracee.set_registers(&registers))?;
             }
         }
         Ok(())
@@ -241,10 +348,14 @@ impl Process {
     pub(crate) fn forget_code_of(&mut self, page: u64) -> Result<()> {
         self.leave_code()?;
         for head in self.heads.of_page(page) {
-            let Some(found) = self.heads.0.remove(&head) else { continue };
-            self.memory.write(head, &found.patch.original)?;
-            self.code.free(found.copy.at);
-            found.clones.iter().for_each(|cloned| self.code.free(cloned.clone.at));
+            let Some(found) = self.heads.led.remove(&head) else { continue };
+            if found.is_led(&self.memory) {
+                self.memory.write(head, &found.patch.original)?;
+            }
+            self.give_up_head(&found);
+        }
+        for found in std::mem::take(&mut self.heads.retired) {
+            self.give_up_head(&found);
         }
         self.clear_heads()?;
         let Some(moved) = self.moved.get(&page) else { return Ok(()) };
@@ -262,21 +373,33 @@ impl Process {
         Ok(())
     }
 
+    fn give_up_head(&mut self, found: &Head) {
+        self.heads.remember_traps(found);
+        self.code.free(found.copy.at);
+        self.code.free(found.station);
+        found.clones.iter().for_each(|cloned| self.code.free(cloned.clone.at));
+    }
+
+    /// Has every thread that is in code of ours go on in the program's own. All stand still.
     fn leave_code(&mut self) -> Result<()> {
         let threads: Vec<u32> = self.threads.numbers().collect();
         for thread in threads {
-            let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
-            for _ in 0..MOST_STEPS {
-                let mut registers = held.tracee.registers()?;
-                if !self.code.contains(registers.rip) {
-                    break;
-                }
-                if self.heads.lead_out(&mut registers) {
-                    held.tracee.set_registers(&registers)?;
-                    break;
-                }
-                held.step()?;
+            // Memory of the program's own that has to be fetched first: it stops when it has it.
+            while goes_on_at(thread).is_some_and(|at| self.code.contains(at)) && self.threads.still_waits(thread)? {
+                std::thread::yield_now();
             }
+            let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
+            let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
+            ours.untrap(held)?;
+            let Ok(mut registers) = held.tracee.registers() else { continue };
+            if !self.code.contains(registers.rip) {
+                continue;
+            }
+            if !ours.lead_out(&mut registers) {
+                let why = format!("thread {thread} cannot be led out of the code at {:#x}", registers.rip);
+                return Err(Error::Refused { pid: self.pid(), why });
+            }
+            gone_is_fine(held.tracee.set_registers(&registers))?;
         }
         Ok(())
     }

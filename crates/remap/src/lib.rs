@@ -11,12 +11,13 @@
 //! | file | |
 //! |---|---|
 //! | `process` | taking hold of a process: its threads, its memory, a userfaultfd of its own |
-//! | `threads` | stopping one, stopping all, signals on their way, what it forks |
+//! | `threads`, `held`, `tasks` | stopping one, stopping all, signals on their way, what it forks; what the kernel tells of them |
 //! | `memory`, `space`, `code` | its memory from outside; free addresses in it; room for code |
 //! | `page` | moving a page away, and its bytes to their views |
 //! | `events` | what comes: accesses, memory that goes, the end |
 //! | `redirect` | one access: by a rewritelet |
 //! | `heads` | the loop around it: by a clone |
+//! | `leave` | threads led out of code of ours |
 //! | `undo` | everything as it was |
 //!
 //! Nothing is loaded into the program and no handler of its signals is touched. The kernel's own accesses to a moved page (a read(2) into
@@ -33,6 +34,10 @@ pub mod error;
 mod events;
 #[cfg(target_arch = "x86_64")]
 mod heads;
+#[cfg(target_arch = "x86_64")]
+mod held;
+#[cfg(target_arch = "x86_64")]
+mod leave;
 mod memory;
 #[cfg(target_arch = "x86_64")]
 mod page;
@@ -41,6 +46,8 @@ mod process;
 #[cfg(target_arch = "x86_64")]
 mod redirect;
 pub mod space;
+#[cfg(target_arch = "x86_64")]
+mod tasks;
 #[cfg(target_arch = "x86_64")]
 mod threads;
 #[cfg(target_arch = "x86_64")]

@@ -8,15 +8,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use fieldstone_sys::userfault::{Modes, Reach, Userfaultfd};
+use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::code::Code;
 use crate::error::{Error, Result};
+use crate::events::Done;
 use crate::heads::Heads;
+use crate::held::Held;
+use crate::leave::Ours;
 use crate::memory::Memory;
-use crate::page::Moved;
+use crate::page::{Moved, PAGE_BYTES};
 use crate::redirect::Site;
 use crate::space::{Mapping, mappings};
 use crate::threads::Threads;
@@ -45,8 +48,12 @@ pub struct Process {
     pub(crate) sites: BTreeMap<u64, Site>,
     /// Loops that lead into clones.
     pub(crate) heads: Heads,
-    /// What watches the memory of children that were forked, in the order of their births.
-    pub(crate) forked: Vec<OwnedFd>,
+    /// Messages that were taken while a page was put back.
+    pub(crate) heard: Vec<Message>,
+    /// What was done for them.
+    pub(crate) late: Vec<Done>,
+    /// What becomes readable when a thread of it has stopped by itself.
+    pub(crate) alarm: Option<OwnedFd>,
     /// Where it has a `syscall` instruction.
     syscall: u64,
 }
@@ -74,9 +81,21 @@ impl Process {
             moved: BTreeMap::new(),
             sites: BTreeMap::new(),
             heads: Heads::default(),
-            forked: Vec::new(),
+            heard: Vec::new(),
+            late: Vec::new(),
+            alarm: None,
             syscall,
         })
+    }
+
+    /// Has [`Self::serve`] wake up too when this becomes readable, and read it empty; it must not block. For SIGCHLD, which tells of
+    /// a signal for one of its threads: without it that waits until `serve` is called again.
+    pub fn wake_by(&mut self, alarm: OwnedFd) {
+        self.alarm = Some(alarm);
+    }
+
+    pub(crate) const fn syscall(&self) -> u64 {
+        self.syscall
     }
 
     /// Its number.
@@ -85,9 +104,51 @@ impl Process {
         self.pid
     }
 
+    /// Where the program thinks that what lies at `address` is: the bytes of moved pages are elsewhere.
+    #[must_use]
+    pub fn seen_at(&self, address: u64) -> u64 {
+        let room = self.moved.iter().find(|(_, moved)| moved.room.contains(&address));
+        room.map_or(address, |(page, _)| page + address % PAGE_BYTES)
+    }
+
+    /// Its mappings. Those of the first thread are gone where that has ended before the others.
+    pub(crate) fn mappings(&self) -> Result<Vec<Mapping>> {
+        let mut found = mappings(self.pid)?;
+        for thread in self.threads.numbers() {
+            if found.is_empty() {
+                found = mappings(thread).unwrap_or_default();
+            }
+        }
+        Ok(found)
+    }
+
     /// Makes a system call in its name; all its threads stand still.
     pub(crate) fn call(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<u64> {
-        call_in_its_name(self.pid, &mut self.threads, self.syscall, call, arguments)
+        let heads = &self.heads;
+        let unfit = |rip| heads.is_behind_trap(rip);
+        call_in_its_name(self.pid, &mut self.threads, &unfit, self.syscall, call, arguments)
+    }
+
+    /// Lets all threads go on. Who gets a signal is set into the program's own code first.
+    pub(crate) fn resume_all(&mut self) -> Result<()> {
+        let threads: Vec<u32> = self.threads.numbers().collect();
+        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
+        for thread in threads {
+            let able = |held: &&mut Held| held.stands() && held.has_signals() && !held.pinned;
+            if let Some(held) = self.threads.get_mut(thread).filter(able) {
+                ours.settle(held)?;
+            }
+        }
+        self.threads.resume_all()
+    }
+
+    /// Lets one go on that was stopped alone.
+    pub(crate) fn resume(&mut self, thread: u32) -> Result<()> {
+        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
+        if let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands() && held.has_signals()) {
+            ours.settle(held)?;
+        }
+        self.threads.resume(thread)
     }
 
     /// Maps fresh memory in it, at an address where it has none.
@@ -98,7 +159,7 @@ impl Process {
 
     /// Unmaps memory of ours. Where no thread can do it, because all sleep in the kernel, it stays: a few pages that nobody looks for.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<()> {
-        if self.threads.standing().is_none() {
+        if self.threads.standing(&|_| false).is_none() {
             return Ok(());
         }
         self.call(("munmap", libc::SYS_munmap), [at, bytes, 0, 0, 0, 0]).map(|_| ())
@@ -153,18 +214,21 @@ fn find_syscall(pid: u32, memory: &Memory, mappings: &[Mapping]) -> Result<u64> 
 fn call_in_its_name(
     pid: u32,
     threads: &mut Threads,
+    unfit: &dyn Fn(u64) -> bool,
     syscall: u64,
     call: (&'static str, libc::c_long),
     arguments: [u64; 6],
 ) -> Result<u64> {
-    let none = || Error::Refused { pid, why: "all its threads sleep where nothing wakes them: try again".to_owned() };
-    threads.standing().ok_or_else(none)?.call(syscall, call, arguments)
+    let why = "none of its threads can make a system call now: all have ended, sleep where nothing wakes them (try again), or have a filter \
+               for system calls (seccomp), which may end them for one that is not theirs";
+    let none = || Error::Refused { pid, why: why.to_owned() };
+    threads.standing(unfit).ok_or_else(none)?.call(syscall, call, arguments)
 }
 
 /// Opens one in the process, since it is bound to who opens it, and gets a copy of the descriptor.
 fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<Userfaultfd> {
     threads.stop_all()?;
-    let mut call = |call, arguments| call_in_its_name(pid, threads, syscall, call, arguments);
+    let mut call = |call, arguments| call_in_its_name(pid, threads, &|_| false, syscall, call, arguments);
     let flags = word(libc::O_CLOEXEC | libc::O_NONBLOCK);
     let opened = call(("userfaultfd", libc::SYS_userfaultfd), [flags, 0, 0, 0, 0, 0]);
     let low = opened.map_err(|error| refused_userfault(pid, error))?;

@@ -14,14 +14,20 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use crate::error::Result;
 use crate::events::{Done, Why};
 use crate::process::Process;
+use crate::tasks::has_ended;
 
 /// The longest instruction, and the room that a rewritelet for one access is given.
 const LONGEST: usize = 15;
 const REWRITELET_BYTES: u64 = 64;
+/// The selector of 64-bit code.
+const CODE_OF_64_BITS: u64 = 0x33;
+const NO_64_BITS: &str = "it is code of 32 bits";
 
 /// Rewritelets for one instruction: one for each place where its bytes have been.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Site {
+    /// The instruction as it was when they were made.
+    instruction: Instruction,
     /// The distance, and where the rewritelet lies.
     pub(crate) rewritelets: Vec<(i64, Trampoline)>,
 }
@@ -30,13 +36,13 @@ impl Process {
     /// Serves `thread`, which waits for `page` in user mode.
     pub(crate) fn redirect(&mut self, thread: u32, page: u64) -> Result<Option<Done>> {
         if !self.threads.stop(thread)? {
-            // It has ended, or it was asked to stop before and goes round in the kernel since.
-            let is_there = self.threads.get_mut(thread).is_some();
-            let put_back = is_there.then(|| self.put_page_back(page, Why::Kernel(None)));
+            // It has ended, or it was asked to stop before and goes round in the kernel since, or it is none of the process's: another
+            // one looks in.
+            let put_back = (!has_ended(thread)).then(|| self.put_page_back(page, Why::Kernel(None)));
             return put_back.transpose();
         }
         let done = self.redirect_stopped(thread, page);
-        self.threads.resume(thread)?;
+        self.resume(thread)?;
         done
     }
 
@@ -44,13 +50,18 @@ impl Process {
         let Some(held) = self.threads.get_mut(thread) else { return Ok(None) };
         let mut kernel = held.tracee.registers()?;
         // In a clone that knew nothing of this page: as if it had never been there.
-        self.heads.lead_out(&mut kernel);
+        if let Some(original) = self.heads.original(kernel.rip) {
+            kernel.rip = original;
+        }
         let registers = of_kernel(&kernel);
-        let target = match self.target(&registers, page) {
+        let target =
+            if kernel.cs == CODE_OF_64_BITS { self.target(&registers, page) } else { Err(NO_64_BITS.to_owned()) };
+        let target = match target {
             Ok(target) => target,
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
-        let (to, new) = match self.enter_clone(&registers)? {
+        // What stands in the way of a clone need not stand in that of a rewritelet.
+        let (to, new) = match self.enter_clone(&registers).unwrap_or_default() {
             Some(entry) => (entry, true),
             None => match self.rewritelet(&target) {
                 Ok(found) => found,
@@ -61,7 +72,7 @@ impl Process {
         if let Some(held) = self.threads.get_mut(thread) {
             held.tracee.set_registers(&kernel)?;
         }
-        Ok(Some(Done::Redirected { thread, ip: registers.rip, new }))
+        Ok(Some(Done::Redirected { thread, ip: registers.rip, page, new }))
     }
 
     /// The instruction and where its bytes are.
@@ -80,7 +91,7 @@ impl Process {
         let mut bytes = [0; LONGEST];
         let got = fieldstone_rewrite::Memory::read(&self.memory, ip, &mut bytes);
         // A patched head still has its own instructions.
-        self.heads.unpatched(ip, &mut bytes[..got]);
+        self.heads.unpatched(&self.memory, ip, &mut bytes[..got]);
         let mut decoder = Decoder::with_ip(64, &bytes[..got], ip, DecoderOptions::NONE);
         let instruction = decoder.decode();
         (!instruction.is_invalid()).then_some(instruction)
@@ -89,6 +100,10 @@ impl Process {
     /// Where the rewritelet for the access lies, and whether it is new.
     fn rewritelet(&mut self, target: &Target) -> std::result::Result<(u64, bool), String> {
         let ip = target.instruction.ip();
+        if self.sites.get(&ip).is_some_and(|site| !site.instruction.eq_all_bits(&target.instruction)) {
+            // Another instruction lies there now. Who is still in its rewritelets finds them as they were.
+            self.sites.remove(&ip);
+        }
         let known =
             self.sites.get(&ip).and_then(|site| site.rewritelets.iter().find(|(delta, _)| *delta == target.delta));
         if let Some((_, trampoline)) = known {
@@ -99,14 +114,21 @@ impl Process {
             let moved = this.heads.copies();
             let access = Access { instruction: &target.instruction, live: Live::ALL, moved: &moved };
             let made = Trampoline::new(&access, &Form::Displaced(target.delta), at);
-            made.map_err(|error| why = error.to_string()).ok()
+            made.map_err(|error| why = error.to_string()).ok().filter(is_plain)
         };
         let placed = self.place(ip, REWRITELET_BYTES, make, |made| &made.code);
         let made = placed.map_err(|error| error.to_string())?.ok_or(why)?;
         let at = made.at;
-        self.sites.entry(ip).or_default().rewritelets.push((target.delta, made));
+        let site = || Site { instruction: target.instruction, rewritelets: Vec::new() };
+        self.sites.entry(ip).or_insert_with(site).rewritelets.push((target.delta, made));
         Ok((at, true))
     }
+}
+
+/// Whether it is the instruction and a jump, which can be left at any point.
+fn is_plain(made: &Trampoline) -> bool {
+    let mut kinds = Decoder::with_ip(64, &made.code, made.at, DecoderOptions::NONE).into_iter();
+    kinds.nth(1).is_some_and(|second| second.is_jmp_near() || second.is_jmp_short())
 }
 
 /// An access that is to be redirected.

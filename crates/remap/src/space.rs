@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 const REACH: u64 = (1 << 31) - (1 << 21);
 /// Nothing is mapped below: the kernel does not allow it to users.
 const LOWEST: u64 = 1 << 16;
+/// Left free behind the heap, since the program counts on having more of it there.
+const HEAP_GROWTH: u64 = 1 << 30;
 /// User addresses end here.
 const HIGHEST: u64 = (1 << 47) - (1 << 12);
 
@@ -30,6 +32,18 @@ impl Mapping {
     #[must_use]
     pub fn is_private_data(&self) -> bool {
         self.permissions.starts_with("rw-p")
+    }
+
+    /// Code of a file that nobody can write where it is mapped: it stays as it is while it is there.
+    #[must_use]
+    pub fn is_lasting_code(&self) -> bool {
+        self.permissions == "r-xp" && self.is_file && !self.name.starts_with("/memfd:")
+    }
+
+    /// What it takes, and what it may grow over: a heap goes on where it ends.
+    fn claimed(&self) -> Range<u64> {
+        let growth = if self.name == "[heap]" { HEAP_GROWTH } else { 0 };
+        self.range.start..self.range.end.saturating_add(growth)
     }
 }
 
@@ -61,7 +75,7 @@ fn mapping(line: &str) -> Option<Mapping> {
 #[must_use]
 pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<u64> {
     let allowed = near.end.saturating_sub(REACH).max(LOWEST)..(near.start + REACH).min(HIGHEST);
-    let ends = mappings.iter().map(|mapping| mapping.range.end);
+    let ends = mappings.iter().map(|mapping| mapping.claimed().end);
     let starts = mappings.iter().map(|mapping| mapping.range.start);
     let gaps = std::iter::once(LOWEST).chain(ends).zip(starts.chain([HIGHEST]));
     let fits = |(from, to): (u64, u64)| {
@@ -71,6 +85,28 @@ pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<
         (to.checked_sub(from)? >= bytes).then_some(if above { from } else { to - bytes })
     };
     gaps.filter_map(fits).min_by_key(|&at| at.abs_diff(near.start))
+}
+
+/// The first of the addresses that `next` gives from one on, in `within`, with so many free bytes, whole pages around them, and a free
+/// page on each side.
+#[must_use]
+pub fn free_at(
+    mappings: &[Mapping],
+    within: &Range<u64>,
+    bytes: u64,
+    next: impl Fn(u64) -> Option<u64>,
+) -> Option<u64> {
+    let end = within.end.min(HIGHEST).saturating_sub(bytes + 2 * PAGE);
+    let mut from = within.start.max(LOWEST);
+    loop {
+        let at = next(from).filter(|&at| at < end)?;
+        let pages = at / PAGE * PAGE - PAGE..(at + bytes).next_multiple_of(PAGE) + PAGE;
+        let in_the_way = |mapping: &Range<u64>| mapping.start < pages.end && pages.start < mapping.end;
+        match mappings.iter().map(Mapping::claimed).find(in_the_way) {
+            Some(taken) => from = taken.end + PAGE,
+            None => return Some(at),
+        }
+    }
 }
 
 const PAGE: u64 = 4096;
@@ -111,6 +147,30 @@ mod tests {
     }
 
     #[test]
+    fn a_heap_has_room_to_grow() {
+        let base = 0x5500_0000_0000;
+        let mut mappings = mapped(&[base..base + PAGE, base + 10 * PAGE..base + 20 * PAGE]);
+        let near = base + 19 * PAGE..base + 20 * PAGE;
+        assert_eq!(free_near(&mappings, &near, PAGE), Some(base + 21 * PAGE));
+        mappings[1].name = "[heap]".to_owned();
+        assert_eq!(free_near(&mappings, &near, PAGE), Some(base + 8 * PAGE), "below it");
+    }
+
+    #[test]
+    fn of_the_addresses_that_will_do_the_first_free_one_is_taken() {
+        let base = 0x7f00_0000_0000;
+        let mappings = mapped(&[base + 2 * PAGE..base + 9 * PAGE, base + 16 * PAGE..base + 17 * PAGE]);
+        // Each one that ends in 0x123.
+        let next = |from: u64| Some((from.saturating_sub(0x123)).next_multiple_of(PAGE) + 0x123);
+        let found = |from: u64, bytes| free_at(&mappings, &(base + from * PAGE..base + 40 * PAGE), bytes, next);
+        assert_eq!(found(0, 8), Some(base + 0x123), "a page is free on each side");
+        assert_eq!(found(1, 8), Some(base + 10 * PAGE + 0x123));
+        assert_eq!(found(1, 5 * PAGE), Some(base + 18 * PAGE + 0x123), "the gap between is too small");
+        assert_eq!(found(35, 5 * PAGE), None, "too near the end");
+        assert_eq!(free_at(&mappings, &(base..base + PAGE), 8, |_| None), None);
+    }
+
+    #[test]
     fn a_line_of_the_table_is_understood() {
         let line = "7f0000000000-7f0000001000 rw-p 00002000 08:01 1234    /a file with spaces";
         let expected = Mapping {
@@ -121,6 +181,14 @@ mod tests {
         };
         assert_eq!(mapping(line), Some(expected));
         assert!(!mapping("7f0000000000-7f0000001000 rw-p 00000000 00:00 0").unwrap().is_file);
+        let is_lasting = |line| mapping(line).unwrap().is_lasting_code();
+        assert!(is_lasting("7f0000000000-7f0000001000 r-xp 00002000 08:01 1234 /a/library"));
+        assert!(!is_lasting("7f0000000000-7f0000001000 rwxp 00002000 08:01 1234 /a/library"), "it can be written");
+        assert!(!is_lasting("7f0000000000-7f0000001000 r-xp 00000000 00:00 0"), "made by the program");
+        assert!(
+            !is_lasting("7f0000000000-7f0000001000 r-xp 00000000 00:01 9 /memfd:code (deleted)"),
+            "written elsewhere"
+        );
         assert!(mappings(std::process::id()).unwrap().iter().any(|mapping| mapping.name == "[vdso]"));
     }
 }

@@ -3,40 +3,17 @@
 //! ```text
 //!   seize every thread of /proc/PID/task, again until none is new     (what a held thread starts is held from its first instruction)
 //!   stop_all    every one stands still in user mode or in a system call; what waits to be delivered is kept
-//!   resume_all  each goes on, with its signal
+//!   resume_all  each goes on, with its signal; those that job control has stopped stay so
 //! ```
 //! A signal that comes to a held thread stops it first. [`Threads::attend`] hands it on, as long as `before_signal` is done.
 
 use std::collections::BTreeMap;
 
-use fieldstone_sys::process;
-use fieldstone_sys::ptrace::{Registers, Stop, Tracee};
+use fieldstone_sys::ptrace::{Stop, Tracee};
 
-use crate::error::Result;
-
-/// A held thread.
-#[derive(Debug)]
-pub(crate) struct Held {
-    /// The thread.
-    pub(crate) tracee: Tracee,
-    state: State,
-    /// Whether the stop that it is in can deliver a signal when it ends: one that a signal made.
-    delivers: bool,
-    /// Somebody works on it: it does not go on with all the others.
-    pinned: bool,
-    /// Signals that came while it was needed for something else, to be delivered when it goes on.
-    kept: Vec<i32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Runs,
-    Stands,
-    /// Stopped by job control: stays so.
-    Listens,
-    /// Asked to stop, while it is in the kernel for longer, such as for a page of ours: it stops before it is in user mode again.
-    Waits,
-}
+use crate::error::{Error, Result};
+use crate::held::{Held, State};
+use crate::tasks::{has_ended, is_filtered, processor_ns, sleeps_deeply, tasks, tracer_of};
 
 /// Looks at a thread that was asked to stop, between two looks at where it waits.
 const LOOKS: u32 = 64;
@@ -51,10 +28,12 @@ pub(crate) struct Threads {
     held: BTreeMap<u32, Held>,
     /// Processes that it has forked, which are held too, and are not its threads.
     children: Vec<Tracee>,
+    /// What ended all this, until it is told.
+    over: Option<Happening>,
 }
 
 /// Something that happened to a thread beside signals.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happening {
     /// Another program runs in the process.
     Exec,
@@ -68,21 +47,14 @@ impl Threads {
     /// # Errors
     /// Where this user may not, or a debugger holds one.
     pub(crate) fn seize(pid: u32) -> Result<Self> {
-        let mut this = Self { pid, ..Self::default() };
+        let mut this = Self::default();
+        this.pid = pid;
         // A thread that is not held yet may start another one meanwhile.
         loop {
             let before = this.held.len();
             for thread in tasks(pid) {
-                if this.held.contains_key(&thread) {
-                    continue;
-                }
-                match Tracee::seize(thread) {
-                    Ok(tracee) => this.hold(tracee, State::Runs),
-                    // It ended between being listed and being held.
-                    Err(fieldstone_sys::Error::NoSuchProcess { .. }) => {}
-                    // It was started by one that is held: that one tells of it.
-                    Err(_) if tracer_of(thread) == Some(std::process::id()) => {}
-                    Err(error) => return Err(error.into()),
+                if !this.held.contains_key(&thread) {
+                    this.seize_one(thread)?;
                 }
             }
             if this.held.len() == before {
@@ -91,8 +63,32 @@ impl Threads {
         }
     }
 
+    fn seize_one(&mut self, thread: u32) -> Result<()> {
+        let error = match Tracee::seize(thread) {
+            Ok(tracee) => {
+                self.hold(tracee, State::Runs);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        // It ended between being listed and being held, or is the first one, listed until all have ended.
+        if matches!(error, fieldstone_sys::Error::NoSuchProcess { .. }) || has_ended(thread) {
+            return Ok(());
+        }
+        match tracer_of(thread) {
+            // It was started by one that is held: that one tells of it.
+            Some(tracer) if tracer == rustix::thread::gettid().as_raw_pid().cast_unsigned() => Ok(()),
+            Some(tracer) => {
+                let why =
+                    format!("process {tracer} traces it already, as a debugger does: have that let go of it first");
+                Err(Error::Refused { pid: self.pid, why })
+            }
+            None => Err(error.into()),
+        }
+    }
+
     fn hold(&mut self, tracee: Tracee, state: State) {
-        self.held.insert(tracee.thread(), Held { tracee, state, delivers: false, pinned: false, kept: Vec::new() });
+        self.held.insert(tracee.thread(), Held::new(tracee, state));
     }
 
     /// Their numbers.
@@ -100,9 +96,23 @@ impl Threads {
         self.held.keys().copied()
     }
 
-    /// One that stands still, in whose name something can be done.
-    pub(crate) fn standing(&mut self) -> Option<&mut Held> {
-        self.held.values_mut().find(|held| held.stands())
+    /// One that stands still, in whose name something can be done. One that no signal waits for comes first, and one that
+    /// job control has stopped last. `unfit` is asked of where it stands.
+    pub(crate) fn standing(&mut self, unfit: &dyn Fn(u64) -> bool) -> Option<&mut Held> {
+        let is_over = self.is_over();
+        let mut able: Vec<&mut Held> = self.held.values_mut().filter(|held| held.stands() && !is_over).collect();
+        // Of the first one no end is told until all others have ended, so that one that is killed meanwhile is waited for in vain.
+        let pid = self.pid;
+        able.sort_by_key(|held| (held.state == State::Stopped, held.tracee.thread() == pid, held.has_signals()));
+        let is_fit = |held: &&mut Held| {
+            !is_filtered(held.tracee.thread()) && held.tracee.registers().is_ok_and(|registers| !unfit(registers.rip))
+        };
+        able.into_iter().find(is_fit)
+    }
+
+    /// Whether another program runs in the process, or none: nothing can be done any more.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.over.is_some()
     }
 
     /// One of them.
@@ -117,11 +127,10 @@ impl Threads {
     /// As ptrace(2).
     pub(crate) fn stop_all(&mut self) -> Result<()> {
         // All are asked before one is waited for.
-        for held in self.held.values_mut().filter(|held| held.state == State::Runs) {
+        for held in self.held.values_mut().filter(|held| held.is_loose()) {
             gone_is_fine(held.tracee.interrupt())?;
         }
-        while let Some(thread) = self.held.iter().find(|(_, held)| held.state == State::Runs).map(|(&number, _)| number)
-        {
+        while let Some(thread) = self.held.iter().find(|(_, held)| held.is_loose()).map(|(&number, _)| number) {
             self.wait_for(thread)?;
         }
         Ok(())
@@ -133,7 +142,7 @@ impl Threads {
     /// As ptrace(2).
     pub(crate) fn stop(&mut self, thread: u32) -> Result<bool> {
         let Some(held) = self.held.get_mut(&thread) else { return Ok(false) };
-        if held.state == State::Runs {
+        if held.is_loose() {
             gone_is_fine(held.tracee.interrupt())?;
             self.wait_for(thread)?;
         }
@@ -142,10 +151,25 @@ impl Threads {
         Ok(held.pinned)
     }
 
+    /// Whether one was asked to stop, and is in the kernel since; looks whether it has stopped meanwhile.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn still_waits(&mut self, thread: u32) -> Result<bool> {
+        let waits = |this: &Self| this.held.get(&thread).is_some_and(|held| held.state == State::Waits);
+        if waits(self)
+            && let Some(held) = self.held.get_mut(&thread)
+            && let Some(stop) = held.tracee.try_wait()?
+        {
+            self.note(thread, stop)?;
+        }
+        Ok(waits(self))
+    }
+
     /// Until it does not run any more.
     fn wait_for(&mut self, thread: u32) -> Result<()> {
         let (mut looked, mut begun_ns) = (0_u32, None);
-        while let Some(held) = self.held.get_mut(&thread).filter(|held| held.state == State::Runs) {
+        while let Some(held) = self.held.get_mut(&thread).filter(|held| held.is_loose()) {
             if let Some(stop) = held.tracee.try_wait()? {
                 self.note(thread, stop)?;
                 continue;
@@ -154,7 +178,7 @@ impl Threads {
             if looked.is_multiple_of(LOOKS) {
                 let spent_ns = processor_ns(thread);
                 let since_ns = spent_ns.saturating_sub(*begun_ns.get_or_insert(spent_ns));
-                if sleeps_deeply(thread) || since_ns > IN_KERNEL_NS {
+                if sleeps_deeply(thread) || since_ns > IN_KERNEL_NS || has_ended(thread) {
                     held.state = State::Waits;
                 }
             }
@@ -164,14 +188,14 @@ impl Threads {
     }
 
     /// Takes a stop in: the thread stands still then, or is gone.
-    fn note(&mut self, thread: u32, stop: Stop) -> Result<Option<Happening>> {
-        let Some(held) = self.held.get_mut(&thread) else { return Ok(None) };
+    fn note(&mut self, thread: u32, stop: Stop) -> Result<()> {
+        let Some(held) = self.held.get_mut(&thread) else { return Ok(()) };
         held.state = State::Stands;
         held.delivers = matches!(stop, Stop::Signal(_));
         match stop {
             Stop::Asked => {}
             Stop::Signal(signal) => held.kept.push(signal),
-            Stop::Group => held.state = State::Listens,
+            Stop::Group => held.state = State::Stopped,
             Stop::Cloned(new) | Stop::Forked(new) => {
                 // It stands in the middle of its system call: nothing can be done in its name there.
                 held.state = State::Runs;
@@ -180,13 +204,15 @@ impl Threads {
             }
             // It had borrowed our memory (vfork) and has its own now, or all of the process is another program.
             Stop::Exec if thread != self.pid => drop(self.held.remove(&thread)),
-            Stop::Exec => return Ok(Some(Happening::Exec)),
+            Stop::Exec => self.over = Some(Happening::Exec),
             Stop::Gone => {
                 self.held.remove(&thread);
-                return Ok(self.held.is_empty().then_some(Happening::Ended));
+                if self.held.is_empty() {
+                    self.over.get_or_insert(Happening::Ended);
+                }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// A new thread, or a child that runs in our memory, or one with a copy of it: it begins stopped.
@@ -225,8 +251,17 @@ impl Threads {
         let Some(held) = self.held.get_mut(&thread) else { return Ok(()) };
         held.pinned = false;
         match held.state {
-            State::Runs => return Ok(()),
-            State::Listens => return gone_is_fine(held.tracee.listen()),
+            State::Runs | State::Listens => return Ok(()),
+            State::Stopped if !held.delivers => {
+                held.state = State::Listens;
+                return gone_is_fine(held.tracee.listen());
+            }
+            // Something was done in its name since: it has to be stopped anew, and is then left so.
+            State::Stopped => {
+                held.state = State::Runs;
+                gone_is_fine(held.tracee.interrupt())?;
+                return gone_is_fine(held.tracee.resume(0));
+            }
             State::Waits => {
                 // It stops when it wakes, and `attend` lets it go on then.
                 held.state = State::Runs;
@@ -246,7 +281,12 @@ impl Threads {
 
     /// Lets go of all.
     pub(crate) fn let_go(&mut self) {
-        self.held.clear();
+        for (thread, held) in std::mem::take(&mut self.held) {
+            if has_ended(thread) {
+                // The first thread may have ended long before the others: it does not stop any more to be let go. Nothing is kept of it here.
+                std::mem::forget(held);
+            }
+        }
     }
 
     /// Looks after threads that have stopped by themselves. `before_signal` is called for each that a signal is about to be delivered
@@ -256,116 +296,36 @@ impl Threads {
     /// As ptrace(2), and what `before_signal` says.
     pub(crate) fn attend(
         &mut self,
-        before_signal: &mut dyn FnMut(&Tracee, &mut Registers) -> bool,
+        before_signal: &mut dyn FnMut(&mut Held) -> Result<()>,
     ) -> Result<Option<Happening>> {
         let threads: Vec<u32> = self.numbers().collect();
         for thread in threads {
-            let Some(held) = self.held.get_mut(&thread).filter(|held| held.state != State::Stands) else { continue };
+            let Some(held) = self.held.get_mut(&thread).filter(|held| !held.stands()) else { continue };
             let Some(stop) = held.tracee.try_wait()? else { continue };
-            let happening = self.note(thread, stop)?;
-            if happening.is_some() {
-                return Ok(happening);
+            self.note(thread, stop)?;
+            if self.is_over() {
+                break;
             }
-            if let (Stop::Signal(_), Some(held)) = (stop, self.held.get_mut(&thread)) {
-                let mut registers = held.tracee.registers()?;
-                if before_signal(&held.tracee, &mut registers) {
-                    held.tracee.set_registers(&registers)?;
-                }
+            if let Some(held) = self.held.get_mut(&thread).filter(|held| held.stands() && held.has_signals()) {
+                before_signal(held)?;
             }
             self.resume(thread)?;
             if let Stop::Cloned(new) = stop {
                 self.resume(new)?;
             }
         }
-        Ok(None)
+        Ok(self.over.take())
     }
 }
 
-impl Held {
-    /// Whether it stands still, so that its registers can be read.
-    #[must_use]
-    pub(crate) fn stands(&self) -> bool {
-        self.state == State::Stands
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.let_go();
     }
-
-    /// Makes a system call in its name, while it stands still; see [`Tracee::call`].
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn call(
-        &mut self,
-        instruction: u64,
-        call: (&'static str, libc::c_long),
-        arguments: [u64; 6],
-    ) -> Result<u64> {
-        let kept = &mut self.kept;
-        let result = self.tracee.call(instruction, call, arguments, &mut |signal| kept.push(signal));
-        // The last stop was that of a step.
-        self.delivers = true;
-        Ok(result?)
-    }
-
-    /// Does one instruction; whether it has done it, and neither stopped for a signal before it nor waits for a page of ours.
-    ///
-    /// # Errors
-    /// As ptrace(2).
-    pub(crate) fn step(&mut self) -> Result<bool> {
-        self.tracee.step()?;
-        let mut looks = 0_u32;
-        let stop = loop {
-            if let Some(stop) = self.tracee.try_wait()? {
-                break stop;
-            }
-            looks += 1;
-            if looks == LOOKS * LOOKS {
-                gone_is_fine(self.tracee.interrupt())?;
-            }
-            std::thread::yield_now();
-        };
-        self.delivers = matches!(stop, Stop::Signal(_));
-        match stop {
-            Stop::Signal(libc::SIGTRAP) => Ok(true),
-            Stop::Signal(signal) => {
-                self.kept.push(signal);
-                Ok(false)
-            }
-            _ => Ok(false),
-        }
-    }
-}
-
-/// Whether a thread sleeps in the kernel where no signal wakes it, as the kernel's own access to a page of a userfaultfd does. It stops
-/// before it is in user mode again.
-fn sleeps_deeply(thread: u32) -> bool {
-    process::stat(thread).is_ok_and(|stat| stat.state == process::State::DiskSleep)
-}
-
-/// Processor time that a thread has had, in nanoseconds.
-fn processor_ns(thread: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
-    text.split_ascii_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
-}
-
-/// The number of the system call that a thread is in; none where it faulted in user mode, or runs.
-#[must_use]
-pub(crate) fn in_system_call(thread: u32) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
-    text.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// Who traces a thread.
-fn tracer_of(thread: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()
-}
-
-fn tasks(pid: u32) -> Vec<u32> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// A thread that ended is found so at the next wait.
-fn gone_is_fine(result: fieldstone_sys::Result<()>) -> Result<()> {
+pub(crate) fn gone_is_fine(result: fieldstone_sys::Result<()>) -> Result<()> {
     match result {
         Err(fieldstone_sys::Error::NoSuchProcess { .. }) => Ok(()),
         other => other.map_err(Into::into),

@@ -33,7 +33,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is no JSON object.
-    #[error("{} is no JSON ({source}): give a file that `fieldstone profile --format json` or `fieldstone run --stats` wrote", path.display())]
+    #[error("{} is no JSON ({source}): give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
     NotJson {
         /// The file.
         path: PathBuf,
@@ -41,13 +41,13 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// The file is JSON, but no report of ours.
-    #[error("{} has no schema of ours: give a file that `fieldstone profile --format json` or `fieldstone run --stats` wrote", path.display())]
+    #[error("{} has no schema of ours: give a file that `fieldstone profile --format json`, `fieldstone sharing --format json` or `fieldstone run --stats` wrote", path.display())]
     NoSchema {
         /// The file.
         path: PathBuf,
     },
     /// The file is of another version.
-    #[error("{} has the schema {found}; this version reads fieldstone-profile/1 and fieldstone-run/1: open it with the version that wrote it, or measure again", path.display())]
+    #[error("{} has the schema {found}; this version reads fieldstone-profile/1, fieldstone-run/1 and fieldstone-sharing/1: open it with the version that wrote it, or measure again", path.display())]
     OtherSchema {
         /// The file.
         path: PathBuf,
@@ -64,8 +64,8 @@ pub enum Error {
         /// Where and why.
         source: serde_json::Error,
     },
-    /// A profile was needed, and the file holds the counts of a run.
-    #[error("{} holds the counts of `fieldstone run`, not a profile: give a file that `fieldstone profile --format json` wrote", path.display())]
+    /// A profile was needed, and the file holds something else of ours.
+    #[error("{} holds no profile: give a file that `fieldstone profile --format json` wrote", path.display())]
     NotProfile {
         /// The file.
         path: PathBuf,

@@ -8,6 +8,7 @@
 //! ```text
 //!   profile, footprint, run    the model: plain data, one JSON schema each
 //!   translation                the same for a trace: what it told, what that means, where the walks come from
+//!   sharing                    the same for a look at false sharing, and where that is shown
 //!   stats                      medians, intervals, shifts: slices of f64 in, estimates out
 //!   summary, advise, advice    what the measurements mean, which advice follows, and its words
 //!   quantity, shell            how a number and how a command are written
@@ -16,8 +17,8 @@
 //!   diff                       two profiles side by side
 //! ```
 //!
-//! The crate knows no other of ours: page kinds are plain strings (`"4k"`, `"folio-64k"`, `"thp"`,
-//! `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where nothing can be measured.
+//! Of our crates it knows `sharing` only, whose lines and verdicts are plain data too. Page kinds are plain strings (`"4k"`,
+//! `"folio-64k"`, `"thp"`, `"hugetlb"`, `"hugetlb-1g"`), so that a report can be opened where nothing can be measured.
 #![forbid(unsafe_code)]
 
 pub mod advice;
@@ -32,6 +33,7 @@ pub mod profile;
 pub mod quantity;
 pub mod run;
 pub mod saved;
+pub mod sharing;
 pub mod shell;
 pub mod stats;
 pub mod summary;
@@ -46,6 +48,7 @@ pub use footprint::{Footprint, FootprintPoint, PermissionShare};
 pub use profile::{Finding, Kind, Machine, Metric, Profile, Program, Sample};
 pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats};
 pub use saved::Saved;
+pub use sharing::Sharing;
 pub use summary::{Cost, KindSummary, Summary, Verdict};
 pub use translation::summary::TranslationSummary;
 pub use translation::{Range, Translation};

@@ -1,6 +1,6 @@
 //! Reports as files: JSON in, JSON out, told apart by their schema string.
 
-use crate::{Error, Profile, RunStats};
+use crate::{Error, Profile, RunStats, Sharing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -12,6 +12,8 @@ pub enum Saved {
     Profile(Box<Profile>),
     /// What `fieldstone run --stats` counted.
     RunStats(Box<RunStats>),
+    /// What `fieldstone sharing` found.
+    Sharing(Box<Sharing>),
 }
 
 impl Saved {
@@ -29,6 +31,7 @@ impl Saved {
         match schema.as_str() {
             Profile::SCHEMA => decode(value, path, schema).map(|profile| Self::Profile(Box::new(profile))),
             RunStats::SCHEMA => decode(value, path, schema).map(|run| Self::RunStats(Box::new(run))),
+            Sharing::SCHEMA => decode(value, path, schema).map(|sharing| Self::Sharing(Box::new(sharing))),
             _ if schema.starts_with("fieldstone-") => Err(Error::OtherSchema { path: path.to_owned(), found: schema }),
             _ => Err(Error::NoSchema { path: path.to_owned() }),
         }
@@ -37,11 +40,11 @@ impl Saved {
     /// Reads the profile at `path`, for a command that can use nothing else.
     ///
     /// # Errors
-    /// As [`Saved::load`], and [`Error::NotProfile`] if the file holds the counts of a run.
+    /// As [`Saved::load`], and [`Error::NotProfile`] if the file holds something else.
     pub fn load_profile(path: &Path) -> Result<Profile, Error> {
         match Self::load(path)? {
             Self::Profile(profile) => Ok(*profile),
-            Self::RunStats(_) => Err(Error::NotProfile { path: path.to_owned() }),
+            Self::RunStats(_) | Self::Sharing(_) => Err(Error::NotProfile { path: path.to_owned() }),
         }
     }
 }

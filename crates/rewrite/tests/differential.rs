@@ -19,6 +19,7 @@ use iced_x86::{InstructionInfoFactory, Register};
 use machine::{Agent, CACHE, CODE, FAR, HOME, Machine, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, State, VIEWS};
 use programs::{Kind, Place, Program, Step, program};
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 /// Offsets in the page of the rules' bytes.
 const RULES: [Range<u64>; 2] = [0x100..0x140, 0x140..0x180];
@@ -294,11 +295,35 @@ fn check(program: &Program) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn rewritten_loops_do_what_the_original_does(program in program()) {
-        check(&program)?;
+/// Programs of one seed.
+const CASES: u32 = 400;
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
+}
+
+/// As many programs as a seed is given.
+fn check_seed(seed: u64) {
+    println!("FIELDSTONE_FUZZ_SEED={seed}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
+    if let Err(found) = TestRunner::new_with_rng(config, random).run(&program(), |program| check(&program)) {
+        panic!("FIELDSTONE_FUZZ_SEED={seed}: {found}");
+    }
+}
+
+#[test]
+fn rewritten_loops_do_what_the_original_does() {
+    let clock = std::time::UNIX_EPOCH.elapsed().unwrap();
+    let first = setting("FIELDSTONE_FUZZ_SEED").unwrap_or(clock.as_secs() << 30 | u64::from(clock.subsec_nanos()));
+    let (begun, seconds) = (std::time::Instant::now(), setting("FIELDSTONE_FUZZ_SECONDS").unwrap_or(0));
+    let mut seed = first;
+    check_seed(seed);
+    while begun.elapsed().as_secs() < seconds {
+        seed = seed.wrapping_add(1);
+        check_seed(seed);
     }
 }
 

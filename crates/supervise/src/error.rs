@@ -131,6 +131,12 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
+    /// It cannot be remapped.
+    #[error(transparent)]
+    Remap(#[from] fieldstone_remap::Error),
+    /// Lines cannot be counted so.
+    #[error(transparent)]
+    Sharing(#[from] fieldstone_sharing::Error),
     /// Linux' door is closed.
     #[error(transparent)]
     Linux(#[from] fieldstone_sys::Error),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Untouched    as the user would start it
+//! Traceable    the same, but what we start may trace it (PR_SET_PTRACER, where Yama would forbid it)
 //! SmallPages   no transparent huge page in it or its children (PR_SET_THP_DISABLE): the 4 KiB baseline
 //! Region       with the agent, its memory in one region
 //! Recorded     the same with the site recorder before it, watched: who got which pages
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fieldstone_sys::process::{set_parent_death_signal, set_thp_disabled};
+use fieldstone_sys::sampling::allow_tracing;
 
 use crate::agent::AgentFile;
 use crate::error::{Error, Result};
@@ -34,6 +36,8 @@ use crate::vectors::Vectors;
 pub enum Treatment {
     /// Nothing.
     Untouched,
+    /// Nothing, but that our other children may trace it.
+    Traceable,
     /// Base pages only.
     SmallPages,
     /// Its memory in a region; with `true`, watched.
@@ -107,12 +111,13 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
             let (file, words) = tracer.command(program, records)?;
             (None, Vectors::new(&file, &words, &["LD_PRELOAD"], Vec::new()))
         }
-        Treatment::Untouched | Treatment::SmallPages => {
+        Treatment::Untouched | Treatment::Traceable | Treatment::SmallPages => {
             (None, Vectors::new(&program.file, &program.command, &[], Vec::new()))
         }
     };
     let vectors = vectors.map_err(|source| Error::Start { path: program.file.clone(), source })?;
     let small = matches!(treatment, Treatment::SmallPages);
+    let traceable = matches!(treatment, Treatment::Traceable);
     let parent = std::process::id();
     // SAFETY: between fork and exec only prctl, getppid and execve are called, which are bare system calls.
     unsafe {
@@ -124,6 +129,10 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
             }
             if small {
                 set_thp_disabled(true)?;
+            }
+            if traceable {
+                // A kernel without Yama knows no such call, and needs none.
+                let _ = allow_tracing(parent);
             }
             Err(vectors.execute())
         });

@@ -19,6 +19,8 @@
 //! run         `fieldstone run --region`
 //! collapse    huge pages from outside, where there can be no agent
 //! profile     `fieldstone profile`
+//! objects     whose memory an address is: variable, block, type
+//! sharing     `fieldstone sharing`, and lines parted while a program runs
 //! ```
 
 pub mod agent;
@@ -28,6 +30,7 @@ pub mod error;
 mod identity;
 pub mod launch;
 mod look;
+pub mod objects;
 pub mod outcome;
 pub mod pages;
 pub mod profile;
@@ -35,6 +38,7 @@ pub mod program;
 pub mod run;
 pub mod session;
 mod shared;
+pub mod sharing;
 pub mod sight;
 pub mod signals;
 mod stop;

@@ -2,7 +2,7 @@
 
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::thread::spawn;
 
 use fieldstone_sys::process::Ended;
@@ -87,6 +87,19 @@ fn process(pid: u32) -> Option<rustix::process::Pid> {
 
 fn number(signal: i32) -> Option<rustix::process::Signal> {
     rustix::process::Signal::from_named_raw(signal)
+}
+
+/// A flag that is set when the user wants us to end: by SIGINT, SIGTERM, SIGHUP or SIGQUIT, but for those that our own parent had
+/// us ignore.
+///
+/// # Errors
+/// [`Error::System`] where the kernel refuses.
+pub fn asked_to_end() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]) {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Error::system("take over the signals"))?;
+    }
+    Ok(flag)
 }
 
 /// Notes that the user wants to end, and ends at once what runs in groups of their own.

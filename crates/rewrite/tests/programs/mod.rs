@@ -7,8 +7,9 @@
 //! ```
 
 use iced_x86::code_asm::{
-    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, al, dword_ptr, eax, ebx, ecx, edx, qword_ptr, r8,
-    r8d, r9, r9d, r10, r10d, r11, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, xmm0, xmmword_ptr,
+    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, al, byte_ptr, cl, cx, dl, dword_ptr, eax, ebx, ecx,
+    edx, qword_ptr, r8, r8d, r9, r9d, r10, r10d, r11, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, word_ptr, xmm0,
+    xmmword_ptr,
 };
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use proptest::prelude::*;
@@ -51,6 +52,18 @@ pub(crate) enum Kind {
     PushPop,
     MoveByte,
     Vector,
+    LoadSigned,
+    StoreByte,
+    StoreWord,
+    ShiftMemory,
+    RotateThroughCarry,
+    SetCondition,
+    Negate,
+    MultiplyFrom,
+    BitOfMemory,
+    CompareExchange,
+    CompareExchangeWide,
+    ScalarVector,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +88,17 @@ pub(crate) enum Step {
     /// r11 leads from a rule to the underlay, or back.
     Turn,
     SkipNext,
+    /// A string instruction in plain memory, its registers saved on the stack: moved, stored, compared, scanned for so many bytes or
+    /// words.
+    String {
+        kind: u8,
+        count: u8,
+        repeated: bool,
+    },
+    /// Skips what comes next by a flag that an earlier step has left.
+    SkipByFlag(u8),
+    /// Flags to a register and back.
+    FlagsThrough(u8),
 }
 
 /// A loop, and what it is run with.
@@ -91,6 +115,7 @@ pub(crate) struct Program {
     pub(crate) redirected: u32,
 }
 
+#[expect(clippy::too_many_lines, reason = "a list")]
 pub(crate) fn program() -> impl Strategy<Value = Program> {
     let place = prop_oneof![
         4 => (0_u8..4).prop_map(Place::Stays),
@@ -118,6 +143,18 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
         Kind::PushPop,
         Kind::MoveByte,
         Kind::Vector,
+        Kind::LoadSigned,
+        Kind::StoreByte,
+        Kind::StoreWord,
+        Kind::ShiftMemory,
+        Kind::RotateThroughCarry,
+        Kind::SetCondition,
+        Kind::Negate,
+        Kind::MultiplyFrom,
+        Kind::BitOfMemory,
+        Kind::CompareExchange,
+        Kind::CompareExchangeWide,
+        Kind::ScalarVector,
     ]);
     let memory = (kind, place, 0_u8..6, any::<bool>()).prop_map(|(kind, place, data, wide)| Step::Memory {
         kind,
@@ -135,6 +172,9 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
         2 => Just(Step::Reload),
         1 => Just(Step::Turn),
         1 => Just(Step::SkipNext),
+        1 => (0_u8..4, 0_u8..9, any::<bool>()).prop_map(|(kind, count, repeated)| Step::String { kind, count, repeated }),
+        1 => (0_u8..4).prop_map(Step::SkipByFlag),
+        1 => (0_u8..6).prop_map(Step::FlagsThrough),
     ];
     (prop::collection::vec(step, 1..14), 1_u64..12, 0_u64..4, 0_u8..6, any::<[u64; 6]>(), any::<u32>())
         .prop_map(|(steps, laps, cell, slot, data, redirected)| Program { steps, laps, cell, slot, data, redirected })
@@ -164,10 +204,18 @@ impl Program {
                 code.set_label(&mut label)?;
                 code.nop()?;
             }
-            if matches!(step, Step::SkipNext) {
+            if matches!(step, Step::SkipNext | Step::SkipByFlag(_)) {
                 let label = code.create_label();
-                code.test(al, 1)?;
-                code.je(label)?;
+                match step {
+                    Step::SkipByFlag(0) => code.jc(label)?,
+                    Step::SkipByFlag(1) => code.jo(label)?,
+                    Step::SkipByFlag(2) => code.jle(label)?,
+                    Step::SkipByFlag(_) => code.jp(label)?,
+                    _ => {
+                        code.test(al, 1)?;
+                        code.je(label)?;
+                    }
+                }
                 skip = Some(label);
             }
         }
@@ -194,8 +242,40 @@ fn step_code(code: &mut CodeAssembler, at: u64, step: Step) -> Result<(), IcedEr
         }
         Step::Reload => code.mov(r11, qword_ptr(rbp - 8)),
         Step::Turn => code.xor(r11, 0x240),
-        Step::SkipNext => Ok(()),
+        Step::SkipNext | Step::SkipByFlag(_) => Ok(()),
+        Step::String { kind, count, repeated } => string(code, kind, count, repeated),
+        Step::FlagsThrough(to) => {
+            code.pushfq()?;
+            code.pop(wide(to))?;
+            // As the program left it but for the trap flag, which is never set here.
+            code.push(wide(to))?;
+            code.popfq()
+        }
     }
+}
+
+/// Between the second half of plain memory and its last quarter.
+fn string(code: &mut CodeAssembler, kind: u8, count: u8, repeated: bool) -> Result<(), IcedError> {
+    for register in [rdi, rsi, rcx, rax] {
+        code.push(register)?;
+    }
+    code.lea(rdi, rsi + 0xc00)?;
+    code.lea(rsi, rsi + 0x800)?;
+    code.mov(ecx, u32::from(count))?;
+    match (kind, repeated) {
+        (0, true) => code.rep().movsb()?,
+        (0, false) => code.movsq()?,
+        (1, true) => code.rep().stosq()?,
+        (1, false) => code.stosb()?,
+        (2, true) => code.repe().cmpsb()?,
+        (2, false) => code.cmpsq()?,
+        (_, true) => code.repne().scasb()?,
+        (_, false) => code.lodsd()?,
+    }
+    for register in [rax, rcx, rsi, rdi] {
+        code.pop(register)?;
+    }
+    Ok(())
 }
 
 /// An instruction whose operand is relative to rip.
@@ -222,6 +302,7 @@ fn operand(place: Place) -> AsmMemoryOperand {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a line for each kind")]
 fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide: bool) -> Result<(), IcedError> {
     if matches!(place, Place::Indexed(_)) {
         code.mov(r10d, NARROW[usize::from(data)])?;
@@ -260,8 +341,48 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
             code.push(eight)?;
             code.pop(wide)
         }
-        (Kind::MoveByte, _) => code.movzx(narrow, iced_x86::code_asm::byte_ptr(operand(place))),
+        (Kind::MoveByte, _) => code.movzx(narrow, byte_ptr(operand(place))),
         (Kind::Vector, _) => vector(code, place),
+        (Kind::LoadSigned, true) => code.movsxd(wide, four),
+        (Kind::LoadSigned, false) => code.movsx(narrow, word_ptr(operand(place))),
+        (Kind::StoreByte, _) => code.mov(byte_ptr(operand(place)), dl),
+        (Kind::StoreWord, _) => code.mov(word_ptr(operand(place)), cx),
+        (Kind::ShiftMemory, true) => code.sar(eight, 1),
+        (Kind::ShiftMemory, false) => code.shl(four, cl),
+        (Kind::RotateThroughCarry, _) => code.rcl(eight, 1),
+        (Kind::SetCondition, true) => code.setb(byte_ptr(operand(place))),
+        (Kind::SetCondition, false) => code.setg(byte_ptr(operand(place))),
+        (Kind::Negate, true) => code.neg(eight),
+        (Kind::Negate, false) => code.not(four),
+        (Kind::MultiplyFrom, _) => {
+            code.imul_2(wide, eight)?;
+            // What it leaves undefined nobody sees.
+            code.cmp(wide, rbx)
+        }
+        (Kind::BitOfMemory, true) => {
+            code.bts(eight, 37)?;
+            code.adc(wide, 0)
+        }
+        (Kind::BitOfMemory, false) => {
+            code.bt(four, 5)?;
+            code.sbb(wide, rbx)
+        }
+        (Kind::CompareExchange, true) => code.lock().cmpxchg(eight, wide),
+        (Kind::CompareExchange, false) => code.cmpxchg(four, narrow),
+        (Kind::CompareExchangeWide, _) => {
+            code.lea(r10, operand(place))?;
+            code.and(r10, -16)?;
+            code.lock().cmpxchg16b(xmmword_ptr(r10))
+        }
+        (Kind::ScalarVector, true) => {
+            code.movq(xmm0, wide)?;
+            code.addsd(xmm0, eight)?;
+            code.movq(eight, xmm0)
+        }
+        (Kind::ScalarVector, false) => {
+            code.movd(xmm0, four)?;
+            code.movd(narrow, xmm0)
+        }
     }
 }
 

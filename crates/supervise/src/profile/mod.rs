@@ -50,6 +50,7 @@ use traced::Native;
 
 pub use once::{Once, Watched};
 pub use plan::{Load, Metric, Plan, Recording, Tracing};
+pub use surroundings::describe as describe_machine;
 pub use traced::{Traced, trace_once};
 
 /// What happens while a profile is taken, for whoever shows it.

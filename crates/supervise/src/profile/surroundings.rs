@@ -6,7 +6,8 @@ use fieldstone_report::Machine;
 use fieldstone_sys::{huge_pages, limits, machine, pagemap};
 
 /// The machine.
-pub(super) fn describe() -> Machine {
+#[must_use]
+pub fn describe() -> Machine {
     let facts = machine::machine();
     let limits = limits::limits();
     let limit = limits.cgroup.and_then(|group| group.limit_bytes).unwrap_or(u64::MAX);

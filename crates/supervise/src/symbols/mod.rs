@@ -28,6 +28,7 @@ mod tests;
 mod wrapper;
 
 use module::Module;
+pub(crate) use module::{debug_file, supplement};
 pub use remedies::{MAPPED, remedies};
 
 /// An address in a program's code.

@@ -138,10 +138,7 @@ impl Tables {
             let name = symbol.name().ok().filter(|name| !name.is_empty())?;
             Some(Symbol { start: symbol.address(), bytes: symbol.size(), name: name.to_owned() })
         });
-        let supplement = file.gnu_debugaltlink().ok().flatten().and_then(|(name, _)| {
-            let name = std::str::from_utf8(name).ok()?;
-            Some(path.parent()?.join(name))
-        });
+        let supplement = supplement(&file, path);
         let loaded = file.segments().map(|segment| {
             let (offset, bytes) = segment.file_range();
             Loaded { addresses: segment.address()..segment.address() + bytes, offset }
@@ -156,7 +153,14 @@ impl Tables {
     }
 }
 
-fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
+/// Where the file is that the one at `path` shares debug info with others in.
+pub(crate) fn supplement<'data>(file: &impl Object<'data>, path: &Path) -> Option<PathBuf> {
+    let (name, _) = file.gnu_debugaltlink().ok().flatten()?;
+    Some(path.parent()?.join(std::str::from_utf8(name).ok()?))
+}
+
+/// Where the distribution keeps the debug info of the file with this build id.
+pub(crate) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (first, rest) = build_id.split_at_checked(1)?;
     let path = Path::new(DEBUG_DIRECTORY).join(hex(first)).join(format!("{}.debug", hex(rest)));

@@ -1,0 +1,83 @@
+//! What is told: false sharing with the object, the code and the remedy; and what is none, as what it is.
+
+use std::path::Path;
+
+use fieldstone_report::sharing::{Kind, Sharing};
+
+use crate::stage::{Run, Stage, fieldstone, run, run_together, said};
+
+/// Long enough for hundreds of samples of each thread, on any machine.
+const COUNTING: &[&str] = &["--iterations", "300000000"];
+
+/// What `fieldstone sharing` finds, and its exit code.
+fn look(stage: &Stage, run: Run, program: &Path, arguments: &[&str]) -> Option<(Sharing, i32)> {
+    let file = stage.path("found.json");
+    let output = run(&["sharing", "--json", file.to_str().unwrap()], program, arguments)?;
+    let code = output.status.code().unwrap();
+    assert!(code < 2, "{}", said(&output));
+    Some((fieldstone_report::sharing::load(&file).unwrap(), code))
+}
+
+#[test]
+fn threads_on_one_line_are_found_with_the_object_and_the_code() {
+    let Some(stage) = Stage::new() else { return };
+    for level in ["-O0", "-O2"] {
+        let program = stage.build("counters", &["-g", level]);
+        let Some((told, code)) = look(&stage, run_together, &program, &[COUNTING, &["--globals"]].concat()) else {
+            return;
+        };
+        assert_eq!((code, told.findings.len()), (1, 1), "{level}: {:?}", told.others);
+        let found = &told.findings[0];
+        assert!(found.cost.share.high > 0.1, "{level}: {:?}", found.cost);
+        let place = &found.places[0];
+        assert_eq!((place.kind, place.name.as_str()), (Kind::Global, "global_array"), "{place:?}");
+        let adding =
+            found.code.iter().find(|code| code.function == "add").unwrap_or_else(|| panic!("{:?}", found.code));
+        assert!(adding.file.as_ref().is_some_and(|file| file.ends_with("counters.c")), "{adding:?}");
+        assert_eq!(adding.threads.len(), 2, "{adding:?}");
+    }
+}
+
+#[test]
+fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build("counters", &["-g", "-O1"]);
+    for (pattern, words) in [
+        ("padded", None),
+        ("turns", None),
+        ("read", Some("only read")),
+        ("same", Some("true sharing")),
+        ("pair", Some("true sharing")),
+        ("bits", Some("true sharing")),
+    ] {
+        let iterations = if matches!(pattern, "pair") { "10000000" } else { "100000000" };
+        let arguments = ["--iterations", iterations, "--pattern", pattern];
+        let together = if matches!(pattern, "turns" | "pair") { run } else { run_together };
+        let Some((told, code)) = look(&stage, together, &program, &arguments) else { return };
+        assert_eq!((code, told.findings.len()), (0, 0), "{pattern}: {:?}", told.findings);
+        let others: Vec<&str> = told.others.iter().map(|other| other.judged.verdict.words()).collect();
+        let fits = words.is_none_or(|words| others.iter().any(|other| other.contains(words)));
+        assert!(fits, "{pattern}: {others:?}");
+    }
+}
+
+#[test]
+fn a_finding_that_is_known_can_be_ignored() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build("counters", &["-g", "-O2"]);
+    let file = stage.path("known.txt");
+    std::fs::write(&file, "# ours\nfunction:add\n").unwrap();
+    let options = ["sharing", "--ignore", file.to_str().unwrap()];
+    let Some(output) = run_together(&options, &program, COUNTING) else { return };
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(0) && told.contains("1 finding is not told"), "{told}{}", said(&output));
+    std::fs::write(&file, "nonsense").unwrap();
+    let output = run(&options, &program, COUNTING).unwrap();
+    assert!(output.status.code() == Some(2) && said(&output).contains("known.txt"), "{}", said(&output));
+}
+
+#[test]
+fn a_process_that_is_not_there_is_told() {
+    let output = fieldstone(&["sharing", "--pid", "4194304"]).output().unwrap();
+    assert!(output.status.code() == Some(2) && said(&output).contains("no process 4194304"), "{}", said(&output));
+}

@@ -1,0 +1,7 @@
+//! `fieldstone sharing` and `run --repair` as their user sees them: programs whose threads share falsely, and those that only seem to.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+
+mod found;
+mod repaired;
+mod stage;

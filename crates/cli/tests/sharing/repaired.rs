@@ -1,0 +1,104 @@
+//! Programs repaired while they run: the same results, and everything as it was when the repairer goes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::Stdio;
+
+use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
+
+use crate::stage::{Run, Stage, checksum, fieldstone, interrupt, run, run_together, said};
+
+const COUNTING: &[&str] = &["--iterations", "500000000"];
+
+/// Runs a program plainly and repaired: what was done, results being the same.
+fn repaired(stage: &Stage, run: Run, program: &Path, arguments: &[&str]) -> Option<RepairStats> {
+    let plain = std::process::Command::new(program).args(arguments).output().unwrap();
+    let file = stage.path("stats.json");
+    let output = run(&["run", "--repair", "--stats", file.to_str().unwrap()], program, arguments)?;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(checksum(&output), checksum(&plain));
+    Some(serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap())
+}
+
+fn count(events: &[Event], is: impl Fn(&Happened) -> bool) -> usize {
+    events.iter().filter(|event| is(&event.what)).count()
+}
+
+#[test]
+fn counters_are_parted_at_every_level_of_optimisation() {
+    let Some(stage) = Stage::new() else { return };
+    for (level, more) in [("-O0", &[][..]), ("-O2", &[]), ("-O1", &["--atomic"]), ("-O2", &["--globals"])] {
+        let program = stage.build("counters", &["-g", level]);
+        let Some(stats) = repaired(&stage, run_together, &program, &[COUNTING, more].concat()) else { return };
+        assert_eq!(stats.schema, RepairStats::SCHEMA);
+        let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
+        let led = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
+        assert!(moved >= 1 && led >= 2, "{level} {more:?}: {:#?}", stats.events);
+        let undone = count(&stats.events, |what| matches!(what, Happened::Undone { .. }));
+        assert!(undone < moved, "{level} {more:?}: {:#?}", stats.events);
+    }
+}
+
+#[test]
+fn what_is_truly_shared_is_left_alone() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build("counters", &["-g", "-O2"]);
+    for pattern in ["padded", "same", "bits", "read"] {
+        let Some(stats) =
+            repaired(&stage, run_together, &program, &["--iterations", "100000000", "--pattern", pattern])
+        else {
+            return;
+        };
+        assert!(stats.seen.samples > 0, "{pattern}: nothing was seen");
+        assert_eq!(
+            count(&stats.events, |what| matches!(what, Happened::Moved { .. })),
+            0,
+            "{pattern}: {:?}",
+            stats.events
+        );
+    }
+}
+
+#[test]
+fn programs_with_more_than_counters_keep_their_results() {
+    let Some(stage) = Stage::new() else { return };
+    for name in ["linear_regression", "histogram", "string_match", "word_count", "streamcluster"] {
+        for level in ["-O0", "-O2"] {
+            let program = stage.build(name, &["-g", level]);
+            let Some(stats) = repaired(&stage, run, &program, &[]) else { return };
+            println!("{name} {level}: {} events", stats.events.len());
+        }
+    }
+}
+
+/// A process that runs is repaired, let go, and ends as if nothing had been.
+#[test]
+fn a_running_process_is_repaired_and_let_go() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build("counters", &["-g", "-O2"]);
+    let mut running = std::process::Command::new(&program)
+        .args(["--iterations", "3000000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut repairer =
+        fieldstone(&["repair", "--events", "--pid", &running.id().to_string()]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(repairer.stdout.take().unwrap()).lines();
+    let led = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("\"led\"")).nth(1);
+    if led.is_some() {
+        interrupt(repairer.id());
+    }
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    let ended = repairer.wait().unwrap();
+    let mut told = String::new();
+    running.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(running.wait().unwrap().success(), "the program found its own result wrong");
+    if led.is_none() && ended.code() == Some(2) {
+        println!("SKIP another process may not be repaired here");
+        return;
+    }
+    assert!(led.is_some() && ended.success(), "{rest:?}");
+    assert!(rest.last().is_some_and(|line| line.contains("\"over\"")), "{rest:?}");
+    assert!(told.contains("checksum:"), "{told}");
+}

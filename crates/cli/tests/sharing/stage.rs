@@ -1,0 +1,102 @@
+//! The programs of `workloads/src/sharing`, built for the test, and the command on them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::TempDir;
+
+/// A way to run the command.
+pub(crate) type Run = fn(&[&str], &Path, &[&str]) -> Option<Output>;
+
+/// Runs until two threads ran at the same time.
+const ATTEMPTS: u32 = 4;
+
+/// A folder with a program in it, and both processors for it alone, as far as these tests go.
+pub(crate) struct Stage {
+    room: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    /// `None`, told as a skip, where this user may not look into other processes or there is no C compiler.
+    pub(crate) fn new() -> Option<Self> {
+        if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIP there is no C compiler");
+            return None;
+        }
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Self { room: tempfile::tempdir().unwrap(), _alone: alone })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.room.path().join(name)
+    }
+
+    /// Builds a program of the workloads.
+    pub(crate) fn build(&self, name: &str, options: &[&str]) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../workloads/src/sharing/{name}.c"));
+        let program = self.path(&format!("{name}{}", options.concat().replace('-', "")));
+        let built =
+            Command::new("cc").args(options).args(["-pthread", "-o"]).arg(&program).arg(source).arg("-lm").status();
+        assert!(built.unwrap().success(), "{name}");
+        program
+    }
+}
+
+/// The command, with no input.
+pub(crate) fn fieldstone(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs it on a program. `None`, told as a skip, where the kernel or its settings forbid it.
+pub(crate) fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
+    let mut command = fieldstone(options);
+    let output = command.arg("--").arg(program).args(arguments).output().unwrap();
+    let said = said(&output);
+    let forbidden = ["perf_event_paranoid", "ptrace_scope", "unprivileged_userfaultfd"];
+    if forbidden.iter().any(|setting| said.contains(setting)) {
+        println!("SKIP other processes may not be looked into: {}", said.trim());
+        return None;
+    }
+    Some(output)
+}
+
+/// The same for a program whose threads are to run at the same time. `None`, told as a skip, where they do not: then they do not fight.
+pub(crate) fn run_together(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
+    for _ in 0..ATTEMPTS {
+        let output = run(options, program, arguments)?;
+        if processors_at_work(&said(&output)) >= 1.6 {
+            return Some(output);
+        }
+    }
+    println!("SKIP two threads of {} did not run at the same time", program.display());
+    None
+}
+
+/// What the program says of itself.
+pub(crate) fn processors_at_work(said: &str) -> f64 {
+    let number = said.lines().find_map(|line| line.strip_suffix(" processors at work"));
+    number.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0)
+}
+
+/// What it said on standard error.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The program's own last word.
+pub(crate) fn checksum(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.starts_with("checksum:"));
+    line.unwrap_or_else(|| panic!("no checksum: {text}{}", said(output))).to_owned()
+}
+
+/// Sends SIGINT, as a terminal's Ctrl-C does.
+pub(crate) fn interrupt(pid: u32) {
+    let status = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
+    assert!(status.success(), "kill -INT {pid}");
+}

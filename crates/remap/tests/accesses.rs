@@ -1,0 +1,147 @@
+//! Forms of access: those that are redirected, and those for which the page goes back.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stage;
+
+use fieldstone_remap::Why;
+use stage::{Stage, apart, put_back, redirected};
+
+/// What the bodies below are made of.
+const GLOBALS: &str = r#"
+#include <immintrin.h>
+static volatile uint64_t *w;
+#define ASM __asm__ volatile
+static void target(void) {}
+__attribute__((target("avx2"))) static int gathered(void) {
+  w[4] = 0x11; w[6] = 0x22; __m256i at = _mm256_set_epi64x(6, 4, 6, 4); uint64_t out[4];
+  _mm256_storeu_si256((__m256i *)out, _mm256_i64gather_epi64((const long long *)w, at, 8));
+  return out[0] == 0x11 && out[1] == 0x22 && out[3] == 0x22; }
+__attribute__((target("avx"))) static void move32(void *to, const void *from) {
+  ASM("vmovups (%1), %%ymm0\n vmovups %%ymm0, (%0)\n vzeroupper" :: "r"(to), "r"(from) : "memory", "xmm0"); }
+"#;
+
+/// One place in bytes of one owner.
+const REDIRECTED: [(&str, &str); 13] = [
+    ("a load of its own pointer", "uint64_t p = (uint64_t)(w + 1); w[1] = 5; ASM(\"mov (%0), %0\" : \"+r\"(p)); CHECK(p == 5);"),
+    ("conditional moves", "uint64_t r = 1; w[1] = 9; ASM(\"cmp %%rax, %%rax\\n cmove (%1), %0\" : \"+r\"(r) : \"r\"(w + 1) : \"cc\"); CHECK(r == 9);
+        ASM(\"cmp %%rax, %%rax\\n cmovne (%1), %0\" : \"+r\"(r) : \"r\"(w + 2) : \"cc\"); CHECK(r == 9);"),
+    ("push and pop of memory", "w[1] = 21; w[2] = 0; ASM(\"sub $128, %%rsp\\n pushq (%0)\\n popq (%1)\\n add $128, %%rsp\" :: \"r\"(w + 1), \"r\"(w + 2) : \"memory\", \"cc\"); CHECK(w[2] == 21);"),
+    ("the red zone", "uint64_t r; w[1] = 4; ASM(\"movq $77, -8(%%rsp)\\n movq $78, -120(%%rsp)\\n addq $1, (%1)\\n movq -8(%%rsp), %0\\n addq -120(%%rsp), %0\" : \"=&r\"(r) : \"r\"(w + 1) : \"memory\", \"cc\"); CHECK(r == 155 && w[1] == 5);"),
+    ("exchange", "uint64_t r = 3; w[1] = 4; ASM(\"xchg %0, (%1)\" : \"+r\"(r) : \"r\"(w + 1) : \"memory\"); CHECK(r == 4 && w[1] == 3);"),
+    ("compare and exchange", "w[1] = 4; CHECK(__sync_bool_compare_and_swap(w + 1, 4, 6)); CHECK(!__sync_bool_compare_and_swap(w + 1, 4, 7)); CHECK(w[1] == 6);"),
+    ("compare and exchange of sixteen bytes", "uint8_t ok; uint64_t low = 1, high = 2; w[2] = 1; w[3] = 2;
+        ASM(\"lock cmpxchg16b (%4)\\n sete %0\" : \"=q\"(ok), \"+a\"(low), \"+d\"(high) : \"b\"(8L), \"r\"(w + 2), \"c\"(9L) : \"memory\", \"cc\"); CHECK(ok && w[2] == 8 && w[3] == 9);"),
+    ("locked sums", "w[1] = 1; CHECK(__sync_fetch_and_add(w + 1, 5) == 1); ASM(\"lock incq (%0)\" :: \"r\"(w + 1) : \"memory\", \"cc\"); CHECK(w[1] == 7);"),
+    ("bytes and words", "w[1] = 0; ASM(\"movb $1, (%0)\\n movw $0x203, 2(%0)\\n setc 7(%0)\\n rolb $4, (%0)\" :: \"r\"(w + 1) : \"memory\", \"cc\"); CHECK((w[1] & 0xffffffffffff) == 0x2030010);"),
+    ("flags that live across", "uint8_t c; w[1] = 0; ASM(\"stc\\n movq $5, (%1)\\n adcq $0, (%1)\\n setc %0\" : \"=q\"(c) : \"r\"(w + 1) : \"memory\", \"cc\"); CHECK(w[1] == 6 && !c);"),
+    ("sixteen bytes", "w[4] = 1; w[5] = 2; ASM(\"movups (%0), %%xmm1\\n movups %%xmm1, 8(%1)\\n movdqa (%0), %%xmm2\\n paddq (%0), %%xmm2\\n movdqa %%xmm2, (%0)\" :: \"r\"(w + 4), \"r\"(w + 6) : \"memory\", \"xmm1\", \"xmm2\"); CHECK(w[7] == 1 && w[8] == 2 && w[4] == 2 && w[5] == 4);"),
+    ("thirty-two bytes", "if (__builtin_cpu_supports(\"avx\")) { for (int i = 0; i < 4; i++) w[8 + i] = i + 1; move32((void *)(w + 16), (void *)(w + 8)); CHECK(w[16] == 1 && w[19] == 4); }"),
+    ("a sum of registers", "uint64_t r; w[3] = 8; ASM(\"mov -16(%1,%2,8), %0\" : \"=r\"(r) : \"r\"(w), \"r\"(5L) : \"memory\"); CHECK(r == 8);"),
+];
+
+/// Several places, places of several owners, and places that no displacement leads to.
+const PUT_BACK: [(&str, &str); 10] = [
+    (
+        "eight bytes of two owners",
+        "uint64_t seen; ASM(\"mov (%1), %0\" : \"=r\"(seen) : \"r\"((char *)(counters + 8) + 4) : \"memory\");",
+    ),
+    ("sixteen bytes of two owners", "ASM(\"movups (%0), %%xmm1\" :: \"r\"(counters + 8) : \"xmm1\", \"memory\");"),
+    (
+        "thirty-two bytes of owners and others",
+        "ASM(\"movups (%0), %%xmm1\\n movups -8(%0), %%xmm1\" :: \"r\"(counters + 7) : \"xmm1\", \"memory\");",
+    ),
+    (
+        "rep movsb",
+        "char *to = (char *)(w + 8); const char *from = \"strings\"; long n = 8; ASM(\"rep movsb\" : \"+D\"(to), \"+S\"(from), \"+c\"(n) :: \"memory\"); CHECK(!memcmp((char *)(w + 8), \"strings\", 8));",
+    ),
+    (
+        "rep stosq",
+        "void *to = (void *)(w + 8); long n = 4; ASM(\"rep stosq\" : \"+D\"(to), \"+c\"(n) : \"a\"(7L) : \"memory\"); CHECK(w[8] == 7 && w[11] == 7);",
+    ),
+    (
+        "repe cmpsb",
+        "w[8] = 5; uint64_t five = 5; const void *one = (void *)(w + 8), *other = &five; long n = 8; uint8_t same; ASM(\"repe cmpsb\\n sete %0\" : \"=q\"(same), \"+S\"(one), \"+D\"(other), \"+c\"(n) :: \"memory\", \"cc\"); CHECK(same);",
+    ),
+    (
+        "gather",
+        "if (__builtin_cpu_supports(\"avx2\")) CHECK(gathered()); else ASM(\"rep stosb\" :: \"D\"(w), \"c\"(1L), \"a\"(0L) : \"memory\");",
+    ),
+    (
+        "a jump through it",
+        "w[1] = (uint64_t)0; ASM(\"lea 1f(%%rip), %%rax\\n mov %%rax, (%0)\\n jmp *(%0)\\n ud2\\n 1:\" :: \"r\"(w + 1) : \"rax\", \"memory\");",
+    ),
+    (
+        "a call through it",
+        "w[1] = (uint64_t)target; ASM(\"sub $128, %%rsp\\n call *(%0)\\n add $128, %%rsp\" :: \"r\"(w + 1) : \"memory\", \"cc\", \"rax\", \"rcx\", \"rdx\", \"rsi\", \"rdi\", \"r8\", \"r9\", \"r10\", \"r11\");",
+    ),
+    (
+        "a bit string",
+        "w[1] = 0; ASM(\"btsq %1, (%0)\" :: \"r\"(w), \"r\"(65L) : \"memory\", \"cc\"); CHECK(w[1] == 2);",
+    ),
+];
+
+fn stage(body: &str) -> Stage {
+    Stage::of(body).with(GLOBALS).before("w = counters + 64;").options(&["-O1", "-mcx16"])
+}
+
+#[test]
+fn one_place_is_redirected_in_whatever_form() {
+    // All in one program: each is right, and none has the page put back.
+    let all: String = REDIRECTED.iter().map(|(_, body)| format!("{{ {body} }}\n")).collect();
+    let Some(then) = stage(&all).right_all_the_same() else { return };
+    assert_eq!(put_back(&then), None, "{then:?}");
+}
+
+#[test]
+fn what_cannot_be_redirected_has_the_page_put_back() {
+    for (name, body) in PUT_BACK {
+        let Some(then) = stage(body).right_all_the_same() else { return };
+        assert!(matches!(put_back(&then), Some(Why::Access { .. })), "{name}: {then:?}");
+    }
+}
+
+#[test]
+fn globals_are_reached_relative_to_the_code() {
+    for options in [&["-O2"][..], &["-O2", "-no-pie"], &["-O0"], &["-O2", "-static"]] {
+        let lap = "static volatile uint64_t global[512] __attribute__((aligned(4096)));
+            static uint64_t lap(volatile uint64_t *own) { int i; if (own == counters + 8) for (i = 0; i < 1000; i++) ++global[8];
+                else for (i = 0; i < 1000; i++) ++global[9]; *own += 1000; return 1000; }";
+        let check = "uint64_t begin = global[8]; for (int i = 0; i < 10000 && global[8] == begin; i++) usleep(1000); CHECK(global[8] > begin);";
+        let stage = Stage::of(check).counting(lap).before("second = (char *)global;").options(options);
+        let mut running = stage.start();
+        let Some(mut process) = running.hold() else { return };
+        process.move_page(&apart(running.second)).unwrap();
+        let then = running.settle_or_not(&mut process);
+        assert!(redirected(&then) >= 2, "{options:?}: {then:?}");
+        let now = running.go_on(&mut process);
+        process.put_all_back().unwrap();
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{options:?} {told:?} {now:?}");
+    }
+}
+
+#[test]
+fn a_loop_that_runs_over_the_border_of_two_owners_sums_the_same() {
+    let body = "uint64_t sum = 0, i; for (i = 0; i < 40; i++) { sum += *(volatile uint64_t *)((char *)(w + 8) + i); }
+        for (i = 0; i < 5; i++) w[8 + i] += 1; CHECK(w[8] >= 1);";
+    stage(body).right_all_the_same();
+}
+
+#[test]
+fn thread_local_memory_goes_back() {
+    let globals = "static __thread volatile char own[12288];";
+    let before = "second = (char *)(((uintptr_t)own + 4095) & -4096); own[5000] = 1; own[6000] = 1;";
+    let running = Stage::of("int i; for (i = 0; i < 8192; i++) own[i + 2000]++; CHECK(own[2000] > 0);")
+        .with(globals)
+        .before(before)
+        .options(&["-O1"]);
+    let mut running = running.start();
+    let Some(mut process) = running.remap() else { return };
+    process.move_page(&apart(running.second)).unwrap();
+    let then = running.go_on(&mut process);
+    assert!(matches!(put_back(&then), Some(Why::Access { .. })), "fs: {then:?}");
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}

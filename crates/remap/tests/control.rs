@@ -1,0 +1,135 @@
+//! Ways into and out of code that is led into clones: jumps to its middle, exceptions, long jumps, code that changes.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stage;
+
+use stage::{Stage, apart, put_back, redirected};
+
+/// A loop that is entered at its condition, inside of the five bytes that a jump at its head takes.
+fn entered_inside(how: &str) -> String {
+    format!(
+        "uint64_t lap_in_assembly(volatile uint64_t *own, long laps);
+         __asm__(\".text\\n lap_in_assembly:\\n mov %rsi, %rax\\n add $1, %rsi\\n {how}\\n 2: addq $1, (%rdi)\\n 3: sub $1, %rsi\\n jne 2b\\n ret\\n\");
+         static uint64_t lap(volatile uint64_t *own) {{ lap_in_assembly(own, 100000); return 100000; }}"
+    )
+}
+
+#[test]
+fn a_loop_may_be_entered_inside_of_what_is_overwritten() {
+    for how in ["jmp 3f", "lea 3f(%rip), %rdx\\n jmp *%rdx", "lea 3f(%rip), %rdx\\n push %rdx\\n ret"] {
+        let mut running = Stage::of("usleep(50000);").counting(&entered_inside(how)).start();
+        let Some(mut process) = running.remap() else { return };
+        let then = running.settle_or_not(&mut process);
+        assert!(redirected(&then) >= 2 && put_back(&then).is_none(), "{how}: {then:?}");
+        // The way in is a trap now, and the head is taken back and led again meanwhile.
+        for _ in 0..10 {
+            process.put_all_back().unwrap();
+            process.move_page(&apart(running.page)).unwrap();
+            running.settle_or_not(&mut process);
+        }
+        running.go_on(&mut process);
+        process.put_all_back().unwrap();
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{how}: {told:?}");
+    }
+}
+
+#[test]
+fn exceptions_are_thrown_through_functions_with_cloned_loops() {
+    let lap = "struct Stop { int laps; };
+        static __attribute__((noinline)) void spin(volatile uint64_t *own, int laps) { for (int i = 0; i < laps; i++) ++*own; throw Stop{laps}; }
+        static uint64_t lap(volatile uint64_t *own) { try { spin(own, 1000); } catch (Stop &stop) { return stop.laps; } return 0; }";
+    for options in [&["-O2"][..], &["-O0"]] {
+        let Some(then) = Stage::of("usleep(50000);").counting(lap).in_cpp().options(options).right_all_the_same()
+        else {
+            return;
+        };
+        assert_eq!(put_back(&then), None);
+    }
+}
+
+#[test]
+fn calls_in_a_loop_have_its_accesses_redirected_one_by_one() {
+    let globals = "static __attribute__((noinline)) int one(int i) { __asm__ volatile(\"\"); return i & 1; }";
+    let body = "uint64_t begin = counters[70]; int i; for (i = 0; i < 60; i++) counters[70] += one(i); CHECK(counters[70] == begin + 30);";
+    let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
+    assert!(put_back(&then).is_none() && redirected(&then) >= 60, "{}", redirected(&then));
+}
+
+#[test]
+fn long_jumps_out_of_clones_land_where_they_are_meant_to() {
+    let lap = "static __thread sigjmp_buf back; static __thread volatile int may; static volatile int jumps; static volatile pthread_t threads[2];
+        static void on(int s) { if (may) { may = 0; __sync_fetch_and_add(&jumps, 1); siglongjmp(back, 1); } }
+        static __thread volatile uint64_t total;
+        static uint64_t lap(volatile uint64_t *own) { threads[own - counters - 8] = pthread_self();
+          if (!sigsetjmp(back, 1)) { may = 1; int i; for (i = 0; i < 1000; i++) ++*own; may = 0; total += 1000; return 1000; }
+          uint64_t before = total; total = *own; return total - before; }";
+    let body = "struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; sigaction(SIGUSR1, &a, 0); int begin = jumps, tries;
+        for (tries = 0; jumps < begin + 40 && tries < 100000; tries++) { pthread_kill(threads[tries % 2], SIGUSR1); usleep(200); } CHECK(jumps >= begin + 40);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        if Stage::of(body).counting(lap).options(options).right_all_the_same().is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_thread_is_cancelled_in_its_clone() {
+    let globals = "static volatile int cleaned, started;
+        static void clean(void *own) { cleaned++; }
+        static void *spins(void *own) { volatile uint64_t *word = (volatile uint64_t *)own; pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, 0);
+          pthread_cleanup_push(clean, own); started = 1; for (;;) ++*word; pthread_cleanup_pop(0); return 0; }";
+    let body = "int i, begin = cleaned; for (i = 0; i < 20; i++) { pthread_t t; void *how; started = 0; CHECK(!pthread_create(&t, 0, spins, (void *)(counters + 20)));
+        while (!started) usleep(100); usleep(2000); CHECK(!pthread_cancel(t)); CHECK(!pthread_join(t, &how)); CHECK(how == PTHREAD_CANCELED); } CHECK(cleaned == begin + 20);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        if Stage::of(body).with(globals).options(options).right_all_the_same().is_none() {
+            return;
+        }
+    }
+}
+
+/// Two libraries whose loops lie at the same place and are not the same.
+fn libraries(folder: &std::path::Path) {
+    for (name, sum) in [("one", "addq $1, (%rdi)"), ("three", "addq $3, (%rdi)")] {
+        let source = format!(
+            ".globl work\n .text\n work: mov %rsi, %rcx\n 1: {sum}\n sub $1, %rcx\n jne 1b\n mov %rsi, %rax\n ret\n .section .note.GNU-stack,\"\",@progbits\n"
+        );
+        let file = folder.join(format!("{name}.s"));
+        std::fs::write(&file, source).unwrap();
+        let built = std::process::Command::new("cc")
+            .args(["-shared", "-nostdlib", "-o"])
+            .arg(folder.join(format!("{name}.so")))
+            .arg(&file)
+            .status();
+        assert!(built.unwrap().success());
+    }
+}
+
+#[test]
+fn a_library_goes_whose_loop_is_cloned_and_another_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    libraries(folder.path());
+    let folder = folder.path().to_str().unwrap();
+    let globals = "#include <dlfcn.h>\nstatic int same; static void *last;
+        static void with(const char *file, uint64_t each) { void *library = dlopen(file, RTLD_NOW); CHECK(library);
+          void (*work)(volatile uint64_t *, long) = (void (*)(volatile uint64_t *, long))dlsym(library, \"work\"); CHECK(work);
+          same += last == (void *)work; last = (void *)work;
+          for (int i = 0; i < 20; i++) { uint64_t begin = counters[20]; work(counters + 20, 1000); CHECK(counters[20] == begin + 400 * each); }
+          CHECK(!dlclose(library)); }";
+    let body = format!(
+        "for (int i = 0; i < 5; i++) {{ with(\"{folder}/one.so\", 1); with(\"{folder}/three.so\", 3); }} CHECK(same > 2);"
+    );
+    Stage::of(&body).with(globals).right_all_the_same();
+}
+
+#[test]
+fn code_that_the_program_writes_anew_is_not_run_as_it_was() {
+    let globals = "static unsigned char *code;
+        static void write_code(unsigned char sum) { unsigned char loop[] = { 0x48, 0x89, 0xf1, 0x48, 0x83, 0x07, sum, 0x48, 0xff, 0xc9, 0x75, 0xf7, 0xc3 };
+          CHECK(!mprotect(code, 4096, PROT_READ | PROT_WRITE)); memcpy(code, loop, sizeof loop); CHECK(!mprotect(code, 4096, PROT_READ | PROT_EXEC)); }";
+    let before = "code = (unsigned char *)mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);";
+    let body = "for (int sum = 1; sum < 10; sum++) { write_code(sum); uint64_t begin = counters[20]; ((void (*)(volatile uint64_t *, long))code)(counters + 20, 20);
+        CHECK(counters[20] == begin + 20 * sum); }";
+    Stage::of(body).with(globals).before(before).right_all_the_same();
+}

@@ -1,0 +1,189 @@
+//! Stopped, killed, traced by others, of another kind: processes at their edges.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stage;
+
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use fieldstone_remap::{Done, Error, Process};
+use fieldstone_sys::ptrace::Tracee;
+use stage::{Running, Stage, apart};
+
+fn send(running: &Running, signal: &str) {
+    let sent = Command::new("kill").args([signal, &running.child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+fn serve(process: &mut Process, times: u32) {
+    (0..times).for_each(|_| drop(process.serve(Duration::from_millis(2)).unwrap()));
+}
+
+#[test]
+fn a_program_that_is_stopped_stays_so_while_its_pages_go_back_and_away() {
+    for options in [&["-O2"][..], &["-O0"]] {
+        let mut running = Stage::of("usleep(1000);").options(options).start();
+        let Some(mut process) = running.remap() else { return };
+        running.settle(&mut process);
+        for _ in 0..5 {
+            send(&running, "-STOP");
+            serve(&mut process, 20);
+            process.put_all_back().unwrap();
+            serve(&mut process, 5);
+            process.move_page(&apart(running.page)).unwrap();
+            serve(&mut process, 5);
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", running.child.id())).unwrap();
+            let state = state.rsplit(") ").next().unwrap().chars().next().unwrap();
+            assert!("Tt".contains(state), "it runs: {state}");
+            send(&running, "-CONT");
+            running.settle(&mut process);
+        }
+        running.go_on(&mut process);
+        process.put_all_back().unwrap();
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{options:?} {told:?}");
+    }
+}
+
+#[test]
+fn the_first_thread_may_end_before_the_others() {
+    let globals = "static void *rest(void *none) { printf(\"done\\n\"); fflush(stdout); getchar(); go_on = 0; while (!real[0] || !real[1]) usleep(1000);
+        printf(\"%s %s\\n\", real[0] == counters[8] ? \"right\" : \"wrong\", real[1] == counters[9] ? \"right\" : \"wrong\"); fflush(stdout); exit(0); }";
+    let body = "pthread_t t; pthread_create(&t, 0, rest, 0); pthread_exit(0);";
+    let mut running = Stage::of(body).with(globals).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.go_on(&mut process);
+    process.put_all_back().unwrap();
+    process.move_page(&apart(running.page)).unwrap();
+    running.settle(&mut process);
+    // Somebody who comes only now finds a first thread that has ended.
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn a_process_that_is_killed_while_a_page_moves_is_over() {
+    for wait_us in [0, 50, 100, 200, 300, 500, 800, 1200, 2000, 5000] {
+        let mut running = Stage::of("").start();
+        let Some(mut process) = running.hold() else { return };
+        let pid = running.child.id().to_string();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(wait_us));
+            Command::new("kill").args(["-KILL", &pid]).status().unwrap()
+        });
+        let begun = Instant::now();
+        let (mut over, mut last) = (false, None);
+        while !over && begun.elapsed() < Duration::from_secs(20) {
+            let moved = process.move_page(&apart(running.page)).is_ok();
+            let served = process.serve(Duration::from_millis(1));
+            over = served.as_ref().is_ok_and(|done| done.contains(&Done::Over));
+            last = Some(served);
+            if moved && !over {
+                let _ = process.put_all_back();
+            }
+        }
+        assert!(over, "{wait_us}: {last:?}");
+        assert!(killer.join().unwrap().success());
+        let _ = running.child.wait();
+    }
+}
+
+#[test]
+fn who_is_traced_already_is_refused_with_words_and_who_is_held_is_for_nobody_else() {
+    let mut running = Stage::of("usleep(1000);").start();
+    let pid = running.child.id();
+    let (ready, is_ready) = channel();
+    let (end, is_over) = channel::<()>();
+    let debugger = std::thread::spawn(move || {
+        let tracee = Tracee::seize(pid);
+        ready.send(tracee.is_ok()).unwrap();
+        let _ = is_over.recv();
+        drop(tracee);
+    });
+    if !is_ready.recv().unwrap() {
+        println!("SKIP another process cannot be remapped here: no tracing");
+        return;
+    }
+    match Process::open(pid) {
+        Err(Error::Refused { why, .. }) => assert!(why.contains("debugger"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    end.send(()).unwrap();
+    debugger.join().unwrap();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    assert!(std::thread::spawn(move || Tracee::seize(pid).map(|_| ())).join().unwrap().is_err());
+    running.go_on(&mut process);
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn who_sleeps_deeply_holds_nobody_up() {
+    // A thread that waits for a child which has borrowed its memory cannot be looked at.
+    let body = "pid_t pid = vfork(); if (!pid) { struct timespec t = { 0, 300000000 }; nanosleep(&t, 0); _exit(0); } int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(!status);";
+    let mut running = Stage::of(body).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.say();
+    serve(&mut process, 30);
+    process.put_all_back().unwrap();
+    match process.move_page(&apart(running.page)) {
+        Ok(_) => {}
+        Err(Error::Page { why, .. }) => assert!(why.contains("try again"), "{why}"),
+        Err(other) => panic!("{other}"),
+    }
+    running.serve_until(&mut process, |line| line == "done");
+    let _ = process.put_all_back();
+    process.move_page(&apart(running.page)).unwrap();
+    running.settle(&mut process);
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn a_program_that_has_its_calls_filtered_makes_none_for_us() {
+    let globals = "#include <linux/seccomp.h>\n#include <linux/filter.h>";
+    let before = "struct sock_filter all = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW }; struct sock_fprog program = { 1, &all };
+        CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));";
+    let running = Stage::of("").with(globals).before(before).start();
+    match Process::open(running.child.id()) {
+        Err(Error::Refused { why, .. }) => assert!(why.contains("seccomp"), "{why}"),
+        Err(Error::Linux(error)) => println!("SKIP another process cannot be remapped here: {error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_filter_that_comes_later_leaves_the_page_where_it_can_be_put_back() {
+    let globals = "#include <linux/seccomp.h>\n#include <linux/filter.h>\nstatic int filtered;";
+    // Any call to map or unmap ends the process.
+    let body = "if (!filtered++) { struct sock_filter f[] = { { BPF_LD | BPF_W | BPF_ABS, 0, 0, 0 }, { BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 9 }, { BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 11 },
+        { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW }, { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS } };
+        struct sock_fprog program = { 5, f }; CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)); }";
+    Stage::of(body).with(globals).right_all_the_same();
+}
+
+#[test]
+fn a_program_of_32_bits_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, file) = (folder.path().join("small.s"), folder.path().join("small"));
+    std::fs::write(&source, ".globl _start\n_start: mov $29, %eax\n int $0x80\n jmp _start\n").unwrap();
+    let built = Command::new("cc").args(["-m32", "-nostdlib", "-static", "-o"]).arg(&file).arg(&source).status();
+    let child = built.ok().filter(std::process::ExitStatus::success).and_then(|_| Command::new(&file).spawn().ok());
+    let Some(mut child) = child else {
+        println!("SKIP cc makes no program of 32 bits, or the kernel runs none");
+        return;
+    };
+    let refused = Process::open(child.id());
+    let _ = child.kill();
+    let _ = child.wait();
+    match refused {
+        Err(Error::Refused { why, .. }) => assert!(why.contains("64-bit"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}

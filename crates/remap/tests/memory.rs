@@ -1,0 +1,215 @@
+//! Memory that goes while its bytes are elsewhere, memory that children get, and pages that are better left alone.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stage;
+
+use fieldstone_remap::{Done, Error};
+use stage::{Stage, apart, redirected};
+
+/// Runs a program whose second and third page are moved too, and does `meanwhile` with these.
+fn with_more_pages(meanwhile: &str) -> Option<Vec<Done>> {
+    let globals = "static int times; static __attribute__((noinline)) void add(volatile uint64_t *word, int n) { for (int i = 0; i < n; i++) ++*word; }
+        static void fresh(char *at, unsigned char byte) { for (int i = 0; i < 8192; i++) CHECK((unsigned char)at[i] == byte); }";
+    let mut running = Stage::of(meanwhile).with(globals).start();
+    let mut process = running.remap()?;
+    running.settle(&mut process);
+    for page in [running.second, running.second + 4096] {
+        process.move_page(&apart(page)).unwrap();
+    }
+    let then = running.go_on(&mut process);
+    if !running.is_over() {
+        process.put_all_back().unwrap();
+    }
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?} {then:?}");
+    Some(then)
+}
+
+/// Counts in words of both pages, so that there are clones and rewritelets for them.
+const USE: &str = "uint64_t *one = (uint64_t *)second, *other = (uint64_t *)(second + 4096); add(one + 8, 1000); add(other + 9, 500);
+    CHECK(one[8] == 0x0707070707070707 + 1000); CHECK(other[9] == 0x0707070707070707 + 500); CHECK(one[100] == 0x0707070707070707);";
+
+#[test]
+fn pages_are_unmapped_together_and_others_take_their_place() {
+    let body = format!(
+        "if (times++) return; {USE} for (int i = 0; i < 20; i++) {{ CHECK(!munmap(second, 8192));
+         CHECK(mmap(second, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == second);
+         fresh(second, 0); add(one + 8, 1000); CHECK(one[8] == 1000); }}"
+    );
+    let Some(then) = with_more_pages(&body) else { return };
+    let gone = then.iter().filter(|done| matches!(done, Done::PutBack { why: fieldstone_remap::Why::Gone, .. }));
+    assert_eq!(gone.count(), 2, "{then:?}");
+}
+
+#[test]
+fn pages_that_are_moved_by_the_program_have_their_bytes_where_it_moves_them() {
+    let body = format!(
+        "if (times++) return; {USE} char *to = (char *)mmap(0, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+         CHECK(mremap(second, 8192, 8192, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to); one = (uint64_t *)to; other = (uint64_t *)(to + 4096);
+         CHECK(one[8] == 0x0707070707070707 + 1000); CHECK(other[9] == 0x0707070707070707 + 500); CHECK(one[100] == 0x0707070707070707 && other[511] == 0x0707070707070707);
+         add(one + 8, 1000); CHECK(one[8] == 0x0707070707070707 + 2000);"
+    );
+    with_more_pages(&body);
+}
+
+#[test]
+fn a_block_that_grows_elsewhere_keeps_its_bytes() {
+    // realloc(3) of a large block tries mremap(2), which the kernel refuses where a page in the middle is watched, and copies then.
+    let globals = "static char *block; static int times;";
+    let before = "block = (char *)malloc(1 << 20); memset(block, 7, 1 << 20); second = (char *)(((uintptr_t)block + 8192) & -4096);";
+    let body = "if (times++) return; uint64_t offset = second - block; volatile uint64_t *word = (volatile uint64_t *)second + 8; for (int i = 0; i < 1000; i++) ++*word;
+        block = (char *)realloc(block, 1 << 26); CHECK(block); word = (volatile uint64_t *)(block + offset) + 8; CHECK(*word == 0x0707070707070707 + 1000);
+        for (int i = 0; i < 1 << 20; i++) CHECK(block[i] == 7 || (uint64_t)i - offset - 64 < 8);";
+    let mut running = Stage::of(body).with(globals).before(before).start();
+    let Some(mut process) = running.remap() else { return };
+    process.move_page(&apart(running.second)).unwrap();
+    running.go_on(&mut process);
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn pages_that_the_program_empties_are_empty() {
+    for advice in ["MADV_DONTNEED", "MADV_FREE"] {
+        let body = format!(
+            "if (times++) return; {USE} CHECK(!madvise(second, 8192, {advice})); if ({advice} == MADV_DONTNEED) fresh(second, 0);
+             one[8] = 5; add(one + 8, 1000); CHECK(one[8] == 1005); CHECK(second[8192] == 7);"
+        );
+        with_more_pages(&body);
+    }
+}
+
+#[test]
+fn an_object_that_is_freed_and_the_thread_that_used_it_leave_no_trace() {
+    let globals = "static void *uses(void *object) { volatile uint64_t *word = (volatile uint64_t *)object; for (int i = 0; i < 1000; i++) ++*word; return 0; }";
+    let body = "for (int i = 0; i < 20; i++) { pthread_t t; counters[20] = i; CHECK(!pthread_create(&t, 0, uses, (void *)(counters + 20)));
+        CHECK(!pthread_join(t, 0)); CHECK(counters[20] == (uint64_t)i + 1000); }";
+    Stage::of(body).with(globals).right_all_the_same();
+}
+
+const CHILD: &str = "static int child(void) { volatile uint64_t *w = counters; uint64_t begin = w[8]; if (w[100] != 7 || begin < 1000 || w[9] < 1000) return 1;
+    for (int i = 0; i < 1000; i++) ++w[8]; return w[8] == begin + 1000 ? 0 : 2; }";
+
+#[test]
+fn forked_children_have_their_pages_where_they_were() {
+    let globals = format!(
+        "{CHILD} static void *forks(void *none) {{ for (int i = 0; i < 10; i++) {{ pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(child());
+         int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(status == 0); }} return 0; }}"
+    );
+    // Two threads fork at the same time.
+    let body = "counters[100] = 7; pthread_t t; CHECK(!pthread_create(&t, 0, forks, 0)); forks(0); pthread_join(t, 0);";
+    let Some(then) = Stage::of(body).with(&globals).right_all_the_same() else { return };
+    assert!(then.iter().filter(|done| matches!(done, Done::Child(_))).count() >= 20, "{then:?}");
+}
+
+#[test]
+fn children_that_borrow_the_memory_write_to_it() {
+    let globals = "#include <spawn.h>\nextern char **environ;";
+    let body = "uint64_t begin = counters[100]; for (int i = 0; i < 10; i++) { pid_t pid = vfork(); if (!pid) { counters[100]++; _exit(0); } int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(!status); }
+        CHECK(counters[100] == begin + 10); pid_t pid; char *arguments[] = { (char *)\"true\", 0 }; CHECK(!posix_spawnp(&pid, \"true\", 0, 0, arguments, environ));
+        int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(!status); CHECK(!system(\"true\"));";
+    let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
+    assert!(redirected(&then) > 0);
+}
+
+#[test]
+fn a_program_that_another_takes_the_place_of_is_let_go() {
+    for body in [
+        "execlp(\"echo\", \"echo\", \"another\", (char *)0);",
+        "pthread_t t; pthread_create(&t, 0, execs, 0); pthread_join(t, 0);",
+    ] {
+        let globals =
+            "static void *execs(void *none) { execlp(\"echo\", \"echo\", \"another\", (char *)0); return 0; }";
+        let mut running = Stage::of(body).with(globals).start();
+        let Some(mut process) = running.remap() else { return };
+        running.settle(&mut process);
+        running.say();
+        let done = running.serve_until(&mut process, |_| false);
+        assert!(done.contains(&Done::Over), "{done:?}");
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told, ["another"]);
+    }
+}
+
+#[test]
+fn the_heap_goes_on_where_it_ends() {
+    let before = "second = (char *)(((uintptr_t)sbrk(8192) + 4095) & -4096);";
+    let body =
+        "for (int i = 0; i < 100; i++) { char *end = (char *)sbrk(0); CHECK(sbrk(1 << 20) == end); end[5] = 1; }";
+    let mut running = Stage::of(body).before(before).start();
+    let Some(mut process) = running.hold() else { return };
+    process.move_page(&apart(running.second)).unwrap();
+    running.go_on(&mut process);
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+/// What a program does to its second page before that is asked for, and a word of why it is refused.
+const LEFT_ALONE: [(&str, &str, &str); 8] = [
+    ("a stack", "char local; second = (char *)((uintptr_t)&local & -4096);", "stack"),
+    ("a thread's own block", "char *self; __asm__(\"mov %%fs:0, %0\" : \"=r\"(self)); second = (char *)((uintptr_t)self & -4096);", "block"),
+    ("code", "second = (char *)((uintptr_t)&lap & -4096);", "private"),
+    ("shared memory", "second = (char *)mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); second[0] = 1;", "private"),
+    ("what cannot be written", "CHECK(!mprotect(second, 4096, PROT_READ));", "private"),
+    ("locked memory", "CHECK(!mlock(second, 4096));", "locked"),
+    ("no memory left", "struct rlimit l = { 0, 0 }; FILE *f = fopen(\"/proc/self/statm\", \"r\"); long pages; CHECK(fscanf(f, \"%ld\", &pages) == 1); fclose(f);
+        l.rlim_cur = l.rlim_max = (pages + 4200) * 4096; CHECK(!setrlimit(RLIMIT_AS, &l)); CHECK(mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        /* threads take two stacks of 2 MiB of it and their arenas; what is left goes here */ ", "memory"),
+    ("a robust mutex that is held", "pthread_mutexattr_t a; pthread_mutexattr_init(&a); pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_t *m = (pthread_mutex_t *)(second + 512); pthread_mutex_init(m, &a); CHECK(!pthread_mutex_lock(m));", "robust"),
+];
+
+#[test]
+fn pages_that_cannot_move_are_left_alone() {
+    for (name, before, word) in LEFT_ALONE.into_iter().filter(|(name, ..)| *name != "no memory left") {
+        let mut running = Stage::of("usleep(1000);").before(before).start();
+        let Some(mut process) = running.hold() else { return };
+        match process.move_page(&apart(running.second)) {
+            Err(Error::Page { why, .. }) => assert!(why.contains(word), "{name}: {why}"),
+            other => panic!("{name}: {other:?}"),
+        }
+        running.go_on(&mut process);
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{name}: {told:?}");
+    }
+}
+
+#[test]
+fn where_no_more_can_be_mapped_pages_stay() {
+    let body = "if (!full) { full = 1; struct rlimit l = { 4096, 4096 }; CHECK(!setrlimit(RLIMIT_AS, &l)); }";
+    let mut running = Stage::of(body).with("#include <sys/resource.h>\nstatic int full;").start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.go_on(&mut process);
+    assert!(
+        matches!(process.move_page(&apart(running.second)), Err(Error::Page { why, .. }) if why.contains("memory"))
+    );
+    process.put_all_back().unwrap();
+    assert!(matches!(process.move_page(&apart(running.page)), Err(Error::Page { .. })));
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn where_no_more_mappings_are_allowed_pages_stay() {
+    // Each second page another protection: as many mappings as the kernel allows.
+    let body = "if (!full) { full = 1; size_t bytes = 4096UL * 300000; char *at = (char *)mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(at != (char *)MAP_FAILED); size_t i; for (i = 0; i < bytes; i += 8192) if (mprotect(at + i, 4096, PROT_READ)) break;
+        many = i < bytes; for (i = 0; i < 1000; i++) if (mmap(0, 4096, i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) break; }";
+    let mut running = Stage::of(body).with("static int full, many;").start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.go_on(&mut process);
+    let table = fieldstone_remap::space::mappings(running.child.id()).unwrap();
+    if table.len() < 60_000 {
+        println!("SKIP vm.max_map_count is more than the test makes");
+    } else {
+        assert!(matches!(process.move_page(&apart(running.second)), Err(Error::Page { .. })));
+    }
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}

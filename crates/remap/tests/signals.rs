@@ -1,0 +1,88 @@
+//! Signals for threads in clones: handlers see the program's own code, and return to it whatever went on meanwhile.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stage;
+
+use fieldstone_remap::Why;
+use stage::{Stage, apart, put_back};
+
+/// A handler that looks at where it came, and lingers.
+const HANDLER: &str = r#"
+#include <ucontext.h>
+extern char __executable_start, etext;
+static volatile int seen, strange;
+static void on(int s, siginfo_t *info, void *context) {
+  char *rip = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+  if (rip >= (char *)&__executable_start && rip < &etext) { seen++; struct timespec t = { 0, 100000 }; nanosleep(&t, 0); }
+  else if (rip < (char *)dl_iterate_phdr - (64 << 20) || rip > (char *)dl_iterate_phdr + (64 << 20)) strange++;
+}
+static void every(long us) {
+  struct sigaction a; memset(&a, 0, sizeof a); a.sa_sigaction = on; a.sa_flags = SA_SIGINFO | SA_RESTART; sigaction(SIGALRM, &a, 0);
+  struct itimerval t = { { 0, us }, { 0, us } }; setitimer(ITIMER_REAL, &t, 0);
+  sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(us ? SIG_BLOCK : SIG_UNBLOCK, &set, 0); }
+"#;
+const GLOBALS: &str = "#include <link.h>\n";
+
+#[test]
+fn handlers_see_the_programs_own_code() {
+    let body = "int begin = seen; every(700); for (int i = 0; seen < begin + 200 && i < 20000; i++) usleep(1000); every(0); CHECK(seen >= begin + 200); CHECK(!strange);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        let stage = Stage::of(body).with(GLOBALS).with(HANDLER).options(options);
+        if stage.right_all_the_same().is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn handlers_return_where_the_page_has_come_and_gone_meanwhile() {
+    let body = "every(500); sleep(2); every(0); CHECK(seen > 100); CHECK(!strange);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        let mut running = Stage::of(body).with(GLOBALS).with(HANDLER).options(options).start();
+        let Some(mut process) = running.remap() else { return };
+        running.settle(&mut process);
+        running.say();
+        for _ in 0..60 {
+            (0..5).for_each(|_| drop(process.serve(std::time::Duration::from_millis(3)).unwrap()));
+            process.put_all_back().unwrap();
+            process.move_page(&apart(running.page)).unwrap();
+        }
+        running.serve_until(&mut process, |line| line == "done");
+        process.put_all_back().unwrap();
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{options:?} {told:?}");
+    }
+}
+
+#[test]
+fn the_programs_own_handler_of_faults_gets_them_from_cloned_loops() {
+    let lap = r"#include <ucontext.h>
+        extern char __executable_start, etext; static volatile int faults, strange; static char *guard;
+        static void on(int s, siginfo_t *info, void *context) { char *rip = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+          if (rip < (char *)&__executable_start || rip >= &etext) strange++;
+          if ((char *)info->si_addr < guard || (char *)info->si_addr >= guard + 4096) _exit(9);
+          __sync_fetch_and_add(&faults, 1); mprotect(guard, 4096, PROT_READ | PROT_WRITE); }
+        static uint64_t lap(volatile uint64_t *own) { volatile char *touched = guard; int i;
+          for (i = 0; i < 1000; i++) { ++*own; *touched; } return 1000; }";
+    let before = "guard = (char *)mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct sigaction a; memset(&a, 0, sizeof a); a.sa_sigaction = on; a.sa_flags = SA_SIGINFO; sigaction(SIGSEGV, &a, 0);";
+    let body = "int begin = faults, i; for (i = 0; i < 50; i++) { CHECK(!mprotect(guard, 4096, PROT_NONE)); usleep(2000); } CHECK(faults >= begin + 40); CHECK(!strange);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        let Some(then) = Stage::of(body).counting(lap).before(before).options(options).right_all_the_same() else {
+            return;
+        };
+        assert_eq!(put_back(&then), None);
+    }
+}
+
+#[test]
+fn an_alternate_stack_on_the_page_has_it_put_back() {
+    let globals = "static volatile int seen; static void on(int s) { seen++; }";
+    let body = "stack_t old, own; memset(&own, 0, sizeof own); char *low = (char *)mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        (void)low; own.ss_sp = (char *)counters - 4096; own.ss_size = 4096 + 64; if (own.ss_size < sysconf(_SC_MINSIGSTKSZ)) { counters[100] += 1; int p[2]; pipe(p); write(p[1], (void *)(counters + 100), 1); return; }
+        CHECK(!sigaltstack(&own, &old)); struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; a.sa_flags = SA_ONSTACK; sigaction(SIGUSR1, &a, 0);
+        int begin = seen; raise(SIGUSR1); CHECK(seen == begin + 1); CHECK(!sigaltstack(&old, 0));";
+    let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
+    assert!(matches!(put_back(&then), Some(Why::Kernel(_))), "{then:?}");
+}

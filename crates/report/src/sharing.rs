@@ -1,0 +1,212 @@
+//! What `fieldstone sharing` found: the model behind the schema `fieldstone-sharing/1`, and where it is shown.
+//!
+//! ```text
+//!   Sharing ─┬─ findings ─┐  Found: the line with its verdict, what it costs, whose memory it is, the code, the remedy
+//!            ├─ others  ──┘  lines that are no finding, with what they are instead
+//!            ├─ threads      who they are
+//!            └─ repair       what `run --repair` did about it, page by page
+//! ```
+//! | file | |
+//! |---|---|
+//! | `place`, `repair` | whose memory a line is; pages that were moved, in time |
+//! | `saved` | a file of it, read again |
+//! | `threads`, `uses` | a letter and a colour a thread; who uses which bytes of a line |
+//! | `groups`, `headline`, `others` | findings by object; what dominates and what to do; what is no finding, in words |
+//! | `tables`, `words` | the cells and words that terminal and page share |
+//! | `text`, `html` | where it is shown |
+//!
+//! Invariants: numbers are finite, threads of lines may be unknown to [`Sharing::threads`], a finding's verdict is one by
+//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples, of which those of long ago count less. Fields that a later
+//! version adds are skipped on reading, and fields that an earlier version lacked are empty.
+
+#[cfg(test)]
+pub(crate) mod fixture;
+mod groups;
+mod headline;
+mod html;
+mod others;
+mod place;
+mod repair;
+mod saved;
+mod tables;
+mod text;
+mod threads;
+mod uses;
+mod words;
+
+pub use headline::Headline;
+pub use html::page;
+pub use place::{Kind, Place};
+pub use repair::{Ending, PageMoved, Repair};
+pub use saved::load;
+pub use text::text;
+
+use crate::profile::{Machine, Program};
+use fieldstone_sharing::{Cost, Judged, Redesign, ignore};
+use serde::{Deserialize, Serialize};
+
+/// One look at a program: which lines its threads fight for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sharing {
+    /// Always [`Sharing::SCHEMA`].
+    pub schema: String,
+    /// Version of the tool that looked, such as `0.1.0`.
+    #[serde(default)]
+    pub tool_version: String,
+    /// When it began to look, in seconds since 1970-01-01 UTC.
+    #[serde(default)]
+    pub taken_at_unix_s: u64,
+    /// Where.
+    #[serde(default)]
+    pub machine: Machine,
+    /// The program; of a running one the command as the system tells it.
+    pub program: Program,
+    /// The running process that was looked at; none if the program was started for it.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// How long it was looked at, in seconds.
+    #[serde(default)]
+    pub duration_s: f64,
+    /// How.
+    #[serde(default)]
+    pub sampling: Sampling,
+    /// The threads that were seen.
+    #[serde(default)]
+    pub threads: Vec<Thread>,
+    /// Lines whose bytes should be elsewhere, those that are ignored left out.
+    pub findings: Vec<Found>,
+    /// Lines that were looked at and are no finding.
+    #[serde(default)]
+    pub others: Vec<Found>,
+    /// Findings that the ignore file kept back.
+    #[serde(default)]
+    pub ignored: u64,
+    /// That file, if there was one.
+    #[serde(default)]
+    pub ignore_file: Option<String>,
+    /// What could not be seen, a sentence each.
+    #[serde(default)]
+    pub unseen: Vec<String>,
+    /// What was done about it, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<Repair>,
+}
+
+/// How the threads were looked at.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sampling {
+    /// By what, such as `perf's software clock`.
+    pub means: String,
+    /// Samples a second that were asked for, of each thread that runs.
+    pub hertz: f64,
+    /// Samples taken.
+    pub samples: u64,
+    /// Samples that were lost.
+    pub lost: u64,
+    /// Accesses with an address that the samples showed.
+    pub accesses: u64,
+}
+
+/// A thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Thread {
+    /// The kernel's number.
+    pub tid: u32,
+    /// Its name (`/proc/PID/task/TID/comm`).
+    pub name: String,
+    /// The function that it began in, where that is known.
+    pub start: Option<String>,
+}
+
+/// A line that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// What was seen, and the verdict.
+    pub judged: Judged,
+    /// What it costs at most.
+    pub cost: Cost,
+    /// Whose memory it is, in order of addresses; several where objects meet on the line.
+    #[serde(default)]
+    pub places: Vec<Place>,
+    /// The code that touches it.
+    #[serde(default)]
+    pub code: Vec<Code>,
+    /// What to change in the source, where the object's layout is known.
+    #[serde(default)]
+    pub redesign: Option<Redesign>,
+    /// Why a repair leaves it as it is, in words; none if it could be repaired.
+    #[serde(default)]
+    pub refused: Option<String>,
+}
+
+/// An instruction that touches a line.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Code {
+    /// Its address, less where its module was loaded: as `objdump` shows it.
+    pub ip: u64,
+    /// The function, where a symbol names it.
+    pub function: String,
+    /// Its source file, where debug information names it.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+    /// The program or library that it is in.
+    pub module: String,
+    /// It reads the line.
+    pub reads: bool,
+    /// It writes the line.
+    pub writes: bool,
+    /// The threads that were seen at it.
+    pub threads: Vec<u32>,
+    /// Samples at it that fell on the line.
+    pub weight: f64,
+}
+
+impl Default for Sharing {
+    /// A look at nothing, of this version's schema.
+    fn default() -> Self {
+        Self {
+            schema: Self::SCHEMA.to_owned(),
+            tool_version: String::new(),
+            taken_at_unix_s: 0,
+            machine: Machine::default(),
+            program: Program::default(),
+            pid: None,
+            duration_s: 0.0,
+            sampling: Sampling::default(),
+            threads: Vec::new(),
+            findings: Vec::new(),
+            others: Vec::new(),
+            ignored: 0,
+            ignore_file: None,
+            unseen: Vec::new(),
+            repair: None,
+        }
+    }
+}
+
+impl Sharing {
+    /// Schema string of this version.
+    pub const SCHEMA: &'static str = "fieldstone-sharing/1";
+
+    /// Is there anything to tell: exit code 1?
+    pub fn has_findings(&self) -> bool {
+        !self.findings.is_empty()
+    }
+}
+
+impl Found {
+    /// Its names, as [`fieldstone_sharing::Ignore::find`] takes them: of its objects and of the places where they were
+    /// allocated, of the functions that touch it, of the modules of both.
+    pub fn names(&self) -> impl Iterator<Item = (ignore::Kind, &str)> {
+        let objects = self.places.iter().flat_map(Place::names).map(|name| (ignore::Kind::Object, name));
+        let functions = self.code.iter().map(|code| (ignore::Kind::Function, code.function.as_str()));
+        let modules = self.places.iter().filter_map(|place| place.module.as_deref());
+        let modules = modules.chain(self.code.iter().map(|code| code.module.as_str()));
+        let all = objects.chain(functions).chain(modules.map(|name| (ignore::Kind::Module, name)));
+        all.filter(|(_, name)| !name.is_empty())
+    }
+}

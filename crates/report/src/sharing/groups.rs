@@ -1,0 +1,170 @@
+//! Findings by object: three lines of one array are one thing to a programmer, with one remedy.
+
+use super::{Found, Place, Sharing};
+use crate::quantity::{address, estimate, share};
+use crate::translation::Range;
+use fieldstone_sharing::{Cost, Redesign, Verdict};
+use std::collections::BTreeSet;
+
+/// The findings on one object, heaviest first.
+pub(super) struct Group<'a> {
+    pub(super) lines: Vec<&'a Found>,
+    /// What they cost together.
+    pub(super) cost: Cost,
+}
+
+/// An object by its name and address, or a line.
+type Key<'a> = (Option<(&'a str, u64)>, u64);
+
+/// All findings, by object, the one that costs most first.
+pub(super) fn of(sharing: &Sharing) -> Vec<Group<'_>> {
+    let mut by_object: Vec<(Key<'_>, Vec<&Found>)> = Vec::new();
+    for found in heaviest_first(&sharing.findings) {
+        let key = key(found);
+        match by_object.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, lines)) => lines.push(found),
+            None => by_object.push((key, vec![found])),
+        }
+    }
+    let mut groups: Vec<Group> =
+        by_object.into_iter().map(|(_, lines)| Group { cost: together(lines.iter().copied()), lines }).collect();
+    groups.sort_by(|a, b| b.cost.share.likely.total_cmp(&a.cost.share.likely));
+    groups
+}
+
+/// Lines by what they cost.
+pub(super) fn heaviest_first(lines: &[Found]) -> Vec<&Found> {
+    let mut lines: Vec<&Found> = lines.iter().collect();
+    lines.sort_by(|a, b| {
+        let order = b.cost.share.likely.total_cmp(&a.cost.share.likely);
+        order.then_with(|| a.judged.line.address.cmp(&b.judged.line.address))
+    });
+    lines
+}
+
+/// The object that the line belongs to; where none is known, or several meet, the line itself.
+fn key(found: &Found) -> Key<'_> {
+    match found.places.as_slice() {
+        [place] if place.address > 0 => (Some((place.name.as_str(), place.address)), 0),
+        _ => (None, found.judged.line.address),
+    }
+}
+
+/// What lines cost together: their samples, of all samples of the one that has most.
+pub(super) fn together<'a>(lines: impl Iterator<Item = &'a Found> + Clone) -> Cost {
+    let on_lines = lines.clone().map(|found| found.cost.on_line).sum();
+    let all = lines.map(|found| found.cost.all).fold(0.0, f64::max);
+    // A file may say anything; without samples there is no share.
+    Cost::new(on_lines, all).unwrap_or(Cost {
+        on_line: 0.0,
+        all: 0.0,
+        share: fieldstone_sharing::Interval { low: 0.0, likely: 0.0, high: 0.0 },
+        most_given_back: 0.0,
+    })
+}
+
+/// `58.0 % (55.1–61.2)`.
+pub(super) fn cost(cost: &Cost) -> String {
+    let share_of = cost.share;
+    estimate(&Range { low: share_of.low, likely: share_of.likely, high: share_of.high }, share)
+}
+
+impl Group<'_> {
+    /// The object, in the shortest words: `lreg_args`, `hits and misses`, `the line at 0x5580`.
+    pub(super) fn name(&self) -> String {
+        whose(self.lines[0])
+    }
+
+    /// The objects with all that is known of them.
+    pub(super) fn places(&self) -> &[Place] {
+        &self.lines[0].places
+    }
+
+    /// The remedy that says most: the one of the heaviest line that has any.
+    pub(super) fn redesign(&self) -> Option<&Redesign> {
+        self.lines.iter().find_map(|found| found.redesign.as_ref())
+    }
+
+    /// What to change, a sentence each.
+    pub(super) fn advice(&self) -> Vec<String> {
+        if let Some(redesign) = self.redesign() {
+            return redesign.advice.iter().map(fieldstone_sharing::Advice::words).collect();
+        }
+        let bytes = self.lines.iter().map(|found| found.judged.line.bytes).max().unwrap_or(64);
+        vec![format!(
+            "give what each thread uses {bytes} bytes of its own: alignas({bytes}) on it, and on what follows"
+        )]
+    }
+
+    /// The threads whose bytes fight.
+    pub(super) fn threads(&self) -> BTreeSet<u32> {
+        let verdicts = self.lines.iter().map(|found| &found.judged.verdict);
+        verdicts
+            .flat_map(|verdict| verdict.movable().iter().chain(verdict.shared()))
+            .flat_map(|owner| owner.threads.iter().copied())
+            .collect()
+    }
+
+    /// Is any of it truly shared too?
+    pub(super) fn is_mixed(&self) -> bool {
+        self.lines.iter().any(|found| matches!(found.judged.verdict, Verdict::Mixed { .. }))
+    }
+
+    /// Would each of its lines be repaired?
+    pub(super) fn is_repairable(&self) -> bool {
+        self.lines.iter().all(|found| found.refused.is_none())
+    }
+}
+
+/// Whose memory a line is, in the shortest words.
+pub(super) fn whose(found: &Found) -> String {
+    let names: Vec<String> = found.places.iter().map(Place::short).collect();
+    match names.as_slice() {
+        [] => format!("the line at {}", address(found.judged.line.address)),
+        [one] => one.clone(),
+        [before @ .., last] => format!("{} and {last}", before.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharing::fixture;
+
+    #[test]
+    fn the_lines_of_one_array_are_one_group() {
+        let sharing = fixture::regression();
+        let groups = of(&sharing);
+        let names: Vec<(String, usize)> = groups.iter().map(|group| (group.name(), group.lines.len())).collect();
+        assert_eq!(names, [("lreg_args".to_owned(), 3)]);
+        assert_eq!(groups[0].threads().into_iter().collect::<Vec<_>>(), [100, 101, 102, 103]);
+        let sum: f64 = sharing.findings.iter().map(|found| found.cost.share.likely).sum();
+        assert!((groups[0].cost.share.likely - sum).abs() < 1e-9 && groups[0].cost.share.high > sum);
+        assert!(groups[0].advice().iter().any(|advice| advice.contains("alignas(64)")), "{:?}", groups[0].advice());
+    }
+
+    #[test]
+    fn lines_of_nobody_and_those_where_objects_meet_stand_alone() {
+        let mut sharing = fixture::regression();
+        sharing.findings[0].places.clear();
+        sharing.findings[0].redesign = None;
+        let two = vec![Place { name: "a".into(), ..Place::default() }, Place { name: "b".into(), ..Place::default() }];
+        sharing.findings[1].places = two;
+        let groups = of(&sharing);
+        let mut names: Vec<String> = groups.iter().map(Group::name).collect();
+        names.sort();
+        assert_eq!(names.len(), 3);
+        assert_eq!(names[0], "a and b");
+        let nobody = groups.iter().find(|group| group.places().is_empty()).unwrap();
+        assert!(nobody.name().starts_with("the line at 0x") && nobody.advice()[0].contains("64 bytes of its own"));
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_cost_nothing() {
+        let mut sharing = fixture::regression();
+        for found in &mut sharing.findings {
+            (found.cost.all, found.cost.on_line) = (0.0, f64::MAX);
+        }
+        assert_eq!(of(&sharing)[0].cost.share.high, 0.0);
+    }
+}

@@ -1,0 +1,78 @@
+//! A saved look, read again. It is written by [`crate::saved::save`] like all others, and told apart by its schema.
+
+use super::Sharing;
+use crate::{Error, Saved};
+use std::path::Path;
+
+/// Reads the file at `path`. Fields that this version does not know are skipped.
+///
+/// # Errors
+/// As [`Saved::load`]; [`Error::OtherSchema`] with the schema that was found, if it holds something else.
+pub fn load(path: &Path) -> Result<Sharing, Error> {
+    let other = |found: &str| Err(Error::OtherSchema { path: path.to_owned(), found: found.to_owned() });
+    match Saved::load(path)? {
+        Saved::Sharing(sharing) => Ok(*sharing),
+        Saved::Profile(_) => other(crate::Profile::SCHEMA),
+        Saved::RunStats(_) => other(crate::RunStats::SCHEMA),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharing::fixture;
+
+    fn load_text(text: &str) -> Result<Sharing, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("saved.json");
+        std::fs::write(&path, text).unwrap();
+        load(&path)
+    }
+
+    #[test]
+    fn it_comes_back_as_it_was() {
+        for sharing in [fixture::regression(), fixture::repaired(), fixture::clean(), Sharing::default()] {
+            let back = load_text(&crate::saved::to_json(&sharing).unwrap()).unwrap();
+            assert!(back == sharing, "{back:#?}");
+        }
+        let without = crate::saved::to_json(&fixture::regression()).unwrap();
+        assert!(!without.contains("\"repair\""));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped_and_what_an_earlier_lacked_is_empty() {
+        let mut value = serde_json::to_value(fixture::repaired()).unwrap();
+        value["added"] = 1.into();
+        value["findings"][0]["added"] = serde_json::json!({"deep": [1]});
+        value["findings"][0]["judged"]["line"]["added"] = 2.into();
+        value["findings"][0]["places"][0]["kind"] = "register-window".into();
+        value["repair"]["pages"][0]["ending"] = "merged".into();
+        for missing in ["threads", "unseen", "sampling", "ignored", "others", "machine", "pid"] {
+            value.as_object_mut().unwrap().remove(missing);
+        }
+        value["findings"][1].as_object_mut().unwrap().remove("code");
+        let read = load_text(&value.to_string()).unwrap();
+        assert_eq!((read.threads.len(), read.unseen.len(), read.sampling.samples, read.ignored), (0, 0, 0, 0));
+        assert_eq!(read.findings[0].places[0].kind, crate::sharing::Kind::Unknown);
+        assert_eq!(read.repair.unwrap().pages[0].ending, crate::sharing::Ending::Unknown);
+        assert_eq!((read.findings.len(), read.findings[1].code.len()), (3, 0));
+    }
+
+    #[test]
+    fn each_wrong_file_is_told_apart() {
+        for (text, part) in [
+            ("<html>", "is no JSON"),
+            ("{}", "no schema of ours"),
+            (r#"{"schema": "fieldstone-sharing/2"}"#, "has the schema fieldstone-sharing/2"),
+            (r#"{"schema": "fieldstone-sharing/1"}"#, "missing field `program`"),
+            (r#"{"schema": "fieldstone-sharing/1", "program": 3}"#, "does not fit"),
+        ] {
+            let error = load_text(text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("saved.json"), "{text}: {error}");
+        }
+        let profile = crate::saved::to_json(&crate::fixture::profile()).unwrap();
+        assert!(
+            matches!(load_text(&profile), Err(Error::OtherSchema { found, .. }) if found == "fieldstone-profile/1")
+        );
+    }
+}

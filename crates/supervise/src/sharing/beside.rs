@@ -1,0 +1,111 @@
+//! `run --repair`: a program, and beside it a process of ours that looks on and repairs.
+//!
+//! ```text
+//!   we ──┬── the program: in the foreground, untouched
+//!        └── fieldstone repair --pid …: traces it, tells us what happens, a line of JSON for each event
+//! ```
+//! Two processes, since the one that waits for a child's end would take what ptrace tells of it. And should one of ours die, the other is
+//! there: the repairer lets go of the program when we end.
+#![allow(unsafe_code, reason = "a call has to be made between fork and exec")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::{JoinHandle, spawn};
+
+use fieldstone_sys::process::{set_parent_death_signal, wait4};
+use serde::{Deserialize, Serialize};
+
+use super::follow::{Event, Happened};
+use super::watcher::Seen;
+use crate::error::{Error, Result};
+use crate::launch::{Treatment, Wiring, launch};
+use crate::outcome;
+use crate::program::Program;
+use crate::signals::Forward;
+
+/// What `run --repair --stats FILE` writes: the schema `fieldstone-repair/1`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RepairStats {
+    /// Always [`RepairStats::SCHEMA`].
+    pub schema: String,
+    /// Version of the tool that ran it.
+    pub tool_version: String,
+    /// Program and arguments, as given.
+    pub command: Vec<String>,
+    /// Its process.
+    pub pid: u32,
+    /// How it ended: `exit 0`, `signal 11 (SIGSEGV)`.
+    pub outcome: String,
+    /// What was seen; nothing where the repairer could not look on.
+    pub seen: Seen,
+    /// What happened, in the order of time; milliseconds since the repairer began.
+    pub events: Vec<Event>,
+}
+
+impl RepairStats {
+    /// Schema string of this version.
+    pub const SCHEMA: &'static str = "fieldstone-repair/1";
+}
+
+/// Runs `program` in the foreground until it ends, repaired meanwhile by `repairer` (this very command); `words` come before the number of the
+/// process. Signals sent to us go to the program.
+///
+/// # Errors
+/// The program or the repairer cannot be started. What the repairer is refused it tells on standard error, and the program runs unrepaired.
+pub fn run(program: &Program, repairer: &OsStr, words: &[&str]) -> Result<(ExitStatus, RepairStats)> {
+    let forward = Forward::prepare()?;
+    let running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
+    let pid = running.child.id();
+    let beside = Beside::start(repairer, words, pid);
+    let status = forward.until_end(pid, wait4)?;
+    let (seen, events) = beside?.finish();
+    let stats = RepairStats {
+        schema: RepairStats::SCHEMA.to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: program.words(),
+        pid,
+        outcome: outcome::words(status),
+        seen,
+        events,
+    };
+    Ok((status, stats))
+}
+
+/// The repairer's process, and who listens to it.
+struct Beside {
+    child: Child,
+    listener: JoinHandle<Vec<Event>>,
+}
+
+impl Beside {
+    fn start(repairer: &OsStr, words: &[&str], pid: u32) -> Result<Self> {
+        let mut command = Command::new(repairer);
+        // Ctrl-C is for the program: what that does about it is to be repaired too.
+        command.args(words).arg(pid.to_string()).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        // SAFETY: between fork and exec only prctl is called, a bare system call.
+        unsafe { command.pre_exec(|| set_parent_death_signal(Some(libc::SIGTERM))) };
+        let mut child = command.spawn().map_err(|source| Error::Start { path: repairer.into(), source })?;
+        let output = child.stdout.take();
+        Ok(Self { child, listener: spawn(move || output.map(listen).unwrap_or_default()) })
+    }
+
+    /// It ends by itself when the program has.
+    fn finish(mut self) -> (Seen, Vec<Event>) {
+        let mut events = self.listener.join().unwrap_or_default();
+        let _ = self.child.wait();
+        let last = events.pop_if(|last| matches!(last.what, Happened::Over(_)));
+        let seen = match last {
+            Some(Event { what: Happened::Over(seen), .. }) => seen,
+            _ => Seen::default(),
+        };
+        (seen, events)
+    }
+}
+
+fn listen(output: ChildStdout) -> Vec<Event> {
+    let lines = BufReader::new(output).lines().map_while(std::io::Result::ok);
+    lines.filter_map(|line| serde_json::from_str(&line).ok()).collect()
+}

@@ -1,0 +1,72 @@
+//! How many samples are walked: as many as a small share of a processor does.
+//!
+//! A program with hundreds of busy threads gives more samples than one may look at. One of so many is taken then, whichever they are,
+//! so that the shares stay right; the rest is not counted anywhere.
+
+/// Code that was not optimised takes so many times as long for the same.
+const SLOWER: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
+/// The most samples of which one is walked.
+const MOST_APART: u32 = 1024;
+
+/// Chooses the samples.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// The share of a processor that walking may take.
+    share: f64,
+    /// One of so many is walked.
+    apart: u32,
+    count: u32,
+}
+
+impl Budget {
+    /// Walking may take this share of a processor.
+    pub(super) const fn of(share: f64) -> Self {
+        Self { share: share * SLOWER, apart: 1, count: 0 }
+    }
+
+    /// Whether the next sample is walked.
+    pub(super) const fn takes(&mut self) -> bool {
+        self.count += 1;
+        let takes = self.count >= self.apart;
+        if takes {
+            self.count = 0;
+        }
+        takes
+    }
+
+    /// Walking took `spent_ns` of the last `passed_ns`.
+    pub(super) fn settle(&mut self, spent_ns: u64, passed_ns: u64) {
+        let share = spent_ns as f64 / passed_ns.max(1) as f64;
+        if share > self.share {
+            self.apart = (self.apart * 2).min(MOST_APART);
+        } else if share < self.share / 4.0 {
+            self.apart = (self.apart / 2).max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(budget: &mut Budget, samples: u32) -> usize {
+        (0..samples).filter(|_| budget.takes()).count()
+    }
+
+    #[test]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some nanoseconds")]
+    fn all_are_taken_until_it_costs_too_much() {
+        let mut budget = Budget::of(0.01);
+        assert_eq!(taken(&mut budget, 64), 64);
+        let some = |part: f64| (part * 0.01 * SLOWER * 1e6) as u64;
+        budget.settle(some(5.0), 1_000_000);
+        budget.settle(some(5.0), 1_000_000);
+        assert_eq!(taken(&mut budget, 64), 16);
+        budget.settle(some(0.5), 1_000_000);
+        assert_eq!(taken(&mut budget, 64), 16, "neither much nor little");
+        (0..9).for_each(|_| budget.settle(0, 1_000_000));
+        assert_eq!(taken(&mut budget, 64), 64);
+        (0..99).for_each(|_| budget.settle(9_000_000, 1_000_000));
+        assert_eq!(taken(&mut budget, 4096), 4, "some always are");
+    }
+}

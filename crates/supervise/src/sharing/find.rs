@@ -1,0 +1,237 @@
+//! `fieldstone sharing`: looking on until the program ends or the time is over, and telling what was found.
+//!
+//! What is known of a line fades when its threads end or its memory goes. So each line is judged again and again, and the weightiest
+//! version of each stays, with whose memory it was at that time.
+
+use std::collections::BTreeMap;
+use std::process::ExitStatus;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+
+use fieldstone_report::sharing::{Found, Sampling, Thread};
+use fieldstone_rewrite::Registers;
+use fieldstone_sharing::{Judged, Settings, Verdict};
+use fieldstone_sys::process::{comm, wait4};
+
+use super::code::Codes;
+use super::follow::Stop;
+use super::owners::Owners;
+use super::watcher::{Seen, Watcher};
+use crate::error::Result;
+use crate::launch::{Treatment, Wiring, launch};
+use crate::program::Program;
+use crate::signals::Forward;
+
+/// What looking at samples may take of a processor.
+const SHARE: f64 = 0.1;
+/// How often samples are looked at and lines judged.
+const LOOK: Duration = Duration::from_millis(20);
+/// The heaviest lines that are judged.
+const MOST_LINES: usize = 256;
+/// What is told takes this share of the threads' time at least, and so many samples.
+const LEAST_SHARE: f64 = 0.01;
+const LEAST_WEIGHT: f64 = 8.0;
+/// Whose memory a line is, and of what type, is asked so often: what the first samples do not show, later ones rarely do.
+const MOST_ASKED: u32 = 5;
+
+/// How to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Samples a second that a thread runs.
+    pub hertz: u32,
+    /// How lines are counted.
+    pub settings: Settings,
+    /// For how long, at most.
+    pub duration: Option<Duration>,
+}
+
+impl Default for Look {
+    /// A thousand samples a second that never fade, to the program's end.
+    fn default() -> Self {
+        Self { hertz: 1000, settings: Settings { half_life_ns: None, ..Settings::default() }, duration: None }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Looked {
+    /// How it was looked at.
+    pub sampling: Sampling,
+    /// For how long.
+    pub duration_s: f64,
+    /// The threads that were seen.
+    pub threads: Vec<Thread>,
+    /// Lines that are shared falsely, the costliest first.
+    pub findings: Vec<Found>,
+    /// Lines that threads meet on otherwise.
+    pub others: Vec<Found>,
+    /// What could not be seen, a sentence each.
+    pub unseen: Vec<String>,
+}
+
+/// Looks on while process `pid` runs, until it ends, the time is over or `stop` is set.
+///
+/// # Errors
+/// Where this user may not look on, with the way out.
+pub fn look_on(pid: u32, look: &Look, stop: &Stop) -> Result<Looked> {
+    let watcher = Watcher::open(pid, look.hertz, look.settings, SHARE)?;
+    look_by(watcher, look, &mut Owners::of(pid), stop)
+}
+
+/// Runs `program` in the foreground to its end, and looks on, if there is a limit for so long only.
+///
+/// # Errors
+/// The program cannot be started, or not be looked at: then it is ended.
+pub fn look_on_program(program: &Program, look: &Look, stop: &Stop) -> Result<(ExitStatus, Looked)> {
+    let forward = Forward::prepare()?;
+    let mut running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
+    let pid = running.child.id();
+    let (look, stop) = (*look, Stop::clone(stop));
+    let looking = match Watcher::open(pid, look.hertz, look.settings, SHARE) {
+        Ok(watcher) => spawn(move || look_by(watcher, &look, &mut Owners::of(pid), &stop)),
+        Err(error) => {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+            return Err(error);
+        }
+    };
+    let status = forward.until_end(pid, wait4)?;
+    let looked = looking.join().unwrap_or_else(|_| Ok(Looked::default()))?;
+    Ok((status, looked))
+}
+
+fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> Result<Looked> {
+    let began = Instant::now();
+    let mut looking = Looking {
+        watcher,
+        codes: Codes::default(),
+        lines: BTreeMap::new(),
+        threads: BTreeMap::new(),
+        asked: BTreeMap::new(),
+    };
+    let is_over = || look.duration.is_some_and(|limit| began.elapsed() >= limit) || stop.load(Relaxed);
+    let mut ended = false;
+    while !ended && !is_over() {
+        ended = looking.watcher.wait(LOOK)?;
+        ended |= looking.watcher.look(&|address| address)?.ended;
+        looking.judge(owners, ended);
+    }
+    Ok(looking.finish(look, began.elapsed()))
+}
+
+struct Looking {
+    watcher: Watcher,
+    codes: Codes,
+    lines: BTreeMap<u64, Found>,
+    threads: BTreeMap<u32, Thread>,
+    /// How often it was asked whose memory a line is.
+    asked: BTreeMap<u64, u32>,
+}
+
+impl Looking {
+    fn judge(&mut self, owners: &mut Owners, ended: bool) {
+        for (judged, cost) in self.watcher.judged(MOST_LINES) {
+            if !matches!(judged.verdict, Verdict::Private) {
+                self.watcher.watch(judged.line.address);
+            }
+            let Some(cost) = cost.filter(|cost| cost.share.likely >= LEAST_SHARE) else { continue };
+            if judged.line.weight < LEAST_WEIGHT || matches!(judged.verdict, Verdict::Private | Verdict::Undecided) {
+                continue;
+            }
+            let line = judged.line.address;
+            let known = self.lines.get(&line);
+            // What it has become, unless a thread that fought has ended since.
+            if known.is_some_and(|known| known.judged.verdict.is_finding() && !judged.verdict.is_finding()) {
+                continue;
+            }
+            let mut found = known.cloned().unwrap_or_else(|| Found {
+                judged: judged.clone(),
+                cost,
+                places: Vec::new(),
+                code: Vec::new(),
+                redesign: None,
+                refused: None,
+            });
+            (found.judged, found.cost) = (judged, self.watcher.cost_at_most(line).unwrap_or(cost));
+            if !ended {
+                self.ask(&mut found, owners);
+            }
+            self.lines.insert(line, found);
+        }
+    }
+
+    /// Whose memory it is, while there is somebody to ask.
+    fn ask(&mut self, found: &mut Found, owners: &mut Owners) {
+        let line = &found.judged.line;
+        for thread in &line.threads {
+            self.threads.entry(thread.thread).or_insert_with(|| Thread {
+                tid: thread.thread,
+                name: comm(thread.thread).unwrap_or_default(),
+                start: None,
+            });
+        }
+        let samples: Vec<(u32, Registers)> = self.watcher.samples_of(line.address).copied().collect();
+        samples.iter().for_each(|(thread, registers)| owners.saw(*thread, registers));
+        owners.look();
+        found.code = self.codes.of(line, owners, &self.watcher);
+        let asked = self.asked.entry(line.address).or_default();
+        if samples.is_empty() || *asked == MOST_ASKED {
+            return;
+        }
+        *asked += 1;
+        if found.places.is_empty() {
+            found.places = owners.places(line.address, line.bytes);
+        }
+        let registers: Vec<Registers> = samples.into_iter().map(|(_, registers)| registers).collect();
+        for place in found.places.iter_mut().filter(|place| place.object.is_none()) {
+            place.object = owners.typed(place.address.max(line.address), &registers);
+        }
+    }
+
+    fn finish(self, look: &Look, duration: Duration) -> Looked {
+        let seen = self.watcher.seen();
+        let sampling = Sampling {
+            means: self.watcher.means().to_string(),
+            hertz: f64::from(look.hertz),
+            samples: seen.samples,
+            lost: seen.lost,
+            accesses: seen.accesses,
+        };
+        let mut lines: Vec<Found> = self.lines.into_values().collect();
+        lines.sort_by(|one, other| other.cost.share.likely.total_cmp(&one.cost.share.likely));
+        let judged: Vec<Judged> = lines.iter().map(|found| found.judged.clone()).collect();
+        lines.iter_mut().for_each(|found| found.redesign = redesign(found, &judged));
+        let (findings, others) = lines.into_iter().partition(|found| found.judged.verdict.is_finding());
+        let threads = self.threads.into_values().collect();
+        let unseen = unseen(&seen);
+        Looked { sampling, duration_s: duration.as_secs_f64(), threads, findings, others, unseen }
+    }
+}
+
+/// What could not be seen.
+fn unseen(seen: &Seen) -> Vec<String> {
+    let mut unseen = Vec::new();
+    if seen.samples == 0 {
+        unseen.push("anything: no sample was taken, since it slept all the time or ended too soon".to_owned());
+    }
+    if seen.lost > 0 {
+        unseen.push(format!("{} samples found no room in the kernel's buffers: take fewer (--hertz)", seen.lost));
+    }
+    if seen.walked < seen.samples / 2 {
+        unseen.push(format!("only {} of {} samples were looked at, to stay cheap", seen.walked, seen.samples));
+    }
+    if seen.blind > seen.walked / 2 {
+        unseen.push(format!(
+            "{} of {} samples showed no access with a known address: thread-local memory, or code that was not understood",
+            seen.blind, seen.walked
+        ));
+    }
+    unseen
+}
+
+/// The layout in which nothing of the line's object fights, seen over all of its lines.
+fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
+    let objects = found.places.iter().filter_map(|place| place.object.as_ref());
+    objects.filter_map(|object| object.redesign(judged).ok().flatten()).next()
+}

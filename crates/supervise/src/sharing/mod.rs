@@ -1,0 +1,36 @@
+//! `fieldstone sharing` and `run --repair`: who fights for which cache line in a running program, and an end to it.
+//!
+//! ```text
+//!   samples of registers ── around ──→ accesses ── watcher ──→ lines, judged ── repairer ──→ pages moved, trials
+//!   (sys::sampling)        one lap of the loop    (the `sharing` crate)        (the `remap` crate)
+//! ```
+//! | file | |
+//! |---|---|
+//! | `around` | a sample's accesses: the loop around it, decoded once, walked with its registers |
+//! | `budget` | how many samples are walked, so that looking on stays cheap |
+//! | `watcher` | samples in, lines out |
+//! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
+//! | `find`, `owners`, `code` | looking on only: what was found, whose memory it is, names of instructions |
+//! | `follow` | one thread that does both until the program ends or it is told to let go |
+//! | `beside` | a program started, and that thread in a process beside it |
+//!
+//! Nothing is loaded into the program. It is not traced before something is found: until then it is only sampled.
+//!
+//! Source: Taylor, *Cachekata* (seed 002), chapters 4 and 5.
+#![cfg(target_arch = "x86_64")]
+
+mod around;
+mod beside;
+mod budget;
+mod code;
+mod find;
+mod follow;
+mod owners;
+mod repairer;
+mod watcher;
+
+pub use beside::{RepairStats, run};
+pub use find::{Look, Looked, look_on, look_on_program};
+pub use follow::{Event, Happened, Stop, repair};
+pub use repairer::{Did, Repairer, Undone};
+pub use watcher::{Seen, Watcher};

@@ -1,0 +1,96 @@
+//! Whose memory a line is, for `fieldstone sharing`: the objects of the process, in the words of the report.
+
+use std::time::{Duration, Instant};
+
+use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
+use fieldstone_rewrite::Registers;
+use fieldstone_sharing::Object;
+
+use crate::objects::{Kind, Objects, Place};
+use crate::symbols::Frame;
+
+/// Mappings and blocks that were looked at this long ago may have changed.
+const FRESH: Duration = Duration::from_millis(200);
+/// The smallest step from one object of a line to the next.
+const STEP: u64 = 8;
+
+/// The objects of one process; none where they cannot be read.
+#[derive(Debug)]
+pub(super) struct Owners {
+    objects: Option<Objects>,
+    looked: Option<Instant>,
+}
+
+impl Owners {
+    pub(super) fn of(pid: u32) -> Self {
+        Self { objects: Objects::of(pid).ok(), looked: None }
+    }
+
+    /// Looks at mappings and blocks again where that was long ago.
+    pub(super) fn look(&mut self) {
+        if self.looked.is_some_and(|looked| looked.elapsed() <= FRESH) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        if self.objects.as_mut().is_some_and(|objects| objects.look_again().is_err()) {
+            self.objects = None;
+        }
+    }
+
+    /// The file that the instruction at `ip` is of, and where in it.
+    pub(super) fn frame(&self, ip: u64) -> Frame {
+        let known = self.objects.as_ref().and_then(|objects| objects.code(ip));
+        known.unwrap_or(Frame { module: None, offset: ip })
+    }
+
+    /// The objects on a line of so many bytes.
+    pub(super) fn places(&mut self, line: u64, bytes: u32) -> Vec<ToldPlace> {
+        let Some(objects) = &mut self.objects else { return Vec::new() };
+        let (mut places, mut at): (Vec<ToldPlace>, u64) = (Vec::new(), line);
+        let end = line.saturating_add(bytes.into());
+        while at < end {
+            let place = objects.at(at, bytes.into());
+            at = place.range.end.max(at + STEP) / STEP * STEP;
+            let told = told(place);
+            if places.last().is_none_or(|last| (last.address, &last.name) != (told.address, &told.name)) {
+                places.push(told);
+            }
+        }
+        places
+    }
+
+    /// The structure that the memory at `address` has, by the variables that were in view when these samples were taken.
+    pub(super) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
+        self.objects.as_mut()?.typed(address, samples)
+    }
+
+    /// A thread was seen with these registers.
+    pub(super) fn saw(&mut self, thread: u32, registers: &Registers) {
+        if let Some(objects) = &mut self.objects {
+            objects.saw(thread, registers);
+        }
+    }
+}
+
+fn told(place: Place) -> ToldPlace {
+    let kind = match place.kind {
+        Kind::Global => Told::Global,
+        Kind::Heap => Told::Heap,
+        Kind::Mapping => Told::Mapping,
+        Kind::Stack | Kind::ThreadLocal => Told::Stack,
+        Kind::Nothing => Told::Unknown,
+    };
+    // What a block is called by its size is told by the size.
+    let name = if kind == Told::Heap { String::new() } else { place.name };
+    let structure = place.object.filter(|object| kind != Told::Heap || !object.members.is_empty());
+    ToldPlace {
+        kind,
+        name,
+        module: place.module,
+        offset: None,
+        address: place.range.start,
+        bytes: place.range.end - place.range.start,
+        allocated_by: Vec::new(),
+        object: structure,
+    }
+}

@@ -1,0 +1,328 @@
+//! Findings in, pages moved; a repair that is not worth it is taken back.
+//!
+//! ```text
+//!   finding ──→ plan ──→ same as in force? ── yes ──→ nothing
+//!                            │ no: changed too often? ── yes ──→ given up
+//!                            └─────────── no ──→ page put back, moved by the new plan, on trial
+//!   on trial: accesses that are still redirected one by one, after a while ── too many ──→ taken back, given up
+//! ```
+//! Redirected one by one, an access costs a hundred times what the cache line did: where loops do not settle in their clones the repair
+//! is worse than the fault. The process is held (ptrace, userfaultfd) from the first page that is to be moved until all are back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use fieldstone_remap::{Done, Process, Wanted, Why};
+use fieldstone_sharing::{Cost, History, Judged, Move, PagePlan, Step, rules};
+
+use signal_hook::consts::signal::SIGCHLD;
+use signal_hook::low_level::pipe;
+
+use crate::error::{Error, Result};
+
+/// Lines that take less of the threads' time than this are left alone.
+const LEAST_SHARE: f64 = 0.02;
+/// A line has to weigh so many samples before its page is moved.
+const LEAST_WEIGHT: f64 = 8.0;
+/// After this long the loops should be in their clones.
+const SETTLED_NS: u64 = 250_000_000;
+/// More accesses a second than these, redirected one by one, take more time than most repairs give back.
+const MOST_BY_HAND: u64 = 500;
+
+/// Why a repair was undone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// The kernel, an access that cannot be redirected, memory that went.
+    By(Why),
+    /// Too many accesses a second went on to be redirected one by one.
+    ByHand(u64),
+    /// There are other rules for it now.
+    Changed,
+}
+
+/// What a repairer did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Did {
+    /// A page was moved.
+    Moved(PagePlan),
+    /// It could not be moved.
+    Refused {
+        /// The page.
+        page: u64,
+        /// What stands in the way.
+        why: String,
+    },
+    /// A page was put back.
+    Undone {
+        /// The page.
+        page: u64,
+        /// Why.
+        why: Undone,
+    },
+    /// An access, or the loop around it, was led to the page's new place for the first time.
+    Led {
+        /// The instruction.
+        ip: u64,
+        /// The thread that came by.
+        thread: u32,
+    },
+    /// The process has ended, or runs another program: all is forgotten.
+    Over,
+}
+
+/// A page that is moved.
+#[derive(Debug)]
+struct Repair {
+    plan: PagePlan,
+    /// Since when its accesses are counted, and how many there were.
+    since_ns: u64,
+    by_hand: u32,
+}
+
+/// Repairs one process.
+#[derive(Debug)]
+pub struct Repairer {
+    pid: u32,
+    process: Option<Process>,
+    /// What becomes readable when a child or a tracee of ours has stopped.
+    alarm: OwnedFd,
+    repairs: BTreeMap<u64, Repair>,
+    history: History,
+    /// Pages that are not to be tried again.
+    given_up: BTreeSet<u64>,
+}
+
+impl Repairer {
+    /// Of process `pid`, which is not touched yet.
+    ///
+    /// # Errors
+    /// Where the kernel refuses a descriptor.
+    pub fn new(pid: u32) -> Result<Self> {
+        let refused = Error::system("be told of signals");
+        let (alarm, signal) = UnixStream::pair().map_err(refused)?;
+        let refused = Error::system("be told of signals");
+        alarm.set_nonblocking(true).and_then(|()| pipe::register(SIGCHLD, signal)).map_err(refused)?;
+        Ok(Self {
+            pid,
+            process: None,
+            alarm: alarm.into(),
+            repairs: BTreeMap::new(),
+            history: History::default(),
+            given_up: BTreeSet::new(),
+        })
+    }
+
+    /// Where the program thinks that the bytes at `address` are.
+    #[must_use]
+    pub fn home(&self, address: u64) -> u64 {
+        self.process.as_ref().map_or(address, |process| process.seen_at(address))
+    }
+
+    /// Serves the process for so long at most, if it is held; whether it is.
+    ///
+    /// # Errors
+    /// Where it refuses what has to be done.
+    pub fn serve(&mut self, wait: Duration, did: &mut Vec<Did>) -> Result<bool> {
+        let Some(process) = &mut self.process else { return Ok(false) };
+        for done in process.serve(wait)? {
+            self.take_in(done, did);
+        }
+        Ok(true)
+    }
+
+    fn take_in(&mut self, done: Done, did: &mut Vec<Did>) {
+        match done {
+            Done::Redirected { thread, ip, new, page } => {
+                if let Some(repair) = self.repairs.get_mut(&page) {
+                    repair.by_hand += 1;
+                }
+                if new {
+                    did.push(Did::Led { ip, thread });
+                }
+            }
+            Done::PutBack { page, why } => did.extend(self.forget(page, Undone::By(why))),
+            Done::Child(_) => {}
+            Done::Over => {
+                self.process = None;
+                self.repairs.clear();
+                self.history = History::default();
+                self.given_up.clear();
+                did.push(Did::Over);
+            }
+        }
+    }
+
+    /// Does what the verdicts on lines ask for. `judged` are all lines that are known.
+    ///
+    /// # Errors
+    /// Where the process refuses to be held or to be served.
+    pub fn consider(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+        self.end_trials(now_ns, did)?;
+        for plan in self.plans(judged) {
+            if self.repairs.get(&plan.page).is_none_or(|repair| !suffices(&repair.plan, &plan)) {
+                self.repair(plan, now_ns, did)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans for the pages of lines that cost enough.
+    fn plans(&self, judged: &[(Judged, Option<Cost>)]) -> Vec<PagePlan> {
+        let page = |judged: &Judged| judged.line.address / rules::PAGE_BYTES * rules::PAGE_BYTES;
+        let costs = |cost: &Option<Cost>| cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE);
+        let worth: BTreeSet<u64> = judged
+            .iter()
+            .filter(|(judged, cost)| judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs(cost))
+            .map(|(judged, _)| page(judged))
+            .filter(|page| !self.given_up.contains(page))
+            .collect();
+        if worth.is_empty() {
+            return Vec::new();
+        }
+        let of_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| worth.contains(&page(judged)));
+        let lines: Vec<Judged> = of_pages.cloned().collect();
+        rules::plan(&lines, &[], rules::MOST_VIEWS, |line| self.history.has_given_up(line)).pages
+    }
+
+    fn repair(&mut self, plan: PagePlan, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+        let page = plan.page;
+        let steps: Vec<Step> =
+            plan.lines.iter().map(|&line| self.history.change(line, &on_line(&plan, line), now_ns)).collect();
+        if self.repairs.contains_key(&page) {
+            self.put_back(page, Undone::Changed, did)?;
+        }
+        // The next plan of this page leaves the line out.
+        if steps.contains(&Step::GiveUp) {
+            return Ok(());
+        }
+        match self.hold()?.move_page(&wanted(&plan)) {
+            Ok(_) => {
+                did.push(Did::Moved(plan.clone()));
+                self.repairs.insert(page, Repair { plan, since_ns: now_ns, by_hand: 0 });
+            }
+            Err(fieldstone_remap::Error::Page { why, .. }) => {
+                self.given_up.insert(page);
+                did.push(Did::Refused { page, why });
+            }
+            Err(other) => return Err(other.into()),
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self) -> Result<&mut Process> {
+        Ok(match self.process.take() {
+            Some(process) => self.process.insert(process),
+            None => {
+                let mut process = Process::open(self.pid)?;
+                process.wake_by(self.alarm.try_clone().map_err(Error::system("be told of signals"))?);
+                self.process.insert(process)
+            }
+        })
+    }
+
+    /// Takes back what goes on to be redirected access by access.
+    fn end_trials(&mut self, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+        let mut failed = Vec::new();
+        for (&page, repair) in &mut self.repairs {
+            let passed_ns = now_ns.saturating_sub(repair.since_ns);
+            if passed_ns < SETTLED_NS {
+                continue;
+            }
+            let a_second = u64::from(repair.by_hand) * 1_000_000_000 / passed_ns;
+            if a_second > MOST_BY_HAND {
+                failed.push((page, a_second));
+            }
+            (repair.since_ns, repair.by_hand) = (now_ns, 0);
+        }
+        for (page, a_second) in failed {
+            self.given_up.insert(page);
+            self.put_back(page, Undone::ByHand(a_second), did)?;
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, page: u64, why: Undone, did: &mut Vec<Did>) -> Result<()> {
+        if let Some(process) = &mut self.process {
+            process.put_page_back(page, Why::Asked)?;
+        }
+        did.extend(self.forget(page, why));
+        Ok(())
+    }
+
+    fn forget(&mut self, page: u64, why: Undone) -> Option<Did> {
+        self.repairs.remove(&page)?;
+        Some(Did::Undone { page, why })
+    }
+
+    /// Puts everything back and lets go of the process.
+    ///
+    /// # Errors
+    /// Where the process refuses.
+    pub fn let_go(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.put_all_back()?;
+        }
+        self.repairs.clear();
+        Ok(())
+    }
+}
+
+/// The moves of a plan that have a byte on the line at this address.
+fn on_line(plan: &PagePlan, line: u64) -> Vec<Move> {
+    let has = |one: &&Move| one.bytes.start < line + 64 && line < one.bytes.end;
+    plan.moves.iter().filter(has).cloned().collect()
+}
+
+/// Whether the rules in force do what the new plan asks for: each of its moves lies in one of theirs, and what it parts they part.
+fn suffices(in_force: &PagePlan, asked: &PagePlan) -> bool {
+    let holder = |one: &Move| {
+        let holds = |own: &&Move| own.bytes.start <= one.bytes.start && one.bytes.end <= own.bytes.end;
+        in_force.moves.iter().find(holds)
+    };
+    asked.moves.iter().all(|one| {
+        holder(one).is_some_and(|own| {
+            let parted =
+                |other: &Move| other.view == one.view || holder(other).is_none_or(|theirs| theirs.view != own.view);
+            asked.moves.iter().all(parted)
+        })
+    })
+}
+
+/// The owners of a plan's views.
+fn wanted(plan: &PagePlan) -> Wanted {
+    let of_view = |view| plan.moves.iter().filter(|one| one.view == view).map(|one| one.bytes.clone()).collect();
+    Wanted { page: plan.page, owners: (0..plan.views).map(of_view).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(moves: &[(u64, u64, u32)]) -> PagePlan {
+        let one = |&(start, end, view): &(u64, u64, u32)| Move { bytes: start..end, view, threads: Vec::new() };
+        let views = moves.iter().map(|one| one.2 + 1).max().unwrap_or(0);
+        PagePlan { page: 0x1000, views, moves: moves.iter().map(one).collect(), lines: vec![0x1000] }
+    }
+
+    #[test]
+    fn rules_that_part_what_is_asked_for_stay_in_force() {
+        let in_force = plan(&[(0x1000, 0x1010, 0), (0x1010, 0x1040, 1)]);
+        for (asked, enough) in [
+            (plan(&[(0x1000, 0x1010, 0), (0x1010, 0x1040, 1)]), true),
+            (plan(&[(0x1000, 0x1008, 1), (0x1010, 0x1018, 0)]), true),
+            (plan(&[(0x1010, 0x1018, 0), (0x1018, 0x1020, 1)]), false),
+            (plan(&[(0x1008, 0x1018, 0)]), false),
+            (plan(&[(0x1080, 0x1088, 0)]), false),
+        ] {
+            assert_eq!(suffices(&in_force, &asked), enough, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn each_view_is_an_owner() {
+        let wanted = wanted(&plan(&[(0x1000, 0x1008, 0), (0x1008, 0x1010, 1), (0x1040, 0x1048, 0)]));
+        assert_eq!(wanted.owners, [vec![0x1000..0x1008, 0x1040..0x1048], std::iter::once(0x1008..0x1010).collect()]);
+    }
+}
