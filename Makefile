@@ -1,4 +1,4 @@
-# What can be made is listed by `make help`. PREFIX, DESTDIR, CARGO_TARGET_DIR and CXX are honoured.
+# What can be made is listed by `make help`. PREFIX, DESTDIR, CARGO_TARGET_DIR, CC and CXX are honoured.
 
 CARGO ?= cargo
 ifeq ($(origin CXX),default)
@@ -8,6 +8,8 @@ CXXFLAGS ?= -O2 -std=c++17
 CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
 DEBUG = $(CARGO_TARGET_DIR)/debug
+# Runs of each program of `make soak-sharing`.
+RUNS ?= 1000
 # What `make test` passes to cargo test, for example `make test TESTS='-p fieldstone-sys'`.
 TESTS ?= --workspace
 
@@ -27,10 +29,15 @@ shared = libfieldstone.so.$(version)
 # The measured programs; rbtree beside them where there is a C++ compiler.
 workloads = gups scan chase bfs cg bt blackscholes game spin
 
-.DEFAULT_GOAL := build
-.PHONY: test-programs build packages demo test install uninstall targets fmt clean help
+# The programs for false sharing, below sharing/ of a profile's directory: NAME-O0 to NAME-O3, since what a compiler keeps in a register is
+# shared with nobody. Without a C compiler none of them is made, and all goes on without them.
+sharing = $(if $(shell command -v $(firstword $(CC))),$(foreach level,0 1 2 3,$(patsubst \
+	workloads/src/sharing/%.c,$(1)/sharing/%-O$(level),$(wildcard workloads/src/sharing/*.c))),no-c-compiler)
 
-build: $(RELEASE)/rbtree ## builds all in release mode (the default)
+.DEFAULT_GOAL := build
+.PHONY: no-c-compiler soak-sharing test-programs build packages demo test install uninstall targets fmt clean help
+
+build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) ## builds all in release mode (the default)
 	$(CARGO) build --release
 
 # Cargo builds no C++. Without a compiler the file is not made, and all goes on without it.
@@ -41,6 +48,16 @@ $(CARGO_TARGET_DIR)/%/rbtree: workloads/src/rbtree.cpp
 		echo "no C++ compiler ($(CXX)): going on without the rbtree workload"; \
 	fi
 
+define sharing_at_level
+$(CARGO_TARGET_DIR)/$(1)/sharing/%-O$(2): workloads/src/sharing/%.c workloads/src/sharing/threads.h
+	@mkdir -p $$(@D)
+	$(CC) -g -O$(2) -pthread -o $$@ $$< -lm
+endef
+$(foreach profile,release debug,$(foreach level,0 1 2 3,$(eval $(call sharing_at_level,$(profile),$(level)))))
+
+no-c-compiler:
+	@echo "no C compiler ($(CC)): going on without the programs for false sharing"
+
 packages: ## installs the Debian packages that are missing, where it may
 	@packages/install
 
@@ -48,7 +65,7 @@ demo: packages build ## profiles two bundled workloads and a real program: table
 	@.ci/demo $(RELEASE)
 
 # The command's tests run the workloads that lie beside it.
-test: packages $(DEBUG)/rbtree ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
+test: packages $(DEBUG)/rbtree $(call sharing,$(DEBUG)) ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
 	$(CARGO) build -p fieldstone -p fieldstone-workloads -p fieldstone-reproduce
 	$(CARGO) test $(TESTS) -- --show-output
 
@@ -60,6 +77,10 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 	install -m 755 $(RELEASE)/fieldstone $(RELEASE)/fieldstone-reproduce $(bin)
 	for program in $(workloads) $(notdir $(wildcard $(RELEASE)/rbtree)); do \
 		install -m 755 $(RELEASE)/$$program $(lib)/workloads/$$program || exit 1; \
+	done
+	install -d $(lib)/workloads/sharing
+	for program in $(notdir $(wildcard $(RELEASE)/sharing/*-O[0-3])); do \
+		install -m 755 $(RELEASE)/sharing/$$program $(lib)/workloads/sharing/$$program || exit 1; \
 	done
 	$(RELEASE)/fieldstone man $(man)
 	$(RELEASE)/fieldstone completions bash > $(bash)
@@ -90,6 +111,9 @@ targets-arrays: packages build ## measures the section [arrays]
 
 targets-%: packages build ## measures one section, for example make targets-region
 	$(RELEASE)/fieldstone-targets $*
+
+soak-sharing: packages build ## runs ten programs RUNS times (1000) each under `run --repair` and compares what they give
+	$(RELEASE)/fieldstone-targets sharing --only wrong_results --runs $(RUNS) --json build/soak-sharing.json
 
 fmt: ## formats the sources
 	$(CARGO) fmt --all

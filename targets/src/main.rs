@@ -10,6 +10,7 @@
 //! arrays    the section [arrays]
 //! pages     the section [pages]
 //! translation  the section [translation]
+//! sharing   the section [sharing], and `make soak-sharing`
 //! ```
 //! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
 
@@ -21,6 +22,8 @@ mod goals;
 mod pages;
 mod reach;
 mod region;
+#[cfg(target_arch = "x86_64")]
+mod sharing;
 mod translation;
 
 use std::path::PathBuf;
@@ -45,6 +48,9 @@ struct Arguments {
     /// Measure only cells whose name contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
+    /// Runs of each program for wrong_results of sharing; as many as the limit allows without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
     /// Where the raw samples go, as JSON
     #[arg(long, value_name = "FILE", default_value = "build/targets.json")]
     json: PathBuf,
@@ -76,6 +82,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
             "arrays" => arrays::measure(&goals, limit, &arguments.only, &mut show)?,
             "pages" => pages::measure(&goals, limit, &arguments.only, &mut show)?,
             "translation" => translation::measure(&goals, limit, &arguments.only, &mut show)?,
+            #[cfg(target_arch = "x86_64")]
+            "sharing" => sharing::measure(&goals, limit, &arguments.only, arguments.runs, &mut show)?,
             _ => goals.of(&section).for_each(|goal| show(Cell::skipped(goal, "nothing measures it yet"))),
         }
     }

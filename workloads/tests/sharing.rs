@@ -170,3 +170,33 @@ fn the_others_find_the_same_at_each_level_and_with_any_threads() {
         assert!(results[0].lines().last().unwrap().starts_with("checksum: "), "{name}");
     }
 }
+
+#[test]
+fn a_round_more_is_as_much_work_again() {
+    for (name, size) in
+        [("histogram", "--pixels 1003"), ("string_match", "--words 20011"), ("word_count", "--words 1003")]
+    {
+        let Some(program) = compiled(name, 2) else { return };
+        // The program checks itself against one pass, times the rounds.
+        let results = ["", "--rounds 1", "--rounds 3"].map(|rounds| passes(&program, &format!("{size} {rounds}")));
+        assert!(results[0] == results[1] && results[1] != results[2], "{name}: {results:?}");
+        refuses(&program, "--rounds 0", "range");
+    }
+}
+
+#[test]
+fn progress_is_told_from_the_threads_start_to_their_end() {
+    let Some(program) = compiled("counters", 1) else { return };
+    let output = run(&program, "--iterations 50000000 --reenter 100000 --pattern padded --progress 2");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let places = told.lines().filter_map(|line| line.strip_prefix("at ")?.strip_suffix(" done")?.split_once(": "));
+    let places: Vec<(f64, u64)> = places.map(|(at_s, done)| (at_s.parse().unwrap(), done.parse().unwrap())).collect();
+    assert!(places.len() > 3 && places.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{told}");
+    assert_eq!((places[0].1, places.last().unwrap().1), (0, 100_000_000), "{told}");
+    // Now and then rather than all at the end.
+    assert!(places.iter().any(|(_, done)| (1_000_000..99_000_000).contains(done)), "{told}");
+    let busy = told.lines().find_map(|line| line.strip_suffix(" processors at work")).expect(&told);
+    assert!((0.1..=2.1).contains(&busy.parse::<f64>().unwrap()), "{told}");
+    // Who does not ask is told nothing.
+    assert!(!String::from_utf8(run(&program, "--iterations 1000").stderr).unwrap().contains("done"));
+}

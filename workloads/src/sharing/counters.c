@@ -22,28 +22,33 @@
 static const char *const program = "counters";
 static const char *const usage_text =
     "Usage: counters [OPTIONS]\n"
-    "  --threads N     1 to 64 (2); at most 8 with `bits`, 2 with `pair`\n"
     "  --iterations N  a thread (100000000)\n"
-    "  --pattern P     own, padded, same, read, pair, bits or turns (own)\n"
+    "  --pattern P     own, padded, same, read, pair, bits or turns (own); bits for 8 threads at most, pair for 2\n"
     "  --atomic        adds by `lock add` with own, padded and turns too\n"
     "  --globals       the array is a global, not on the heap\n"
-    "  --reenter N     leaves the loop and enters it again every N iterations\n"
-    "  --pin           a thread a CPU\n";
+    "  --reenter N     leaves the loop and enters it again every N iterations\n";
 
 enum pattern { OWN, PADDED, SAME, READ, PAIR, BITS, TURNS };
-static const char *const names[] = {"own", "padded", "same", "read", "pair", "bits", "turns"};
+static const char *const patterns[] = {"own", "padded", "same", "read", "pair", "bits", "turns", NULL};
 
 #define WORD sizeof(uint64_t)
 
 static char global_array[MAX_THREADS * APART] __attribute__((aligned(APART)));
 
 static struct {
-    enum pattern pattern;
-    unsigned threads;
-    uint64_t iterations, reenter;
-    int atomic, globals, pinned;
-    char *array;
-} asked = {.pattern = OWN, .threads = 2, .iterations = 100000000};
+    uint64_t pattern, iterations, reenter, atomic, globals;
+} asked = {.pattern = OWN, .iterations = 100000000};
+
+static const struct option options[] = {
+    {.name = "--pattern", .value = &asked.pattern, .words = patterns},
+    {.name = "--iterations", .value = &asked.iterations, .least = 1, .most = (uint64_t)1 << 48},
+    {.name = "--reenter", .value = &asked.reenter, .least = 1, .most = (uint64_t)1 << 48},
+    {.name = "--atomic", .value = &asked.atomic},
+    {.name = "--globals", .value = &asked.globals},
+    {.name = NULL},
+};
+
+static char *array;
 
 // What each thread of `read` found, far from each other.
 static struct {
@@ -54,7 +59,7 @@ static struct {
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t *element(unsigned index) {
-    return (uint64_t *)(asked.array + index * (asked.pattern == PADDED ? APART : WORD));
+    return (uint64_t *)(array + index * (asked.pattern == PADDED ? APART : WORD));
 }
 
 __attribute__((noinline)) static void add(volatile uint64_t *at, uint64_t times) {
@@ -91,7 +96,7 @@ static void some(unsigned index, uint64_t times) {
     case SAME: add_locked(element(0), times); break;
     case READ: found[index].sum += read_all(element(0), times); break;
     case PAIR: hand_over(element(0), index, times); break;
-    case BITS: flip_bit((unsigned char *)asked.array, index, times); break;
+    case BITS: flip_bit((unsigned char *)array, index, times); break;
     default:
         if (asked.atomic) add_locked(element(index), times);
         else add(element(index), times);
@@ -103,6 +108,7 @@ static void work(unsigned index) {
     for (uint64_t left = asked.iterations; left > 0;) {
         const uint64_t times = asked.reenter > 0 && asked.reenter < left ? asked.reenter : left;
         some(index, times);
+        did(index, times);
         left -= times;
     }
     if (asked.pattern == TURNS) pthread_mutex_unlock(&turn);
@@ -116,11 +122,11 @@ static uint64_t line_sum(uint64_t times) {
 
 static uint64_t check(void) {
     uint64_t checksum = 0;
-    for (unsigned i = 0; i < asked.threads; ++i) {
+    for (unsigned i = 0; i < common.threads; ++i) {
         uint64_t value = *element(i), expected = asked.iterations;
-        if (asked.pattern == SAME) value = *element(0), expected = asked.iterations * asked.threads;
+        if (asked.pattern == SAME) value = *element(0), expected = asked.iterations * common.threads;
         if (asked.pattern == PAIR) value = *element(0), expected = asked.iterations * 2;
-        if (asked.pattern == BITS) value = asked.array[0] >> i & 1, expected = asked.iterations & 1;
+        if (asked.pattern == BITS) value = array[0] >> i & 1, expected = asked.iterations & 1;
         // Reading in pieces begins each of them with the first word.
         if (asked.pattern == READ) {
             const uint64_t pieces = asked.reenter > 0 ? asked.iterations / asked.reenter : 0;
@@ -133,44 +139,18 @@ static uint64_t check(void) {
     return checksum;
 }
 
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--threads") == 0) {
-            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
-        } else if (strcmp(argv[i], "--iterations") == 0) {
-            asked.iterations = number(value_of(argc, argv, &i), 1, (uint64_t)1 << 48);
-        } else if (strcmp(argv[i], "--reenter") == 0) {
-            asked.reenter = number(value_of(argc, argv, &i), 1, (uint64_t)1 << 48);
-        } else if (strcmp(argv[i], "--pattern") == 0) {
-            const char *const name = value_of(argc, argv, &i);
-            unsigned which = 0;
-            while (which < sizeof names / sizeof *names && strcmp(names[which], name) != 0) ++which;
-            if (which == sizeof names / sizeof *names) usage("there is no such pattern");
-            asked.pattern = (enum pattern)which;
-        } else if (strcmp(argv[i], "--atomic") == 0) {
-            asked.atomic = 1;
-        } else if (strcmp(argv[i], "--globals") == 0) {
-            asked.globals = 1;
-        } else if (strcmp(argv[i], "--pin") == 0) {
-            asked.pinned = 1;
-        } else {
-            usage("an argument is not understood");
-        }
-    }
-    if (asked.pattern == PAIR && asked.threads != 2) usage("a pair is two threads");
-    if (asked.pattern == BITS && asked.threads > 8) usage("a byte has eight bits");
-}
-
 int main(int argc, char **argv) {
-    parse(argc, argv);
-    asked.array = asked.globals ? global_array : lines(sizeof global_array, 0);
+    parse(argc, argv, options);
+    if (asked.pattern == PAIR && common.threads != 2) usage("--threads", "a pair is two threads");
+    if (asked.pattern == BITS && common.threads > 8) usage("--threads", "a byte has eight bits");
+    array = asked.globals ? global_array : lines(sizeof global_array, 0);
     if (asked.pattern == READ)
         for (unsigned i = 0; i < LINE / WORD; ++i) *element(i) = i + 1;
     const double start = seconds();
-    run_together(asked.threads, asked.pinned, work);
+    run_together(work);
     const double took = seconds() - start;
     const uint64_t checksum = check();
     // Not a phase, and not to be taken for one.
-    fprintf(stderr, "%.4e operations a second\n", (double)asked.iterations * asked.threads / took);
+    fprintf(stderr, "%.4e operations a second\n", (double)(asked.iterations * common.threads) / took);
     conclude(checksum);
 }

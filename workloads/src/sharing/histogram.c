@@ -12,10 +12,9 @@
 static const char *const program = "histogram";
 static const char *const usage_text =
     "Usage: histogram [OPTIONS]\n"
-    "  --threads N  1 to 64 (2)\n"
-    "  --pixels N   in all (50000000)\n"
-    "  --shift N    the array begins N bytes into a line: 0, 8, ... 56 (16, as malloc does it)\n"
-    "  --pin        a thread a CPU\n";
+    "  --pixels N      in all (50000000)\n"
+    "  --rounds N      passes over the picture (1)\n"
+    "  --shift N       the array begins N bytes into a line: 0, 8, ... 56 (16, as malloc does it)\n";
 
 #define VALUES 256
 
@@ -28,10 +27,15 @@ typedef struct {
 } part;
 
 static struct {
-    unsigned threads;
-    uint64_t pixels, shift;
-    int pinned;
-} asked = {.threads = 2, .pixels = 50000000, .shift = 16};
+    uint64_t pixels, rounds, shift;
+} asked = {.pixels = 50000000, .rounds = 1, .shift = 16};
+
+static const struct option options[] = {
+    {.name = "--pixels", .value = &asked.pixels, .least = 1, .most = 2000000000},
+    {.name = "--rounds", .value = &asked.rounds, .least = 1, .most = 1000000},
+    {.name = "--shift", .value = &asked.shift, .most = LINE - 8, .step = 8},
+    {.name = NULL},
+};
 
 static part *parts;
 
@@ -43,33 +47,21 @@ __attribute__((noinline)) static void count(part *own) {
     }
 }
 
-static void work(unsigned index) { count(&parts[index]); }
-
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--threads") == 0) {
-            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
-        } else if (strcmp(argv[i], "--pixels") == 0) {
-            asked.pixels = number(value_of(argc, argv, &i), 1, 2000000000);
-        } else if (strcmp(argv[i], "--shift") == 0) {
-            asked.shift = number(value_of(argc, argv, &i), 0, LINE - 8);
-            if (asked.shift % 8 != 0) usage("a shift is a multiple of 8");
-        } else if (strcmp(argv[i], "--pin") == 0) {
-            asked.pinned = 1;
-        } else {
-            usage("an argument is not understood");
-        }
+static void work(unsigned index) {
+    for (uint64_t round = 0; round < asked.rounds; ++round) {
+        count(&parts[index]);
+        did(index, asked.pixels / common.threads);
     }
 }
 
 // The counts of all threads, against those of one pass by one thread.
 static uint64_t check(const unsigned char *pixels) {
     static uint64_t expected[3][VALUES];
-    for (uint64_t i = 0; i < asked.pixels * 3; ++i) ++expected[i % 3][pixels[i]];
+    for (uint64_t i = 0; i < asked.pixels * 3; ++i) expected[i % 3][pixels[i]] += asked.rounds;
     uint64_t checksum = 0;
     for (unsigned value = 0; value < VALUES; ++value) {
         uint64_t found[3] = {0};
-        for (unsigned i = 0; i < asked.threads; ++i) {
+        for (unsigned i = 0; i < common.threads; ++i) {
             found[0] += (uint64_t)parts[i].blue[value];
             found[1] += (uint64_t)parts[i].green[value];
             found[2] += (uint64_t)parts[i].red[value];
@@ -83,16 +75,18 @@ static uint64_t check(const unsigned char *pixels) {
 }
 
 int main(int argc, char **argv) {
-    parse(argc, argv);
+    parse(argc, argv, options);
+    // A value is a 256th of the pixels, more or less.
+    if (asked.pixels * asked.rounds > (uint64_t)1 << 38) usage("--rounds", "a count has 31 bits");
     unsigned char *const pixels = malloc(asked.pixels * 3);
     if (pixels == NULL) cannot("no memory for the picture", ENOMEM);
     for (uint64_t i = 0; i < asked.pixels * 3; ++i) pixels[i] = (unsigned char)(mix(i + 1) >> 56);
-    parts = lines(asked.threads * sizeof(part), asked.shift);
-    const uint64_t share = asked.pixels / asked.threads;
-    for (unsigned i = 0; i < asked.threads; ++i) {
+    parts = lines(common.threads * sizeof(part), asked.shift);
+    const uint64_t share = asked.pixels / common.threads;
+    for (unsigned i = 0; i < common.threads; ++i) {
         parts[i].pixels = pixels + i * share * 3;
-        parts[i].count = i + 1 == asked.threads ? asked.pixels - i * share : share;
+        parts[i].count = i + 1 == common.threads ? asked.pixels - i * share : share;
     }
-    run_together(asked.threads, asked.pinned, work);
+    run_together(work);
     conclude(check(pixels));
 }

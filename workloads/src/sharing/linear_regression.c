@@ -17,12 +17,10 @@
 static const char *const program = "linear_regression";
 static const char *const usage_text =
     "Usage: linear_regression [OPTIONS]\n"
-    "  --threads N  1 to 64 (2)\n"
-    "  --points N   in all (50000000)\n"
-    "  --rounds N   passes over the points (1)\n"
-    "  --shift N    the array begins N bytes into a line: 0, 8, ... 56; by default where malloc puts it\n"
-    "  --padded     each element has two lines of its own\n"
-    "  --pin        a thread a CPU\n";
+    "  --points N      in all (50000000)\n"
+    "  --rounds N      passes over the points (1)\n"
+    "  --shift N       the array begins N bytes into a line, a multiple of 8 up to 56; by default where malloc puts it\n"
+    "  --padded        each element has two lines of its own\n";
 
 typedef struct {
     signed char x;
@@ -42,11 +40,19 @@ typedef struct {
 
 _Static_assert(sizeof(lreg_args) == LINE, "the structure of figure 4.1, 64 bits");
 
+#define ANYWHERE UINT64_MAX
+
 static struct {
-    unsigned threads;
-    uint64_t points, rounds;
-    int shift, padded, pinned;
-} asked = {.threads = 2, .points = 50000000, .rounds = 1, .shift = -1};
+    uint64_t points, rounds, shift, padded;
+} asked = {.points = 50000000, .rounds = 1, .shift = ANYWHERE};
+
+static const struct option options[] = {
+    {.name = "--points", .value = &asked.points, .least = 2, .most = 2000000000},
+    {.name = "--rounds", .value = &asked.rounds, .least = 1, .most = 1000000},
+    {.name = "--shift", .value = &asked.shift, .most = LINE - 8, .step = 8},
+    {.name = "--padded", .value = &asked.padded},
+    {.name = NULL},
+};
 
 static char *array;
 
@@ -67,7 +73,10 @@ __attribute__((noinline)) static void regress(lreg_args *args) {
 static void work(unsigned index) {
     lreg_args *const args = element(index);
     args->tid = pthread_self();
-    for (uint64_t round = 0; round < asked.rounds; ++round) regress(args);
+    for (uint64_t round = 0; round < asked.rounds; ++round) {
+        regress(args);
+        did(index, asked.points / common.threads);
+    }
 }
 
 static POINT_T *drawn(uint64_t count) {
@@ -94,7 +103,7 @@ static lreg_args expected(const POINT_T *points) {
 
 static void report(POINT_T *points) {
     lreg_args all = {0};
-    for (unsigned i = 0; i < asked.threads; ++i) {
+    for (unsigned i = 0; i < common.threads; ++i) {
         const lreg_args *const part = element(i);
         all.SX += part->SX, all.SXX += part->SXX, all.SY += part->SY, all.SYY += part->SYY, all.SXY += part->SXY;
     }
@@ -115,44 +124,23 @@ static void report(POINT_T *points) {
                  (uint64_t)all.SXY));
 }
 
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--threads") == 0) {
-            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
-        } else if (strcmp(argv[i], "--points") == 0) {
-            asked.points = number(value_of(argc, argv, &i), 2, 2000000000);
-        } else if (strcmp(argv[i], "--rounds") == 0) {
-            asked.rounds = number(value_of(argc, argv, &i), 1, 1000000);
-        } else if (strcmp(argv[i], "--shift") == 0) {
-            asked.shift = (int)number(value_of(argc, argv, &i), 0, LINE - 8);
-            if (asked.shift % 8 != 0) usage("a shift is a multiple of 8");
-        } else if (strcmp(argv[i], "--padded") == 0) {
-            asked.padded = 1;
-        } else if (strcmp(argv[i], "--pin") == 0) {
-            asked.pinned = 1;
-        } else {
-            usage("an argument is not understood");
-        }
-    }
-    if (asked.padded && asked.shift > 0) usage("what is padded begins with a line");
-}
-
 int main(int argc, char **argv) {
-    parse(argc, argv);
+    parse(argc, argv, options);
+    if (asked.padded && asked.shift != ANYWHERE && asked.shift > 0) usage("--padded", "what is padded begins with a line");
     double start = seconds();
     POINT_T *const points = drawn(asked.points);
-    if (asked.padded) array = lines((size_t)asked.threads * APART, 0);
-    else if (asked.shift >= 0) array = lines(asked.threads * sizeof(lreg_args), (size_t)asked.shift);
-    else array = calloc(asked.threads, sizeof(lreg_args));
+    if (asked.padded) array = lines(common.threads * APART, 0);
+    else if (asked.shift != ANYWHERE) array = lines(common.threads * sizeof(lreg_args), (size_t)asked.shift);
+    else array = calloc(common.threads, sizeof(lreg_args));
     if (array == NULL) cannot("no memory for the sums", ENOMEM);
-    const uint64_t share = asked.points / asked.threads;
-    for (unsigned i = 0; i < asked.threads; ++i) {
+    const uint64_t share = asked.points / common.threads;
+    for (unsigned i = 0; i < common.threads; ++i) {
         const uint64_t first = i * share;
         element(i)->points = points + first;
-        element(i)->num_elems = (int)(i + 1 == asked.threads ? asked.points - first : share);
+        element(i)->num_elems = (int)(i + 1 == common.threads ? asked.points - first : share);
     }
     fprintf(stderr, "init: %.6f\n", seconds() - start);
-    run_together(asked.threads, asked.pinned, work);
+    run_together(work);
     start = seconds();
     report(points);
     fprintf(stderr, "verify: %.6f\n", seconds() - start);

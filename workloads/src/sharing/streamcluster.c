@@ -11,11 +11,9 @@
 static const char *const program = "streamcluster";
 static const char *const usage_text =
     "Usage: streamcluster [OPTIONS]\n"
-    "  --threads N  1 to 64 (2)\n"
-    "  --points N   in all (100000)\n"
-    "  --rounds N   candidates tried (100)\n"
-    "  --padded     each thread's gain has two lines of its own\n"
-    "  --pin        a thread a CPU\n";
+    "  --points N      in all (100000)\n"
+    "  --rounds N      candidates tried (100)\n"
+    "  --padded        each thread's gain has two lines of its own\n";
 
 #define DIMENSIONS 4
 #define ASSUMED_LINE 32
@@ -26,10 +24,15 @@ typedef struct {
 } point;
 
 static struct {
-    unsigned threads;
-    uint64_t points, rounds;
-    int padded, pinned;
-} asked = {.threads = 2, .points = 100000, .rounds = 100};
+    uint64_t points, rounds, padded;
+} asked = {.points = 100000, .rounds = 100};
+
+static const struct option options[] = {
+    {.name = "--points", .value = &asked.points, .least = 1, .most = 100000000},
+    {.name = "--rounds", .value = &asked.rounds, .least = 1, .most = 1000000},
+    {.name = "--padded", .value = &asked.padded},
+    {.name = NULL},
+};
 
 static char *array;
 static point *points;
@@ -64,20 +67,21 @@ __attribute__((noinline)) static void gain_of(gains *own, const point *candidate
     }
 }
 
-static uint64_t total(unsigned threads) {
+static uint64_t total(void) {
     uint64_t sum = 0;
-    for (unsigned i = 0; i < threads; ++i) sum += element(i)->gain;
+    for (unsigned i = 0; i < common.threads; ++i) sum += element(i)->gain;
     return sum;
 }
 
 static void work(unsigned index) {
-    const uint64_t share = asked.points / asked.threads;
-    const uint64_t first = index * share, last = index + 1 == asked.threads ? asked.points : first + share;
+    const uint64_t share = asked.points / common.threads;
+    const uint64_t first = index * share, last = index + 1 == common.threads ? asked.points : first + share;
     for (uint64_t round = 0; round < asked.rounds; ++round) {
         const point candidate = points[mix(round + 1) % asked.points];
         gain_of(element(index), &candidate, first, last);
+        did(index, last - first);
         pthread_barrier_wait(&round_end);
-        if (total(asked.threads) > price) {
+        if (total() > price) {
             for (uint64_t i = first; i < last; ++i) {
                 const uint64_t cost = distance(&points[i], &candidate);
                 if (cost < points[i].cost) points[i].cost = cost;
@@ -103,32 +107,14 @@ static uint64_t cost_of_all(void) {
     return sum;
 }
 
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--threads") == 0) {
-            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
-        } else if (strcmp(argv[i], "--points") == 0) {
-            asked.points = number(value_of(argc, argv, &i), 1, 100000000);
-        } else if (strcmp(argv[i], "--rounds") == 0) {
-            asked.rounds = number(value_of(argc, argv, &i), 1, 1000000);
-        } else if (strcmp(argv[i], "--padded") == 0) {
-            asked.padded = 1;
-        } else if (strcmp(argv[i], "--pin") == 0) {
-            asked.pinned = 1;
-        } else {
-            usage("an argument is not understood");
-        }
-    }
-}
-
 int main(int argc, char **argv) {
-    parse(argc, argv);
+    parse(argc, argv, options);
     points = malloc(asked.points * sizeof(point));
     if (points == NULL) cannot("no memory for the points", ENOMEM);
     array = lines(MAX_THREADS * APART, 0);
     draw_points();
-    pthread_barrier_init(&round_end, NULL, asked.threads);
-    run_together(asked.threads, asked.pinned, work);
+    pthread_barrier_init(&round_end, NULL, (unsigned)common.threads);
+    run_together(work);
     const uint64_t cost = cost_of_all(), centres = opened;
 
     // Once more, by one thread.

@@ -10,10 +10,9 @@
 static const char *const program = "string_match";
 static const char *const usage_text =
     "Usage: string_match [OPTIONS]\n"
-    "  --threads N  1 to 64 (2)\n"
-    "  --words N    in all (20000000)\n"
-    "  --padded     each thread's word has two lines of its own\n"
-    "  --pin        a thread a CPU\n";
+    "  --words N       in all (20000000)\n"
+    "  --rounds N      passes over the text (1)\n"
+    "  --padded        each thread's word has two lines of its own\n";
 
 #define LETTERS 8
 #define KEYS 4
@@ -27,10 +26,15 @@ typedef struct {
 _Static_assert(sizeof(state) == LINE / 2, "two threads a line");
 
 static struct {
-    unsigned threads;
-    uint64_t words;
-    int padded, pinned;
-} asked = {.threads = 2, .words = 20000000};
+    uint64_t words, rounds, padded;
+} asked = {.words = 20000000, .rounds = 1};
+
+static const struct option options[] = {
+    {.name = "--words", .value = &asked.words, .least = 1, .most = 1000000000},
+    {.name = "--rounds", .value = &asked.rounds, .least = 1, .most = 1000000},
+    {.name = "--padded", .value = &asked.padded},
+    {.name = NULL},
+};
 
 static char *array, *text;
 // Words that the text has, by its making.
@@ -59,47 +63,35 @@ __attribute__((noinline)) static void match(state *own, uint64_t first, uint64_t
 }
 
 static void work(unsigned index) {
-    const uint64_t share = asked.words / asked.threads;
-    match(element(index), index * share, index + 1 == asked.threads ? asked.words : (index + 1) * share);
-}
-
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--threads") == 0) {
-            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
-        } else if (strcmp(argv[i], "--words") == 0) {
-            asked.words = number(value_of(argc, argv, &i), 1, 1000000000);
-        } else if (strcmp(argv[i], "--padded") == 0) {
-            asked.padded = 1;
-        } else if (strcmp(argv[i], "--pin") == 0) {
-            asked.pinned = 1;
-        } else {
-            usage("an argument is not understood");
-        }
+    const uint64_t share = asked.words / common.threads;
+    const uint64_t last = index + 1 == common.threads ? asked.words : (index + 1) * share;
+    for (uint64_t round = 0; round < asked.rounds; ++round) {
+        match(element(index), index * share, last);
+        did(index, share);
     }
 }
 
 int main(int argc, char **argv) {
-    parse(argc, argv);
+    parse(argc, argv, options);
     text = malloc(asked.words * LETTERS);
     if (text == NULL) cannot("no memory for the text", ENOMEM);
     // Of three letters, so that one word in 1600 is a key.
     for (uint64_t i = 0; i < asked.words * LETTERS; ++i) text[i] = (char)('a' + mix(i + 1) % 3);
     array = lines(MAX_THREADS * APART, 0);
-    run_together(asked.threads, asked.pinned, work);
+    run_together(work);
 
     uint64_t found[2] = {0}, expected[2] = {0}, done = 0;
-    for (unsigned i = 0; i < asked.threads; ++i) {
+    for (unsigned i = 0; i < common.threads; ++i) {
         found[0] += element(i)->found[0], found[1] += element(i)->found[1], done += element(i)->done;
     }
     for (uint64_t word = 0; word < asked.words; ++word) {
         for (unsigned key = 0; key < KEYS; ++key) {
             if (memcmp(text + word * LETTERS, keys[key], LETTERS) != 0) continue;
-            ++expected[0];
-            expected[1] += word;
+            expected[0] += asked.rounds;
+            expected[1] += word * asked.rounds;
         }
     }
-    expect("the number of words", done, asked.words);
+    expect("the number of words", done, asked.words * asked.rounds);
     expect("the number of matches", found[0], expected[0]);
     expect("the sum of their places", found[1], expected[1]);
     conclude(mix(mix(mix(found[0]) ^ found[1]) ^ done));

@@ -1,8 +1,13 @@
-// What the programs for false sharing have in common: threads that start together, arguments, times, the verdict.
+// What the programs for false sharing have in common: threads that start together, options, times, progress, the verdict.
 //
 // They are C so that the same source can be built at each level of optimisation: what a compiler keeps in a register is
 // shared with nobody. Like the other programs: phases on stderr, checksum on stdout, exit 1 when the result is wrong,
-// 2 when it cannot run.
+// 2 when it cannot run. Also on stderr, and no phases:
+//
+//     1.98 processors at work            over the kernel: below the number of threads, they had to wait for one
+//     all threads at work since 5123.4   when the last of them began, by CLOCK_MONOTONIC in seconds
+//     at 5123.456789: 1200000 done       with --progress: CLOCK_MONOTONIC in seconds, operations of all threads so far;
+//                                        the first such line is told just before the threads begin, the last when they have ended
 
 #ifndef FIELDSTONE_THREADS_H
 #define FIELDSTONE_THREADS_H
@@ -29,57 +34,108 @@
 static const char *const program;
 static const char *const usage_text;
 
-__attribute__((noreturn, unused)) static void usage(const char *why) {
-    fprintf(stderr, "%s: %s\n%s", program, why, usage_text);
+// Asked of every program; and what each thread has done, if that is asked for: two lines apart, on pages of their own, since
+// whoever looks at a page of which a repair has moved some bytes is held up.
+static struct {
+    uint64_t threads, pinned, progress_ms;
+    char *progress;
+} common = {.threads = 2};
+
+__attribute__((noreturn)) static void usage(const char *argument, const char *why) {
+    fprintf(stderr,
+            "%s: %s: %s\n%s"
+            "  --threads N     1 to 64 (2)\n"
+            "  --pin           a thread a CPU\n"
+            "  --progress MS   tells every so many milliseconds how much is done\n",
+            program, argument, why, usage_text);
     exit(2);
 }
 
-__attribute__((noreturn, unused)) static void cannot(const char *what, int error) {
+__attribute__((noreturn)) static void cannot(const char *what, int error) {
     fprintf(stderr, "%s: %s: %s\n", program, what, strerror(error));
     exit(2);
 }
 
-__attribute__((unused)) static double seconds(void) {
+static double seconds_of(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+static double seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
+
 // splitmix64: the output for a counter.
-__attribute__((unused)) static uint64_t mix(uint64_t z) {
+static uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
 }
 
-__attribute__((unused)) static void expect(const char *what, uint64_t found, uint64_t expected) {
+static void expect(const char *what, uint64_t found, uint64_t expected) {
     if (found == expected) return;
     fprintf(stderr, "%s: wrong result: %s is %llu, expected %llu\n", program, what, (unsigned long long)found,
             (unsigned long long)expected);
     exit(1);
 }
 
-__attribute__((unused)) static void conclude(uint64_t checksum) {
+static void conclude(uint64_t checksum) {
     printf("checksum: %016llx\n", (unsigned long long)checksum);
 }
 
-// The value of argument `*at`, and on to the next.
-__attribute__((unused)) static const char *value_of(int argc, char **argv, int *at) {
-    if (*at + 1 >= argc) usage("an option has no value");
-    return argv[++*at];
-}
+// An option and where its value goes: a number, or a word by its place in a list that ends with NULL. Without `most` and
+// words it stands alone, and its value becomes 1.
+struct option {
+    const char *name;
+    uint64_t *value;
+    uint64_t least, most, step; // a number is a multiple of `step`, if that is not 0
+    const char *const *words;
+};
 
-__attribute__((unused)) static uint64_t number(const char *text, uint64_t least, uint64_t most) {
+static uint64_t number(const struct option *option, const char *text) {
     char *end = NULL;
     errno = 0;
     const uint64_t value = strtoull(text, &end, 10);
-    if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9' || value < least || value > most)
-        usage("a number is none, or out of range");
+    if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9') usage(option->name, "this is no number");
+    if (value < option->least || value > option->most) usage(option->name, "the number is out of range");
+    if (option->step > 0 && value % option->step != 0) usage(option->name, "the number lies between two that can be");
     return value;
 }
 
+static uint64_t choice(const struct option *option, const char *word) {
+    uint64_t at = 0;
+    while (option->words[at] != NULL && strcmp(option->words[at], word) != 0) ++at;
+    if (option->words[at] == NULL) usage(option->name, "there is no such word");
+    return at;
+}
+
+static const struct option *named(const char *name, const struct option *options) {
+    while (options->name != NULL && strcmp(options->name, name) != 0) ++options;
+    return options->name == NULL ? NULL : options;
+}
+
+// Reads the arguments: options of the program's own, the last of which has no name, and those of every program.
+static void parse(int argc, char **argv, const struct option *own) {
+    static const struct option of_all[] = {
+        {.name = "--threads", .value = &common.threads, .least = 1, .most = MAX_THREADS},
+        {.name = "--pin", .value = &common.pinned},
+        {.name = "--progress", .value = &common.progress_ms, .least = 1, .most = 60000},
+        {.name = NULL},
+    };
+    for (int i = 1; i < argc; ++i) {
+        const struct option *option = named(argv[i], own);
+        if (option == NULL) option = named(argv[i], of_all);
+        if (option == NULL) usage(argv[i], "not understood");
+        if (option->most == 0 && option->words == NULL) {
+            *option->value = 1;
+            continue;
+        }
+        if (++i == argc) usage(option->name, "it has no value");
+        *option->value = option->words == NULL ? number(option, argv[i]) : choice(option, argv[i]);
+    }
+}
+
 // Memory whose first byte is `shift` bytes past the start of a line, zeroed; never freed.
-__attribute__((unused)) static void *lines(size_t bytes, size_t shift) {
+static void *lines(size_t bytes, size_t shift) {
     const size_t all = (bytes + shift + 2 * APART - 1) / APART * APART;
     char *const start = aligned_alloc(APART, all);
     if (start == NULL) cannot("no memory", ENOMEM);
@@ -88,7 +144,7 @@ __attribute__((unused)) static void *lines(size_t bytes, size_t shift) {
 }
 
 // Binds the calling thread to the `index`-th CPU that it may use, counted round.
-__attribute__((unused)) static void pin(unsigned index) {
+static void pin(unsigned index) {
     cpu_set_t may, one;
     if (sched_getaffinity(0, sizeof may, &may) != 0) cannot("sched_getaffinity", errno);
     unsigned left = index % (unsigned)CPU_COUNT(&may);
@@ -101,42 +157,86 @@ __attribute__((unused)) static void pin(unsigned index) {
     }
 }
 
+#define PAGE 4096
+#define PROGRESS_BYTES ((MAX_THREADS * APART + PAGE - 1) / PAGE * PAGE)
+
+static uint64_t *done_by(unsigned index) { return (uint64_t *)(common.progress + index * APART); }
+
+// Thread `index` has done so many operations more. To be told between loops, and from what no thread writes.
+__attribute__((always_inline)) static inline void did(unsigned index, uint64_t operations) {
+    if (common.progress != NULL) __atomic_store_n(done_by(index), *done_by(index) + operations, __ATOMIC_RELAXED);
+}
+
+static void tell_progress(void) {
+    uint64_t done = 0;
+    for (unsigned i = 0; i < common.threads; ++i) done += __atomic_load_n(done_by(i), __ATOMIC_RELAXED);
+    fprintf(stderr, "at %.6f: %llu done\n", seconds(), (unsigned long long)done);
+}
+
 struct team {
-    unsigned threads;
-    int pinned;
     void (*work)(unsigned index);
     pthread_barrier_t start;
+    unsigned ended;
 };
 
 struct member {
     struct team *team;
     unsigned index;
     pthread_t thread;
+    double began;
 };
 
-__attribute__((unused)) static void *member_life(void *argument) {
+static void *member_life(void *argument) {
     struct member *const member = argument;
-    if (member->team->pinned) pin(member->index);
+    if (common.pinned) pin(member->index);
     pthread_barrier_wait(&member->team->start);
+    member->began = seconds();
     member->team->work(member->index);
+    __atomic_add_fetch(&member->team->ended, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
-// Runs `work(0)` to `work(threads - 1)`, each in a thread of its own, started together; prints the time as the phase `kernel`.
-__attribute__((unused)) static void run_together(unsigned threads, int pinned, void (*work)(unsigned)) {
+// Tells the progress until all have ended, which is noticed at the next time to tell it.
+static void follow(const struct team *team) {
+    const struct timespec step = {
+        .tv_sec = (time_t)(common.progress_ms / 1000),
+        .tv_nsec = (long)(common.progress_ms % 1000) * 1000000,
+    };
+    while (__atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) < common.threads) {
+        nanosleep(&step, NULL);
+        tell_progress();
+    }
+}
+
+// Runs `work` for each index below the number of threads, each in a thread of its own, started together; prints the time as
+// the phase `kernel`.
+static void run_together(void (*work)(unsigned index)) {
     static struct member members[MAX_THREADS];
-    struct team team = {.threads = threads, .pinned = pinned, .work = work};
-    pthread_barrier_init(&team.start, NULL, threads + 1);
-    for (unsigned i = 0; i < threads; ++i) {
+    struct team team = {.work = work, .ended = 0};
+    if (common.progress_ms > 0) {
+        common.progress = aligned_alloc(PAGE, PROGRESS_BYTES);
+        if (common.progress == NULL) cannot("no memory for the progress", ENOMEM);
+        memset(common.progress, 0, PROGRESS_BYTES);
+    }
+    pthread_barrier_init(&team.start, NULL, (unsigned)common.threads + 1);
+    for (unsigned i = 0; i < common.threads; ++i) {
         members[i].team = &team;
         members[i].index = i;
         const int error = pthread_create(&members[i].thread, NULL, member_life, &members[i]);
         if (error != 0) cannot("pthread_create", error);
     }
+    // Before the barrier: behind it, others may have done something already.
+    if (common.progress != NULL) tell_progress();
     pthread_barrier_wait(&team.start);
-    const double start = seconds();
-    for (unsigned i = 0; i < threads; ++i) pthread_join(members[i].thread, NULL);
-    fprintf(stderr, "kernel: %.6f\n", seconds() - start);
+    const double start = seconds(), worked = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    if (common.progress != NULL) follow(&team);
+    for (unsigned i = 0; i < common.threads; ++i) pthread_join(members[i].thread, NULL);
+    const double took = seconds() - start;
+    fprintf(stderr, "kernel: %.6f\n", took);
+    fprintf(stderr, "%.2f processors at work\n", (seconds_of(CLOCK_PROCESS_CPUTIME_ID) - worked) / took);
+    double last = 0;
+    for (unsigned i = 0; i < common.threads; ++i) last = members[i].began > last ? members[i].began : last;
+    fprintf(stderr, "all threads at work since %.6f\n", last);
     pthread_barrier_destroy(&team.start);
 }
 

@@ -10,10 +10,9 @@
 static const char *const program = "word_count";
 static const char *const usage_text =
     "Usage: word_count [OPTIONS]\n"
-    "  --threads N  1 to 64 (2)\n"
-    "  --words N    in all (20000000)\n"
-    "  --padded     each thread's place has two lines of its own\n"
-    "  --pin        a thread a CPU\n";
+    "  --words N       in all (20000000)\n"
+    "  --rounds N      passes over the text (1)\n"
+    "  --padded        each thread's place has two lines of its own\n";
 
 #define LETTERS 8
 #define TABLE 4096
@@ -24,10 +23,15 @@ typedef struct {
 } place;
 
 static struct {
-    unsigned threads;
-    uint64_t words;
-    int padded, pinned;
-} asked = {.threads = 2, .words = 20000000};
+    uint64_t words, rounds, padded;
+} asked = {.words = 20000000, .rounds = 1};
+
+static const struct option options[] = {
+    {.name = "--words", .value = &asked.words, .least = 1, .most = 1000000000},
+    {.name = "--rounds", .value = &asked.rounds, .least = 1, .most = 1000000},
+    {.name = "--padded", .value = &asked.padded},
+    {.name = NULL},
+};
 
 static char *array, *text;
 static uint64_t *tables[MAX_THREADS];
@@ -41,38 +45,24 @@ static unsigned number_of(const char *word) {
     return (unsigned)(word[0] - 'a') | (unsigned)(word[1] - 'a') << 4 | (unsigned)(word[2] - 'a') << 8;
 }
 
-__attribute__((noinline)) static void count(place *own, uint64_t *table, uint64_t last) {
-    for (; own->at < last; ++own->at) {
+__attribute__((noinline)) static void count(place *own, uint64_t *table, uint64_t first, uint64_t last) {
+    for (own->at = first; own->at < last; ++own->at) {
         ++table[number_of(text + own->at * LETTERS)];
         ++own->words;
     }
 }
 
 static void work(unsigned index) {
-    const uint64_t share = asked.words / asked.threads;
-    place *const own = element(index);
-    own->at = index * share;
-    count(own, tables[index], index + 1 == asked.threads ? asked.words : (index + 1) * share);
-}
-
-static void parse(int argc, char **argv) {
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--threads") == 0) {
-            asked.threads = (unsigned)number(value_of(argc, argv, &i), 1, MAX_THREADS);
-        } else if (strcmp(argv[i], "--words") == 0) {
-            asked.words = number(value_of(argc, argv, &i), 1, 1000000000);
-        } else if (strcmp(argv[i], "--padded") == 0) {
-            asked.padded = 1;
-        } else if (strcmp(argv[i], "--pin") == 0) {
-            asked.pinned = 1;
-        } else {
-            usage("an argument is not understood");
-        }
+    const uint64_t share = asked.words / common.threads;
+    const uint64_t last = index + 1 == common.threads ? asked.words : (index + 1) * share;
+    for (uint64_t round = 0; round < asked.rounds; ++round) {
+        count(element(index), tables[index], index * share, last);
+        did(index, share);
     }
 }
 
 int main(int argc, char **argv) {
-    parse(argc, argv);
+    parse(argc, argv, options);
     text = malloc(asked.words * LETTERS);
     if (text == NULL) cannot("no memory for the text", ENOMEM);
     memset(text, ' ', asked.words * LETTERS);
@@ -83,17 +73,17 @@ int main(int argc, char **argv) {
         for (unsigned i = 0; i < 3; ++i) text[word * LETTERS + i] = (char)('a' + (draw >> 4 * i & 15));
     }
     array = lines(MAX_THREADS * APART, 0);
-    for (unsigned i = 0; i < asked.threads; ++i) tables[i] = lines(TABLE * sizeof(uint64_t), 0);
-    run_together(asked.threads, asked.pinned, work);
+    for (unsigned i = 0; i < common.threads; ++i) tables[i] = lines(TABLE * sizeof(uint64_t), 0);
+    run_together(work);
 
     static uint64_t expected[TABLE];
-    for (uint64_t word = 0; word < asked.words; ++word) ++expected[number_of(text + word * LETTERS)];
+    for (uint64_t word = 0; word < asked.words; ++word) expected[number_of(text + word * LETTERS)] += asked.rounds;
     uint64_t checksum = 0, words = 0;
-    for (unsigned i = 0; i < asked.threads; ++i) words += element(i)->words;
-    expect("the number of words", words, asked.words);
+    for (unsigned i = 0; i < common.threads; ++i) words += element(i)->words;
+    expect("the number of words", words, asked.words * asked.rounds);
     for (unsigned word = 0; word < TABLE; ++word) {
         uint64_t found = 0;
-        for (unsigned i = 0; i < asked.threads; ++i) found += tables[i][word];
+        for (unsigned i = 0; i < common.threads; ++i) found += tables[i][word];
         expect("a count", found, expected[word]);
         checksum = mix(checksum ^ found);
     }

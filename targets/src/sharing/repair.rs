@@ -1,0 +1,90 @@
+//! What the repair's own record says was done to a program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
+
+use super::workload::Run;
+
+/// A run under `fieldstone run --repair`.
+#[derive(Debug)]
+pub(super) struct Repaired {
+    pub(super) run: Run,
+    /// Empty where nothing was written: then the run was killed.
+    pub(super) stats: RepairStats,
+}
+
+/// The lines that are parted when the last of these events has happened.
+pub(super) fn lines_in_force(events: &[Event]) -> usize {
+    let mut moved: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for event in events {
+        match &event.what {
+            Happened::Moved { page, lines, .. } => {
+                moved.insert(*page, lines.iter().copied().collect());
+            }
+            Happened::Undone { page, .. } => {
+                moved.remove(page);
+            }
+            _ => {}
+        }
+    }
+    moved.values().map(BTreeSet::len).sum()
+}
+
+/// When the repair was complete, as the events tell the time: pages moved, and the last access of a thread other than the first led
+/// away. The first thread comes by again when the others have ended, to add up. Nothing where no line is parted in the end.
+pub(super) fn complete_at_ms(events: &[Event], first_thread: u32) -> Option<f64> {
+    if lines_in_force(events) == 0 {
+        return None;
+    }
+    let counts = |event: &&Event| match event.what {
+        Happened::Moved { .. } => true,
+        Happened::Led { thread, .. } => thread != first_thread,
+        _ => false,
+    };
+    events.iter().filter(counts).map(|event| event.at_ms).max_by(f64::total_cmp)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const PAGE: u64 = 0x7000;
+    const MAIN: u32 = 100;
+
+    fn moved(at_ms: f64, lines: &[u64]) -> Event {
+        Event { at_ms, what: Happened::Moved { page: PAGE, views: 2, lines: lines.to_vec() } }
+    }
+
+    fn undone(at_ms: f64) -> Event {
+        Event { at_ms, what: Happened::Undone { page: PAGE, why: "its rules changed".to_owned() } }
+    }
+
+    const fn led(at_ms: f64, thread: u32) -> Event {
+        Event { at_ms, what: Happened::Led { ip: 0x1234, thread } }
+    }
+
+    /// A record that ends with these lines parted.
+    pub(in crate::sharing) fn stats_of(lines: &[u64]) -> RepairStats {
+        let events = if lines.is_empty() { Vec::new() } else { vec![moved(20.0, lines)] };
+        RepairStats { events, ..RepairStats::default() }
+    }
+
+    #[test]
+    fn lines_put_back_are_not_parted() {
+        let mut events = vec![moved(1.0, &[PAGE]), moved(2.0, &[PAGE, PAGE + 64])];
+        assert_eq!(lines_in_force(&events), 2, "the page has other rules now");
+        events.push(undone(3.0));
+        assert_eq!(lines_in_force(&events), 0);
+        assert_eq!(complete_at_ms(&events, MAIN), None);
+        events.push(moved(4.0, &[PAGE]));
+        assert_eq!((lines_in_force(&events), complete_at_ms(&events, MAIN)), (1, Some(4.0)));
+    }
+
+    #[test]
+    fn a_repair_is_complete_when_the_last_loop_is_led_away() {
+        let events = [led(1.0, 101), moved(20.0, &[PAGE]), led(21.0, 101), led(23.5, 102), led(900.0, MAIN)];
+        assert_eq!(complete_at_ms(&events, MAIN), Some(23.5));
+        assert_eq!(complete_at_ms(&events[1..2], MAIN), Some(20.0));
+    }
+}
