@@ -21,7 +21,7 @@ const FEW_RUNS: u32 = 6;
 const LARGE_BYTES: u64 = 1 << 30;
 /// Of a cell that counts instructions: counts are exact, and the second one shows it.
 const COUNTS: u32 = 2;
-/// Of a cell whose numbers come from models: those count alike each time, and whole profiles have rounds of their own.
+/// Of a cell whose numbers come from models, or are counts: those are alike each time, and whole profiles have rounds of their own.
 const MODELLED: u32 = 1;
 /// What is left to the rest of the system.
 const SPARED_BYTES: u64 = 1 << 30;
@@ -93,8 +93,9 @@ impl Campaign {
     fn todo<'a>(&self, cells: &'a [Cell], saved: &Saved) -> Vec<(u32, &'a Cell)> {
         let runs_of = |cell: &Cell| {
             let shows = |shows| cell.rows.iter().any(|row| row.shows == shows);
+            let is_counted = cell.rows.iter().all(|row| row.shows == Shows::Count);
             let few = self.quick || cell.memory_bytes > LARGE_BYTES;
-            self.runs.unwrap_or(if shows(Shows::Walks) || shows(Shows::References) {
+            self.runs.unwrap_or(if is_counted || shows(Shows::Walks) || shows(Shows::References) {
                 MODELLED
             } else if shows(Shows::Instructions) {
                 COUNTS

@@ -7,13 +7,12 @@
 //!
 //! ```text
 //! workload     what runs: the paper's six, bounded              server     memcached, MariaDB, and what loads them
-//! profile      `fieldstone profile --trace` as a child          folder     its files, which go with us
-//! reading      a row of a table, and where its number is        profiles   what two such runs told
+//! profile      `fieldstone profile --trace` as a child          profiles   what two such runs told
+//! reading      a row of a table, and where its number is
 //! ```
 //! Where we differ: the paper counted misses on the processor and trapped them in a changed kernel; here the same accesses run through
 //! models, the paper's processor and this one's, and a walk has the price that this machine was calibrated to.
 
-mod folder;
 mod mariadb;
 mod profile;
 mod profiles;

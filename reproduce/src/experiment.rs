@@ -120,6 +120,8 @@ pub enum Shows {
     Walks,
     /// Page table entries or pointers that an operation reads on its way, counted in models.
     References,
+    /// How many things there are, or were: exact in one sample.
+    Count,
     /// What the paper says; nothing is measured.
     Published,
 }
@@ -251,5 +253,6 @@ pub fn all() -> Vec<Experiment> {
         crate::tree_walks::experiment(),
         crate::appel_li::experiment(),
         crate::direct_segments::experiment(),
+        crate::cachekata::experiment(),
     ]
 }

@@ -9,6 +9,7 @@
 //!   paper_tree     the paper's own trees
 //!   count          instructions instead of time
 //!   child          a sample in a process of its own
+//!   beside         programs that a sample starts; `folder`: their files, which go with us
 //!   campaign       run after run over all cells
 //!   store          finished samples as JSON lines; provenance
 //!   quotation      the papers' numbers, word for word
@@ -17,7 +18,9 @@
 //! Above them a file for each table or figure, listed in [`experiment::all`].
 
 pub mod appel_li;
+mod beside;
 pub mod blog;
+pub mod cachekata;
 pub mod campaign;
 pub mod child;
 pub mod command;
@@ -27,6 +30,7 @@ pub mod direct_segments;
 pub mod experiment;
 pub mod figure4;
 pub mod figure5;
+mod folder;
 pub mod fragmentation;
 pub mod layout;
 pub mod nodes;

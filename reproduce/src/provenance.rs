@@ -87,6 +87,11 @@ fn noise() -> f64 {
 /// CPU time of this thread, in seconds.
 #[must_use]
 pub fn thread_cpu_s() -> f64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
+    seconds(ClockId::ThreadCPUTime)
+}
+
+/// What a clock shows, in seconds.
+pub(crate) fn seconds(clock: ClockId) -> f64 {
+    let now = clock_gettime(clock);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }

@@ -33,7 +33,8 @@ fn number(shows: Shows, value: f64) -> String {
         Shows::Estimate => quantity::percent(value),
         Shows::Microseconds => three_digits(value),
         Shows::Walks | Shows::References => counted(value),
-        Shows::Adds | Shows::Published => format!("{value:.0}"),
+        Shows::Count if value.fract() != 0.0 => format!("{value:.1}"),
+        Shows::Adds | Shows::Count | Shows::Published => format!("{value:.0}"),
     }
 }
 

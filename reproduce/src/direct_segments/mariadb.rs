@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::folder::Folder;
-use super::profile::{Missing, ends_with_us};
+use crate::beside::{Missing, ends_with_us};
+use crate::folder::Folder;
+
 use super::server::{Load, Started, find, free_port, is_root};
 
 const SCHEMA: &str = include_str!("tpcc.sql");

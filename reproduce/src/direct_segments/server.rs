@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::profile::Missing;
+use crate::beside::Missing;
 
 /// A program to profile, and its load if it is a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

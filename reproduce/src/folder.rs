@@ -15,14 +15,14 @@ const GUARD: &str = "trap '' HUP INT TERM; read -r gone; while [ -e \"$1\" ]; do
 
 /// A folder that only this user can enter.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     guard: Child,
 }
 
 impl Folder {
     /// Makes one among the temporary files.
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("fieldstone-reproduce-{}", std::process::id()));
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot make the folder {}", path.display()))?;
@@ -37,7 +37,7 @@ impl Folder {
         Ok(Self { path, guard })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

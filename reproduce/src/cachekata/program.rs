@@ -1,0 +1,123 @@
+//! The C programs: which file, in which forms, how large.
+
+/// How a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One thread: what linear speedup is reckoned from.
+    Alone,
+    /// All threads, as the program is.
+    Shared,
+    /// The same under `run --repair`.
+    Repaired,
+    /// Mended by hand: each thread's element on lines of its own.
+    Apart,
+}
+
+/// A program at a level of optimisation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program {
+    /// In ids.
+    pub(super) id: &'static str,
+    /// As a column.
+    pub(super) column: &'static str,
+    /// Its file, as `make` calls it.
+    pub(super) file: &'static str,
+    /// What makes it share falsely, beside what is below.
+    pub(super) shared: &'static [&'static str],
+    /// What mends it by hand, in the place of that; none where it has no such form.
+    pub(super) apart: Option<&'static [&'static str]>,
+    /// The option for the size of its data, and how much a thread gets.
+    pub(super) size: Option<(&'static str, u64)>,
+    /// The option for how much it does with it.
+    pub(super) amount: &'static str,
+    /// Whether the paper calls it a known example of false sharing.
+    pub(super) is_known: bool,
+}
+
+impl Program {
+    /// Its arguments for so many threads and so much work.
+    pub(super) fn arguments(&self, form: Form, threads: u64, amount: u64) -> Vec<String> {
+        let threads = if form == Form::Alone { 1 } else { threads };
+        let own = if form == Form::Apart { self.apart.unwrap_or_default() } else { self.shared };
+        let size = self.size.map(|(option, a_thread)| (option, a_thread * threads));
+        let numbers = [("--threads", threads), (self.amount, amount)].into_iter().chain(size);
+        let numbers = numbers.flat_map(|(option, number)| [option.to_owned(), number.to_string()]);
+        own.iter().map(|&word| word.to_owned()).chain(["--pin".to_owned()]).chain(numbers).collect()
+    }
+}
+
+/// Memory that a run of so many threads takes, at most: data, stacks, the kernel's books.
+pub(super) const fn memory_bytes(threads: u64) -> u64 {
+    (16 << 20) + threads * (8 << 20)
+}
+
+/// So many threads, as a column.
+pub(super) fn threads_column(threads: u64) -> String {
+    if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") }
+}
+
+const fn synthetic(id: &'static str, column: &'static str, file: &'static str) -> Program {
+    Program {
+        id,
+        column,
+        file,
+        shared: &["--pattern", "own"],
+        apart: Some(&["--pattern", "padded"]),
+        size: None,
+        amount: "--iterations",
+        is_known: true,
+    }
+}
+
+const fn padded(
+    id: &'static str,
+    column: &'static str,
+    file: &'static str,
+    option: &'static str,
+    a_thread: u64,
+) -> Program {
+    Program {
+        id,
+        column,
+        file,
+        shared: &[],
+        apart: Some(&["--padded"]),
+        size: Some((option, a_thread)),
+        amount: "--rounds",
+        is_known: false,
+    }
+}
+
+const fn regression(id: &'static str, column: &'static str, file: &'static str) -> Program {
+    padded(id, column, file, "--points", 500_000)
+}
+
+/// The program of Figures 4.2, 6.1 and 6.2, its array 16 bytes into a line as Figure 4.1 draws it.
+pub(super) const LINEAR_REGRESSION: Program = Program {
+    shared: &["--shift", "16"],
+    is_known: true,
+    ..regression("linear-regression-O0", "linear regression -O0", "linear_regression-O0")
+};
+
+/// The programs of Figure 6.3, each level of optimisation one.
+pub(super) const ALL: [Program; 12] = [
+    synthetic("synthetic-O0", "synthetic -O0", "counters-O0"),
+    synthetic("synthetic-O2", "synthetic -O2", "counters-O2"),
+    Program { shared: &[], ..LINEAR_REGRESSION },
+    regression("linear-regression-O1", "linear regression -O1", "linear_regression-O1"),
+    regression("linear-regression-O2", "linear regression -O2", "linear_regression-O2"),
+    regression("linear-regression-O3", "linear regression -O3", "linear_regression-O3"),
+    Program {
+        shared: &["--shift", "24"],
+        is_known: true,
+        ..regression("linear-regression-O0-24", "linear regression -O0, 24 bytes on", "linear_regression-O0")
+    },
+    Program {
+        shared: &["--shift", "24"],
+        ..regression("linear-regression-O1-24", "linear regression -O1, 24 bytes on", "linear_regression-O1")
+    },
+    Program { apart: None, ..padded("histogram-O2", "histogram -O2", "histogram-O2", "--pixels", 500_000) },
+    padded("string-match-O2", "string match -O2", "string_match-O2", "--words", 125_000),
+    padded("word-count-O2", "word count -O2", "word_count-O2", "--words", 125_000),
+    padded("streamcluster-O2", "streamcluster -O2", "streamcluster-O2", "--points", 200_000),
+];

@@ -1,0 +1,128 @@
+//! Section 4.3: who pays for a line that several threads use. Readers do not; writers do, of the same word or of different ones.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::beside::{outcome, sharing_program};
+use crate::experiment::{Cell, Figure, Row, Scale, Shows};
+use crate::trial::Trial;
+
+use super::program::{memory_bytes, threads_column};
+use super::race::{amount, at_once, processors};
+use super::run::plain;
+
+const TABLE: &str = "Section 4.3: threads that use one line, time of an operation";
+
+/// The synthetic program, its counter volatile.
+const FILE: &str = "counters-O2";
+
+/// How long a pattern runs.
+const LONG: Duration = Duration::from_millis(500);
+/// In a quick run.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// What the threads do.
+struct Pattern {
+    row: &'static str,
+    options: &'static [&'static str],
+    /// The row that it is compared with.
+    against: Option<&'static str>,
+    /// Whether one thread alone does it.
+    is_alone: bool,
+}
+
+const APART: &str = "each adds to a word of its own, on lines apart";
+const LOCKED: &str = "the same, by lock add";
+const READ: &str = "one thread alone reads a line";
+
+static PATTERNS: [Pattern; 6] = [
+    Pattern { row: APART, options: &["--pattern", "padded"], against: None, is_alone: false },
+    Pattern {
+        row: "each adds to a word of its own, on one line",
+        options: &["--pattern", "own"],
+        against: Some(APART),
+        is_alone: false,
+    },
+    Pattern { row: LOCKED, options: &["--pattern", "padded", "--atomic"], against: None, is_alone: false },
+    Pattern {
+        row: "all add to one word, by lock add",
+        options: &["--pattern", "same"],
+        against: Some(LOCKED),
+        is_alone: false,
+    },
+    Pattern { row: READ, options: &["--pattern", "read"], against: None, is_alone: true },
+    Pattern {
+        row: "all read one line, nobody writes",
+        options: &["--pattern", "read"],
+        against: Some(READ),
+        is_alone: false,
+    },
+];
+
+/// A cell for each number of threads.
+pub(super) fn cells(scale: Scale) -> Vec<Cell> {
+    let threads: &[u64] = if scale == Scale::Full { &[2, 4, 8] } else { &[2] };
+    threads.iter().map(|&threads| cell(threads)).collect()
+}
+
+fn cell(threads: u64) -> Cell {
+    let row = |pattern: &Pattern| {
+        let shows = if pattern.against.is_some() { Shows::Ratio } else { Shows::Nanoseconds };
+        Row::showing(shows, TABLE, pattern.row)
+    };
+    Cell {
+        id: format!("cachekata/sharers/{threads}"),
+        column: threads_column(threads),
+        memory_bytes: memory_bytes(threads),
+        rows: PATTERNS.iter().map(row).collect(),
+        measure: Box::new(move |trial| outcome(measure(trial, threads))),
+    }
+}
+
+fn measure(trial: &Trial, threads: u64) -> Result<Vec<Figure>> {
+    processors(threads)?;
+    let file = sharing_program(FILE)?;
+    let wanted = if trial.quick { SHORT } else { LONG };
+    let operation_ns = |pattern: &Pattern| -> Result<f64> {
+        let threads = if pattern.is_alone { 1 } else { threads };
+        let run = |iterations: u64| plain(&file, &arguments(pattern, threads, iterations));
+        let iterations = amount(wanted, run)?;
+        let ran = at_once(threads, || run(iterations))?;
+        Ok(ran.kernel.as_secs_f64() * 1e9 / iterations as f64)
+    };
+    let mut took: Vec<(&Pattern, f64)> = PATTERNS.iter().map(|pattern| (pattern, 0.0)).collect();
+    // The other way round in every second sample.
+    let is_back = !trial.layout.seed.is_multiple_of(2);
+    for turn in 0..took.len() {
+        let at = if is_back { took.len() - 1 - turn } else { turn };
+        took[at].1 = operation_ns(took[at].0)?;
+    }
+    took.iter().map(|&(pattern, each_ns)| figure(pattern, each_ns, &took)).collect()
+}
+
+fn figure(pattern: &Pattern, each_ns: f64, took: &[(&Pattern, f64)]) -> Result<Figure> {
+    let Some(against) = pattern.against else { return Ok(Figure::of(pattern.row, each_ns)) };
+    let baseline = took.iter().find(|(baseline, _)| baseline.row == against);
+    let (_, of_ns) = baseline.with_context(|| format!("{:?} is compared with nothing", pattern.row))?;
+    Ok(Figure { ratio: Some(each_ns / of_ns), ..Figure::of(pattern.row, each_ns) })
+}
+
+fn arguments(pattern: &Pattern, threads: u64, iterations: u64) -> Vec<String> {
+    let numbers = ["--threads".to_owned(), threads.to_string(), "--iterations".to_owned(), iterations.to_string()];
+    let own = pattern.options.iter().map(|&word| word.to_owned());
+    own.chain(["--pin".to_owned()]).chain(numbers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pattern_finds_what_it_is_compared_with() {
+        let took: Vec<(&Pattern, f64)> = PATTERNS.iter().zip([1.5, 6.0, 5.0, 50.0, 0.5, 0.6]).collect();
+        let figures = took.iter().map(|&(pattern, each_ns)| figure(pattern, each_ns, &took));
+        let ratios: Vec<Option<f64>> = figures.map(|figure| figure.unwrap().ratio).collect();
+        assert_eq!(ratios, [None, Some(4.0), None, Some(10.0), None, Some(1.2)]);
+    }
+}
