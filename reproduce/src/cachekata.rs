@@ -40,7 +40,7 @@ pub fn experiment() -> Experiment {
         about: "Each number compares whole runs of C programs, one after the other, in an order that turns round from sample to sample; \
                 what is timed is the part in which the threads run, as the program tells it. Each thread has a processor, and as much to do as \
                 one thread alone, so that the time of one thread alone over that of all is the performance relative to linear speedup. A run \
-                without repair counts only if its threads really ran at the same time. A repaired run is one of `fieldstone run --repair`, with \
+                counts only if its threads really ran at the same time, or were held up while the repair moved something. A repaired run is one of `fieldstone run --repair`, with \
                 all that it takes: sampling, finding, moving, leading each loop to its clone. Mended by hand are the same programs with each \
                 thread's element two lines from the next; the histogram has no such form. What the repair moves is counted in pages. At -O2 and \
                 -O3 linear regression keeps its sums in registers and shares nothing; `24 bytes on` says where in a line its array begins, \

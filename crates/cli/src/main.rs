@@ -6,10 +6,12 @@ mod doctor;
 mod manual;
 mod output;
 mod profile;
+#[cfg(target_arch = "x86_64")]
 mod repair;
 mod report;
 mod reproduce;
 mod run;
+#[cfg(target_arch = "x86_64")]
 mod sharing;
 mod size;
 mod tlb;
@@ -48,7 +50,9 @@ enum Command {
     },
     Profile(profile::Arguments),
     Run(run::Arguments),
+    #[cfg(target_arch = "x86_64")]
     Repair(repair::Arguments),
+    #[cfg(target_arch = "x86_64")]
     Sharing(sharing::Arguments),
     Report(report::Arguments),
     Diff(report::DiffArguments),
@@ -63,7 +67,9 @@ fn main() -> ExitCode {
         Command::Doctor { format } => doctor::run(format),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        #[cfg(target_arch = "x86_64")]
         Command::Repair(arguments) => repair::run(&arguments),
+        #[cfg(target_arch = "x86_64")]
         Command::Sharing(arguments) => sharing::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => report::diff(&arguments),

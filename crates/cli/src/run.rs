@@ -13,12 +13,15 @@ use clap::{Args, ValueEnum};
 use fieldstone_report::RunStats;
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
+#[cfg(target_arch = "x86_64")]
 use fieldstone_supervise::sharing;
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
-use crate::{repair, size};
+#[cfg(target_arch = "x86_64")]
+use crate::repair;
+use crate::size;
 
 /// Runs a program, unchanged, with its memory mended
 #[derive(Debug, Args)]
@@ -149,6 +152,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 /// A program whose false sharing is repaired as it runs.
+#[cfg(not(target_arch = "x86_64"))]
+fn repaired(_: &Arguments) -> anyhow::Result<u8> {
+    bail!("--repair rewrites code of x86-64 only: run it on such a machine")
+}
+
+/// A program whose false sharing is repaired as it runs.
+#[cfg(target_arch = "x86_64")]
 fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
     let file = stats_file(arguments)?;

@@ -20,7 +20,7 @@ use crate::provenance::seconds;
 use crate::trial::Trial;
 
 use super::program::{Form, LINEAR_REGRESSION, Program, memory_bytes};
-use super::race::{Race, at_once, tried};
+use super::race::{Race, at_once, repaired_at_once};
 use super::run::{self, Event, Ran};
 
 const TABLE: &str = "Figure 6.1: linear regression -O0, two threads, under repair, by time since they began";
@@ -85,7 +85,7 @@ fn measure(trial: &Trial) -> Result<Vec<Figure>> {
     let arguments = |form| race.arguments(form).into_iter().chain(PROGRESS.map(str::to_owned)).collect::<Vec<_>>();
     let by_hand = at_once(THREADS, || run::plain(&race.file, &arguments(Form::Apart)))?;
     let by_hand = Progress::read(&by_hand.words)?;
-    let repaired = tried(THREADS, || watched(&race, &arguments(Form::Repaired)))?;
+    let repaired = repaired_at_once(THREADS, || watched(&race, &arguments(Form::Repaired)))?;
     Ok(figures(&by_hand, &Progress::read(&repaired.words)?, &repaired.events))
 }
 
