@@ -72,15 +72,20 @@ pub enum Done {
     Over,
 }
 
+/// Messages that are answered at once.
+const MOST_MESSAGES: usize = 32;
+
 impl Process {
-    /// Waits for what comes, so long at most, and does what it takes. Whoever waits here for nothing sleeps.
+    /// Waits for what comes, so long at most, and does what it takes. Whoever waits here for nothing sleeps. What comes without end is left
+    /// for the next call: the caller may want to do something about it.
     ///
     /// # Errors
     /// Where the process is gone, or refuses what has to be done.
     pub fn serve(&mut self, wait: Duration) -> Result<Vec<Done>> {
         let mut done = Vec::new();
         if self.wait(wait) {
-            while let Some(message) = self.message()? {
+            for _ in 0..MOST_MESSAGES {
+                let Some(message) = self.message()? else { break };
                 done.extend(self.answer(message)?);
             }
         }

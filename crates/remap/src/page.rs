@@ -61,6 +61,7 @@ impl Process {
         if self.moved.contains_key(&wanted.page) {
             return Err(no(wanted.page, "it was moved already: put it back first"));
         }
+        self.in_vain.clear();
         let table = self.mappings()?;
         let mapping = self.movable(&table, wanted.page)?;
         let bytes = (wanted.owners.len() as u64 + 1) * PAGE_BYTES;

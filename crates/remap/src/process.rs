@@ -46,6 +46,8 @@ pub struct Process {
     pub(crate) moved: BTreeMap<u64, Moved>,
     /// Rewritelets for single accesses, by their instruction.
     pub(crate) sites: BTreeMap<u64, Site>,
+    /// Instructions whose loops could not be cloned, and how often that was tried since a page moved last.
+    pub(crate) in_vain: BTreeMap<u64, u32>,
     /// Loops that lead into clones.
     pub(crate) heads: Heads,
     /// Messages that were taken while a page was put back.
@@ -80,6 +82,7 @@ impl Process {
             code: Code::default(),
             moved: BTreeMap::new(),
             sites: BTreeMap::new(),
+            in_vain: BTreeMap::new(),
             heads: Heads::default(),
             heard: Vec::new(),
             late: Vec::new(),

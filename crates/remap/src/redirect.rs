@@ -23,6 +23,9 @@ const REWRITELET_BYTES: u64 = 64;
 const CODE_OF_64_BITS: u64 = 0x33;
 const NO_64_BITS: &str = "it is code of 32 bits";
 
+/// The loop around an instruction is looked at so often.
+const MOST_IN_VAIN: u32 = 16;
+
 /// Rewritelets for one instruction: one for each place where its bytes have been.
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -61,7 +64,7 @@ impl Process {
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
         // What stands in the way of a clone need not stand in that of a rewritelet.
-        let (to, new) = match self.enter_clone(&registers).unwrap_or_default() {
+        let (to, new) = match self.try_clone(&registers) {
             Some(entry) => (entry, true),
             None => match self.rewritelet(&target) {
                 Ok(found) => found,
@@ -73,6 +76,18 @@ impl Process {
             held.tracee.set_registers(&kernel)?;
         }
         Ok(Some(Done::Redirected { thread, ip: registers.rip, page, new }))
+    }
+
+    /// [`Self::enter_clone`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
+    fn try_clone(&mut self, registers: &Registers) -> Option<u64> {
+        if self.in_vain.get(&registers.rip).is_some_and(|&times| times >= MOST_IN_VAIN) {
+            return None;
+        }
+        let entry = self.enter_clone(registers).unwrap_or_default();
+        if entry.is_none() {
+            *self.in_vain.entry(registers.rip).or_default() += 1;
+        }
+        entry
     }
 
     /// The instruction and where its bytes are.

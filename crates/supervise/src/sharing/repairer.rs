@@ -20,6 +20,7 @@ use fieldstone_sharing::{Cost, History, Judged, Move, PagePlan, Step, rules};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
+use super::watcher::{now_ns, processor_ns};
 use crate::error::{Error, Result};
 
 /// Lines that take less of the threads' time than this are left alone.
@@ -30,6 +31,8 @@ const LEAST_WEIGHT: f64 = 8.0;
 const SETTLED_NS: u64 = 250_000_000;
 /// More accesses a second than these, redirected one by one, take more time than most repairs give back.
 const MOST_BY_HAND: u64 = 500;
+/// So does what takes us this share of a processor: threads wait as long.
+const MOST_BUSY: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.03 };
 
 /// Why a repair was undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +95,9 @@ pub struct Repairer {
     history: History,
     /// Pages that are not to be tried again.
     given_up: BTreeSet<u64>,
+    /// Processor time that serving took since the last look at trials, and when that was.
+    busy_ns: u64,
+    looked_ns: u64,
 }
 
 impl Repairer {
@@ -111,6 +117,8 @@ impl Repairer {
             repairs: BTreeMap::new(),
             history: History::default(),
             given_up: BTreeSet::new(),
+            busy_ns: 0,
+            looked_ns: now_ns(),
         })
     }
 
@@ -126,7 +134,10 @@ impl Repairer {
     /// Where it refuses what has to be done.
     pub fn serve(&mut self, wait: Duration, did: &mut Vec<Did>) -> Result<bool> {
         let Some(process) = &mut self.process else { return Ok(false) };
-        for done in process.serve(wait)? {
+        let began = processor_ns();
+        let done = process.serve(wait);
+        self.busy_ns += processor_ns() - began;
+        for done in done? {
             self.take_in(done, did);
         }
         Ok(true)
@@ -224,6 +235,12 @@ impl Repairer {
 
     /// Takes back what goes on to be redirected access by access.
     fn end_trials(&mut self, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+        if now_ns.saturating_sub(self.looked_ns) < SETTLED_NS {
+            return Ok(());
+        }
+        let busy = self.busy_ns as f64 / now_ns.saturating_sub(self.looked_ns) as f64;
+        (self.busy_ns, self.looked_ns) = (0, now_ns);
+        let most = self.repairs.values().map(|repair| repair.by_hand).max().unwrap_or(0);
         let mut failed = Vec::new();
         for (&page, repair) in &mut self.repairs {
             let passed_ns = now_ns.saturating_sub(repair.since_ns);
@@ -231,7 +248,7 @@ impl Repairer {
                 continue;
             }
             let a_second = u64::from(repair.by_hand) * 1_000_000_000 / passed_ns;
-            if a_second > MOST_BY_HAND {
+            if a_second > MOST_BY_HAND || busy > MOST_BUSY && repair.by_hand == most && most > 0 {
                 failed.push((page, a_second));
             }
             (repair.since_ns, repair.by_hand) = (now_ns, 0);

@@ -230,7 +230,7 @@ pub(super) fn now_ns() -> u64 {
 }
 
 /// Processor time of this thread.
-fn processor_ns() -> u64 {
+pub(super) fn processor_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 
