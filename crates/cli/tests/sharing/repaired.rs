@@ -34,8 +34,11 @@ fn counters_are_parted_at_every_level_of_optimisation() {
         let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
         let led = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
         assert!(moved >= 1 && led >= 2, "{level} {more:?}: {:#?}", stats.events);
-        let undone = count(&stats.events, |what| matches!(what, Happened::Undone { .. }));
-        assert!(undone < moved, "{level} {more:?}: {:#?}", stats.events);
+        // At its end the main thread may come by so often, one access at a time, that the page goes back.
+        let at = |is: fn(&Happened) -> bool| stats.events.iter().find(|event| is(&event.what)).map(|event| event.at_ms);
+        let moved_ms = at(|what| matches!(what, Happened::Moved { .. })).unwrap();
+        let undone_ms = at(|what| matches!(what, Happened::Undone { .. })).unwrap_or(f64::INFINITY);
+        assert!(undone_ms - moved_ms > 100.0, "{level} {more:?}: {:#?}", stats.events);
     }
 }
 
