@@ -27,14 +27,13 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let stop = asked_to_end()?;
     let mut broken = None;
-    let result = repair(arguments.pid, &stop, &mut |event| {
+    repair(arguments.pid, &stop, &mut |event| {
         if let Err(error) = tell(&event, arguments.events) {
             // Nobody listens: then nobody wants it mended.
             broken = Some(error);
             stop.store(true, Relaxed);
         }
-    });
-    result?;
+    })?;
     match broken {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(0),

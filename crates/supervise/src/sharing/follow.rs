@@ -124,7 +124,8 @@ impl Follow {
                 return Ok(());
             }
             let over = did.contains(&Did::Over);
-            if did.iter().any(|did| !matches!(did, Did::Refused { .. })) {
+            // Where a clone was, another may come.
+            if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
             }
             did.into_iter().for_each(|did| self.tell(told(did), tell));
