@@ -24,6 +24,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::line::Line;
 use crate::verdict::{Judged, Owner};
 
 /// The largest natural alignment of a member.
@@ -192,11 +193,13 @@ impl Object {
     /// The members of this object that fight on one line.
     fn fights(&self, judged: &Judged) -> Vec<Fight> {
         let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
-        owners.flat_map(|owner| owner.bytes.iter().flat_map(|bytes| self.fights_in(owner, bytes))).collect()
+        owners
+            .flat_map(|owner| owner.bytes.iter().flat_map(|bytes| self.fights_in(&judged.line, owner, bytes)))
+            .collect()
     }
 
     /// Those in a run of an owner's bytes.
-    fn fights_in(&self, owner: &Owner, bytes: &Range<u64>) -> Vec<Fight> {
+    fn fights_in(&self, line: &Line, owner: &Owner, bytes: &Range<u64>) -> Vec<Fight> {
         let end = self.address.saturating_add(self.stride.saturating_mul(self.elements));
         let (start, end) = (bytes.start.max(self.address), bytes.end.min(end));
         let mut fights = Vec::new();
@@ -206,13 +209,10 @@ impl Object {
             let offset = (at - self.address) % self.stride;
             let rest = (end - at).min(self.stride - offset);
             for (member, bytes) in self.members_in(offset..offset + rest) {
-                fights.push(Fight {
-                    element,
-                    member,
-                    bytes,
-                    threads: owner.threads.clone(),
-                    written: owner.written > 0.0,
-                });
+                // Not all of what an owner has on a line need be written.
+                let there = at - offset + bytes.start..at - offset + bytes.end;
+                let written = owner.written > 0.0 && line.is_written(&there, &owner.threads);
+                fights.push(Fight { element, member, bytes, threads: owner.threads.clone(), written });
             }
             at += rest;
         }

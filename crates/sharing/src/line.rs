@@ -70,6 +70,15 @@ impl Line {
         self.address + u64::from(bytes.start)..self.address.saturating_add(bytes.end.into())
     }
 
+    /// Whether some of these threads write some of the bytes at these addresses.
+    #[must_use]
+    pub fn is_written(&self, addresses: &Range<u64>, threads: &[u32]) -> bool {
+        let place = |address: u64| usize::try_from(address.saturating_sub(self.address)).unwrap_or(usize::MAX);
+        let bytes = place(addresses.start)..place(addresses.end);
+        let own = self.threads.iter().filter(|thread| threads.contains(&thread.thread));
+        own.flat_map(|thread| thread.written.iter().take(bytes.end).skip(bytes.start)).any(|&weight| weight > 0.0)
+    }
+
     /// The two lines of a pair; none if this is a line. What neither of them shows on its own, two threads do to each other
     /// by the prefetcher only.
     #[must_use]

@@ -32,6 +32,16 @@ fn queue() -> Object {
 }
 
 #[test]
+fn what_a_thread_only_reads_is_not_called_written() {
+    let uses = [(1, 0x1000, 8, true), (1, 0x1008, 4, false), (2, 0x1010, 8, true)];
+    let redesign = queue().redesign(&judged(&uses)).unwrap().unwrap();
+    let fights: Vec<(&str, bool)> =
+        redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.written)).collect();
+    assert_eq!(fights, [("head", true), ("size", false), ("tail", true)]);
+    assert!(redesign.text.contains("// 8: read by thread 1\n"), "{}", redesign.text);
+}
+
+#[test]
 fn members_of_one_element_are_parted() {
     let redesign = queue().redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true)])).unwrap().unwrap();
     let fights: Vec<(&str, &[u32])> =
