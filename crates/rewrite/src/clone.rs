@@ -40,7 +40,7 @@ use crate::patch::moved_to;
 use checks::{Check, Checks};
 
 /// An access that is to be redirected, and by which rule: one of a page, or a piece of its underlay.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redirect {
     /// The instruction.
     pub ip: u64,

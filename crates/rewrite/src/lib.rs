@@ -1,7 +1,7 @@
 //! x86-64 code in, rewritten code out: bytes that have moved are reached where they are now.
 //!
 //! A [`Page`] is made inaccessible and its bytes live elsewhere, each [`Rule`]'s in a view of its own, the others at the page's
-//! `home`. All distances are multiples of the page size within ±2 GiB, so an access is redirected by another displacement
+//! `home`. All distances are multiples of a line's size within ±2 GiB, so an access is redirected by another displacement
 //! in the same instruction: no register ever holds an address that the program does not know.
 //!
 //! ```text
@@ -23,6 +23,7 @@
 //! | `trampoline` | a rewritelet for one access: a guard for a rule, a ladder of them, or none |
 //! | `clone` | a copy of a loop whose accesses are redirected, checked where it is entered |
 //! | `patch` | the jump at a loop's head, and the copy of what it overwrites |
+//! | `protect` | what is run before the kernel protects memory |
 //!
 //! **Sound before complete**: what cannot be proved safe is [`Refused`] with a reason. Two things cannot be seen from here and
 //! are the caller's to hold: that no stack, thread control block or other memory that the processor or the kernel reads by itself lies on a
@@ -44,6 +45,7 @@ pub mod memory;
 pub mod operand;
 pub mod page;
 pub mod patch;
+pub mod protect;
 pub mod registers;
 pub mod trampoline;
 pub mod walk;
@@ -54,7 +56,7 @@ pub use error::{Error, Refused, Result};
 pub use flow::{Block, Flow, Leave};
 pub use liveness::{Live, Liveness};
 pub use loops::{Exit, Loop};
-pub use memory::{Image, Memory};
+pub use memory::{Image, Memory, Pages};
 pub use operand::Operand;
 pub use page::{Page, Piece, Rule};
 pub use patch::{Displaced, HeadPatch, Pun, Write};

@@ -1,5 +1,11 @@
 //! The program's memory: its code and, for the walk, its data.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::page::PAGE_BYTES;
+
 /// Memory that can be read. It is read in many small pieces: keep copies of pages where a read is a system call.
 pub trait Memory {
     /// Reads from `address` on into `into`, as far as there is memory, and returns how many bytes it got: 0 where nothing is
@@ -26,9 +32,82 @@ impl Memory for Image {
     }
 }
 
+/// Memory of which whole pages are read, each once: for a walk, whose reads are many and close together.
+pub struct Pages<'a> {
+    memory: &'a dyn Memory,
+    /// What was there, by the page's address.
+    kept: RefCell<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl<'a> Pages<'a> {
+    /// Of this memory, as it is when it is read first.
+    #[must_use]
+    pub fn of(memory: &'a dyn Memory) -> Self {
+        Self { memory, kept: RefCell::default() }
+    }
+}
+
+impl fmt::Debug for Pages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("kept", &self.kept.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+impl Memory for Pages<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> usize {
+        let mut kept = self.kept.borrow_mut();
+        let mut got = 0;
+        while got < into.len() {
+            let at = address.wrapping_add(got as u64);
+            let page = at & !(PAGE_BYTES - 1);
+            let bytes = kept.entry(page).or_insert_with(|| {
+                let mut bytes = vec![0; PAGE];
+                let there = self.memory.read(page, &mut bytes);
+                bytes.truncate(there);
+                bytes
+            });
+            let offset = usize::try_from(at - page).unwrap_or(PAGE);
+            let rest = bytes.get(offset..).unwrap_or_default();
+            let now = rest.len().min(into.len() - got);
+            into[got..got + now].copy_from_slice(&rest[..now]);
+            got += now;
+            if now == 0 {
+                break;
+            }
+        }
+        got
+    }
+}
+
+const PAGE: usize = 4096;
+
 #[cfg(test)]
 mod tests {
-    use super::{Image, Memory};
+    use std::cell::Cell;
+
+    use super::{Image, Memory, Pages};
+
+    struct Counted(Image, Cell<u32>);
+
+    impl Memory for Counted {
+        fn read(&self, address: u64, into: &mut [u8]) -> usize {
+            self.1.set(self.1.get() + 1);
+            self.0.read(address, into)
+        }
+    }
+
+    #[test]
+    fn pages_are_read_once_and_end_where_the_memory_does() {
+        let image = Image { start: 0x1000, bytes: (0..=255).cycle().take(4096 + 100).collect() };
+        let counted = Counted(image.clone(), Cell::new(0));
+        let pages = Pages::of(&counted);
+        for (address, bytes) in [(0x1000, 8), (0x1ffe, 8), (0x1ffe, 200), (0x2000 + 96, 8), (0x3000, 8), (0x1004, 4)] {
+            let (mut one, mut other) = (vec![0; bytes], vec![0; bytes]);
+            assert_eq!(pages.read(address, &mut one), image.read(address, &mut other), "{address:#x}");
+            assert_eq!(one, other);
+        }
+        assert_eq!(counted.1.get(), 3, "one for each page, and one that is not there");
+    }
 
     #[test]
     fn an_image_ends_where_it_ends() {

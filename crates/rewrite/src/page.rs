@@ -4,13 +4,13 @@
 //!   address   start                                                    start + 4096
 //!   page      [ home       | rule 0 | home   | rule 1   | home             ]   inaccessible
 //!                  │            │                 │
-//!   lives at  start + home   + delta_0        + delta_1      the same offset in another page
+//!   lives at  start + home   + delta_0        + delta_1      the same offset in another line
 //! ```
-//! The distances are multiples of the page size, so alignment stays as it was: what was atomic stays atomic. They fit into
-//! a displacement, so a redirect is another displacement in the same instruction.
+//! The distances are multiples of a line's size, that to home of the page's, so alignment stays as it was: what was atomic stays atomic. They
+//! fit into a displacement, so a redirect is another displacement in the same instruction.
 //!
 //! Source: Taylor, *Cachekata*, section 5.1 and figure 5.1: remap rules, the underlay page, isolated data. There a rule leads
-//! to any address; here to the same offset in another page.
+//! to any address; here to the same offset in another line.
 
 use std::ops::Range;
 
@@ -20,6 +20,9 @@ use crate::error::{Error, Result};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: u64 = 64;
 
 /// Bytes that live elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -54,7 +57,7 @@ impl Page {
     /// A page with these rules, in any order.
     ///
     /// # Errors
-    /// [`Error::Page`] when the page is not aligned, a distance is none, no multiple of the page size or beyond ±2 GiB, or a rule is
+    /// [`Error::Page`] when the page is not aligned, a distance is none, no multiple of a line's size (of home: the page's) or beyond ±2 GiB, or a rule is
     /// empty, outside the page or overlaps another.
     pub fn new(start: u64, home: i64, mut rules: Vec<Rule>) -> Result<Self> {
         rules.sort_by_key(|rule| rule.bytes.start);
@@ -72,10 +75,11 @@ impl Page {
         if !self.start.is_multiple_of(PAGE_BYTES) || self.start > u64::MAX - 2 * PAGE_BYTES {
             return wrong("it does not begin at a page's border".to_owned(), "round it down");
         }
-        for delta in self.rules.iter().map(|rule| rule.delta).chain([self.home]) {
-            if delta == 0 || !delta.unsigned_abs().is_multiple_of(PAGE_BYTES) || i32::try_from(delta).is_err() {
+        let rules = self.rules.iter().map(|rule| (rule.delta, LINE_BYTES));
+        for (delta, step) in rules.chain([(self.home, PAGE_BYTES)]) {
+            if delta == 0 || !delta.unsigned_abs().is_multiple_of(step) || i32::try_from(delta).is_err() {
                 let problem = format!("its bytes cannot live {delta} bytes away");
-                return wrong(problem, "take a multiple of 4096 within 2 GiB, and not 0");
+                return wrong(problem, "take a multiple of 64, for home of 4096, within 2 GiB, and not 0");
             }
         }
         let mut free = self.start;
@@ -187,6 +191,8 @@ mod tests {
         for (from, to) in [(0x1010, 0x1010), (0xff8, 0x1008), (0x1ff8, 0x2008)] {
             assert!(wrong(0x1000, 0x2000, vec![rule(from, to, 0x3000)]).contains("out of place"));
         }
+        assert!(Page::new(0x1000, 0x2000, vec![rule(0x1000, 0x1008, 0x3040)]).is_ok(), "another line of another page");
+        assert!(wrong(0x1000, 0x2040, vec![]).contains("bytes away"), "home has all the page");
         let twice = vec![rule(0x1000, 0x1010, 0x3000), rule(0x100f, 0x1018, 0x4000)];
         assert!(wrong(0x1000, 0x2000, twice).contains("0x100f"));
     }

@@ -54,7 +54,7 @@ pub struct Write {
 }
 
 /// What a patch at a loop's head overwrites.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeadPatch {
     /// The head.
     pub head: u64,
@@ -62,7 +62,8 @@ pub struct HeadPatch {
     pub original: [u8; 5],
     /// What the distance has to be.
     pub pun: Pun,
-    /// The instructions that it overwrites, the last one perhaps in part.
+    /// The instructions that it overwrites, the last one perhaps in part. One that was kept somewhere has none.
+    #[serde(skip)]
     overwritten: Vec<Instruction>,
 }
 

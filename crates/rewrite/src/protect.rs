@@ -1,0 +1,71 @@
+//! A lookout: what the program does before the kernel protects memory, where pages of it have been moved.
+//!
+//! ```text
+//!   mov eax, 10   ──→   mov rcx, page     for each page: does it lie in [rdi, rdi + rsi)?
+//!   syscall             …                 then it is read, and faults while it is away
+//!           ↑           cmp byte ptr [rcx], 0
+//!           └────────   mov eax, 10
+//! ```
+//! A system call leaves other values in rax, rcx and r11, and whoever makes one expects no flag to stay: so all of them are free here.
+
+use iced_x86::{Code, Instruction, MemoryOperand, Register};
+
+use crate::assembly::Assembly;
+use crate::error::Result;
+use crate::page::PAGE_BYTES;
+
+/// Bytes of `mov eax, number`, which a jump to the lookout takes the place of.
+pub const LOAD_BYTES: u64 = 5;
+/// Bytes that a page takes at most, and all the rest.
+pub const BYTES_A_PAGE: u64 = 48;
+const PAGE: i32 = 4096;
+
+/// The lookout for `pages`, to lie at `at`, for the system call of this number whose number is loaded at `from`.
+///
+/// # Errors
+/// [`crate::Refused::OutOfReach`] where the jump back does not reach.
+pub fn lookout(pages: &[u64], number: u32, at: u64, from: u64) -> Result<Vec<u8>> {
+    let mut code = Assembly::default();
+    for &page in pages {
+        let next = code.label();
+        code.load(Register::RCX, page);
+        code.lea(Register::RAX, Register::RDI, Register::RSI, 1, 0);
+        code.add(Instruction::with2(Code::Cmp_r64_rm64, Register::RAX, Register::RCX));
+        code.jump(Code::Jbe_rel32_64, next.target());
+        code.add(Instruction::with2(Code::Add_rm64_imm32, Register::RCX, PAGE));
+        code.add(Instruction::with2(Code::Cmp_r64_rm64, Register::RDI, Register::RCX));
+        code.jump(Code::Jae_rel32_64, next.target());
+        let there = MemoryOperand::with_base_displ(Register::RCX, -i64::from(PAGE));
+        code.add(Instruction::with2(Code::Cmp_rm8_imm8, there, 0));
+        code.place(next);
+    }
+    code.add(Instruction::with2(Code::Mov_r32_imm32, Register::EAX, number));
+    code.jump(Code::Jmp_rel32_64, from + LOAD_BYTES);
+    Ok(code.encode(at, from)?.bytes)
+}
+
+const _: () = assert!(PAGE as u64 == PAGE_BYTES, "one size of pages");
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
+    use super::*;
+
+    fn decoded(pages: &[u64]) -> Vec<Instruction> {
+        let bytes = lookout(pages, 10, 0x7f00_0000_0000, 0x7f00_0010_0000).unwrap();
+        assert!(bytes.len() as u64 <= BYTES_A_PAGE * (pages.len() as u64 + 1), "{}", bytes.len());
+        Decoder::with_ip(64, &bytes, 0x7f00_0000_0000, DecoderOptions::NONE).into_iter().collect()
+    }
+
+    #[test]
+    fn it_ends_where_the_number_would_have_been_loaded() {
+        for pages in [&[][..], &[0x5000], &[0x5000, 0x7fff_0000_0000]] {
+            let code = decoded(pages);
+            let [.., load, back] = &code[..] else { panic!("{code:?}") };
+            assert_eq!((load.mnemonic(), load.op0_register(), load.immediate32()), (Mnemonic::Mov, Register::EAX, 10));
+            assert_eq!(back.near_branch_target(), 0x7f00_0010_0005);
+            assert_eq!(code.len(), 2 + 8 * pages.len());
+        }
+    }
+}
