@@ -87,7 +87,7 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 	$(RELEASE)/fieldstone completions zsh > $(zsh)
 	$(RELEASE)/fieldstone completions fish > $(fish)
 	install -d $(headers) $(libs)/pkgconfig
-	install -m 644 crates/capi/include/fieldstone/pages.h $(headers)
+	install -m 644 crates/capi/include/fieldstone/*.h $(headers)
 	install -m 644 $(RELEASE)/libfieldstone.a $(libs)
 	install -m 755 $(RELEASE)/libfieldstone.so $(libs)/$(shared)
 	ln -sf $(shared) $(libs)/$(basename $(shared))

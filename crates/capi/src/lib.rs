@@ -22,6 +22,7 @@ mod answer;
 mod choices;
 mod fault;
 mod filling;
+mod isolate;
 mod list;
 mod memory;
 mod tracking;

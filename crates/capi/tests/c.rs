@@ -119,6 +119,11 @@ fn filling() {
 }
 
 #[test]
+fn isolate() {
+    succeeds(&source("tests/c/isolate.c"));
+}
+
+#[test]
 fn refusals() {
     succeeds(&source("tests/c/refusals.c"));
 }
@@ -156,7 +161,7 @@ fn the_headers_own_example_prints_what_it_says() {
 fn the_header_is_cpp_too() {
     let room = tempfile::tempdir().unwrap();
     let program = room.path().join("program.cpp");
-    let code = "#include <fieldstone/pages.h>\nint main() { return fs_memory_bytes(nullptr) != 0; }\n";
+    let code = "#include <fieldstone/pages.h>\n#include <fieldstone/remap.h>\nint main() { return fs_memory_bytes(nullptr) != 0 || remapper_isolate(nullptr, 8) == 0; }\n";
     fs::write(&program, code).unwrap();
     let flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
     let out = room.path().join("program");
@@ -176,17 +181,19 @@ fn calls(text: &str) -> BTreeSet<String> {
         let start = before.rfind(|c: char| !c.is_ascii_alphanumeric() && c != '_').map_or(0, |at| at + 1);
         &before[start..]
     });
-    before_parentheses.filter(|name| name.starts_with("fs_")).map(str::to_owned).collect()
+    let is_ours = |name: &&str| name.starts_with("fs_") || name.starts_with("remapper_");
+    before_parentheses.filter(is_ours).map(str::to_owned).collect()
 }
 
 #[test]
-fn header_library_and_tests_have_the_same_functions() {
-    let header = fs::read_to_string(source("include/fieldstone/pages.h")).unwrap();
-    let declared = calls(&header);
+fn headers_library_and_tests_have_the_same_functions() {
+    let header = |name| calls(&fs::read_to_string(source(&format!("include/fieldstone/{name}.h"))).unwrap());
+    let declared: BTreeSet<_> = header("pages").into_iter().chain(header("remap")).collect();
     let symbols =
         output("nm", [OsStr::new("-D"), OsStr::new("--defined-only"), library("libfieldstone.so").as_os_str()]);
     let exported: BTreeSet<_> =
         symbols.lines().filter_map(|line| line.split(" T ").nth(1)).map(str::to_owned).collect();
+    assert!(symbols.lines().any(|line| line.ends_with(" fieldstone_isolated")), "a repairer looks for it by its name");
     assert!(declared.len() > 50, "{declared:?}");
     assert_eq!(declared, exported, "left: the header's; right: the library's");
 

@@ -10,6 +10,7 @@
 //! ```
 #![no_std]
 
+pub mod isolated;
 mod mixture;
 pub mod mosaic;
 mod outside;
