@@ -3,8 +3,12 @@
 use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 use clap::Args;
-use fieldstone_supervise::sharing::{Event, Happened, repair};
+use fieldstone_sharing::requests::{self, Request};
+use fieldstone_supervise::sharing::{Event, Happened, Manner, repair};
 use fieldstone_supervise::signals::asked_to_end;
 
 /// Finds false sharing in a process that already runs, and parts the bytes that fight
@@ -13,6 +17,14 @@ use fieldstone_supervise::signals::asked_to_end;
 Examples:
   fieldstone repair --pid 4242
   fieldstone repair --pid 4242 --events | jq .
+  fieldstone repair --pid 4242 --rules rules
+
+A file of rules has a line for each: what is done, where, with how many bytes.
+  isolate  stats+64      8      on lines of their own, whatever is seen of them
+  count    libq.so:head  8      how often each thread touches them, with which instructions; told at the end
+  log      0x7f10a0      4096   each access, as it happens
+  trace    queue         16     the same, with function, file and line
+A place is an address, or a global variable by its symbol. What is watched costs some ten microseconds an access.
 
 The process goes on as before, with the same results. Ctrl-C puts everything back and lets go of it; so does SIGTERM.")]
 pub(crate) struct Arguments {
@@ -22,12 +34,26 @@ pub(crate) struct Arguments {
     /// Print what happens as JSON, a line for each event
     #[arg(long)]
     events: bool,
+    /// Do what this file of rules asks for, too
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Bring what a thread uses on several lines of a page together on as few as can be, too
+    #[arg(long)]
+    consolidate: bool,
+}
+
+/// The rules of a file.
+pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
+    let Some(file) = file else { return Ok(Vec::new()) };
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the rules {}", file.display()))?;
+    requests::parse(&text).with_context(|| file.display().to_string())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    let manner = Manner { rules: rules(arguments.rules.as_deref())?, consolidated: arguments.consolidate };
     let stop = asked_to_end()?;
     let mut broken = None;
-    repair(arguments.pid, &stop, &mut |event| {
+    repair(arguments.pid, &manner, &stop, &mut |event| {
         if let Err(error) = tell(&event, arguments.events) {
             // Nobody listens: then nobody wants it mended.
             broken = Some(error);
@@ -49,6 +75,14 @@ fn tell(event: &Event, as_json: bool) -> io::Result<()> {
     writeln!(output, "{}", words(event))
 }
 
+const fn kind(read: bool, write: bool) -> &'static str {
+    match (read, write) {
+        (true, true) => "reads and writes",
+        (false, true) => "writes",
+        _ => "reads",
+    }
+}
+
 /// An event in a line.
 pub(crate) fn words(event: &Event) -> String {
     let words = match &event.what {
@@ -61,6 +95,20 @@ pub(crate) fn words(event: &Event) -> String {
         Happened::Refused { page, why } => format!("page {page:#x} stays as it is: {why}"),
         Happened::Undone { page, why } => format!("page {page:#x} is back where it was: {why}"),
         Happened::Led { ip, thread } => format!("thread {thread}: the access at {ip:#x} leads to its new place"),
+        Happened::Touched { rule, thread, address, bytes, read, write, ip, code } => {
+            let how = kind(*read, *write);
+            let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
+            format!("{rule}: thread {thread} {how} {bytes} bytes at {address:#x}, by the access at {ip:#x}{code}")
+        }
+        Happened::Counted { rule, thread, ip, code, reads, writes } => {
+            let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
+            format!(
+                "{rule}: thread {thread}, {reads} times read and {writes} times written by the access at {ip:#x}{code}"
+            )
+        }
+        Happened::Missing { rule } => {
+            format!("{rule}: no file that the program has loaded has a variable of this name; it is looked for again")
+        }
         Happened::Exec => "another program runs in it now: all begins anew".to_owned(),
         Happened::Over(seen) => {
             format!(

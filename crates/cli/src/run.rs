@@ -2,7 +2,7 @@
 
 mod running;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use fieldstone_report::RunStats;
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
 #[cfg(target_arch = "x86_64")]
-use fieldstone_supervise::sharing;
+use fieldstone_supervise::sharing::{self, Event};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
@@ -49,6 +49,12 @@ pub(crate) struct Arguments {
     /// Find cache lines that threads fight for with different bytes, and part the bytes while the program runs
     #[arg(long, conflicts_with_all = ["region", "pid", "reserve", "prefault", "process", "also"])]
     repair: bool,
+    /// With --repair: do what this file of rules asks for, too (see `fieldstone repair --help`)
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    rules: Option<PathBuf>,
+    /// With --repair: bring what a thread uses on several lines of a page together on as few as can be, too
+    #[arg(long, requires = "repair")]
+    consolidate: bool,
     /// Put the memory of a process that already runs on huge pages, from outside
     #[arg(long, value_name = "PID", conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
@@ -161,13 +167,20 @@ fn repaired(_: &Arguments) -> anyhow::Result<u8> {
 #[cfg(target_arch = "x86_64")]
 fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     let program = Program::find(&arguments.command)?;
+    // Before the program starts: what is wrong in it.
+    repair::rules(arguments.rules.as_deref())?;
     let file = stats_file(arguments)?;
     let command = std::env::current_exe().context("this command's own file")?;
-    let (status, stats) = sharing::run(&program, command.as_os_str(), &["repair", "--events", "--pid"])?;
+    let mut words = vec![OsStr::new("repair"), OsStr::new("--events")];
+    words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
+    words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
+    words.push(OsStr::new("--pid"));
+    let (status, stats) = sharing::run(&program, command.as_os_str(), &words)?;
     if let Some((path, mut file)) = file {
         write_json(&path, &mut file, &stats)?;
-    } else if arguments.stats.is_some() {
-        stats.events.iter().for_each(|event| eprintln!("{}", repair::words(event)));
+    } else {
+        let is_told = |event: &&Event| arguments.stats.is_some() || event.what.is_asked_for();
+        stats.events.iter().filter(is_told).for_each(|event| eprintln!("{}", repair::words(event)));
     }
     end_alike(status)
 }

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use fieldstone_rewrite::Pun;
 use fieldstone_rewrite::patch::JUMP_BYTES;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::process::Process;
@@ -28,7 +29,7 @@ const PAGE: u64 = 4096;
 const NEAR: u64 = 1 << 30;
 
 /// A piece of executable memory.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Cache {
     range: Range<u64>,
     /// What is taken, by address.
@@ -36,7 +37,7 @@ struct Cache {
 }
 
 /// All caches of a process.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Code(Vec<Cache>);
 
 impl Code {
@@ -55,6 +56,11 @@ impl Code {
     fn take_punned(&mut self, pun: &Pun) -> Option<u64> {
         let near = |cache: &&mut Cache| cache.range.start.abs_diff(pun.after) < NEAR;
         self.0.iter_mut().filter(near).find_map(|cache| cache.take_punned(pun))
+    }
+
+    /// Where they are.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        self.0.iter().map(|cache| cache.range.clone()).collect()
     }
 
     /// With one cache.
@@ -100,15 +106,15 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::Refused`] where there is no room.
-    fn room_for_code(&mut self, ip: u64, bytes: u64) -> Result<u64> {
-        if let Some(at) = self.code.take(ip, bytes) {
+    pub(crate) fn room_for_code(&mut self, ip: u64, bytes: u64) -> Result<u64> {
+        if let Some(at) = self.ours.code.take(ip, bytes) {
             return Ok(at);
         }
         let near = ip..ip + 1;
         let no_room = || Error::Refused { pid: self.pid(), why: format!("no free memory is near the code at {ip:#x}") };
         let start = free_near(&self.mappings()?, &near, CACHE_BYTES).ok_or_else(no_room)?;
         self.add_cache(start..start + CACHE_BYTES)?;
-        self.code.take(ip, bytes).ok_or_else(|| Error::Refused {
+        self.ours.code.take(ip, bytes).ok_or_else(|| Error::Refused {
             pid: self.pid(),
             why: format!("a rewritelet of {bytes} bytes is too large"),
         })
@@ -119,7 +125,7 @@ impl Process {
         let mapped = self.map(range.start, range.end - range.start, libc::PROT_READ | libc::PROT_EXEC);
         self.resume_all()?;
         mapped?;
-        self.code.0.push(Cache { range, taken: BTreeMap::new() });
+        self.ours.code.0.push(Cache { range, taken: BTreeMap::new() });
         Ok(())
     }
 
@@ -128,14 +134,14 @@ impl Process {
     /// # Errors
     /// Where the process refuses the memory.
     pub(crate) fn room_for_station(&mut self, pun: &Pun) -> Result<Option<u64>> {
-        if let Some(at) = self.code.take_punned(pun) {
+        if let Some(at) = self.ours.code.take_punned(pun) {
             return Ok(Some(at));
         }
         let table = self.mappings()?;
         let within = pun.after.saturating_sub(NEAR)..pun.after.saturating_add(NEAR);
         let Some(at) = free_at(&table, &within, STATION_BYTES, |from| pun.entry_from(from)) else { return Ok(None) };
         self.add_cache(at / PAGE * PAGE..(at + STATION_BYTES).next_multiple_of(PAGE))?;
-        Ok(self.code.take_punned(pun))
+        Ok(self.ours.code.take_punned(pun))
     }
 }
 
@@ -156,7 +162,7 @@ impl Process {
         let made = make(self, at);
         let code = made.as_ref().map(bytes_of).filter(|code| code.len() as u64 <= room_bytes);
         let Some(code) = code else {
-            self.code.free(at);
+            self.ours.code.free(at);
             return Ok(None);
         };
         self.memory.write(at, code)?;

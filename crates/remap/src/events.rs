@@ -9,7 +9,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
 use crate::error::{Error, Result};
-use crate::leave::Ours;
 use crate::page::PAGE_BYTES;
 use crate::process::Process;
 use crate::tasks::in_system_call;
@@ -29,8 +28,10 @@ pub enum Why {
         /// What stands in the way.
         reason: String,
     },
-    /// The program unmaps, moves or empties it.
+    /// The program unmaps, moves, protects or empties it.
     Gone,
+    /// Who moved it is gone without having put it back.
+    Left,
 }
 
 impl fmt::Display for Why {
@@ -40,9 +41,27 @@ impl fmt::Display for Why {
             Self::Kernel(Some(number)) => write!(f, "the kernel uses it, in system call {number}"),
             Self::Kernel(None) => write!(f, "the kernel uses it"),
             Self::Access { ip, reason } => write!(f, "the access at {ip:#x} cannot be redirected: {reason}"),
-            Self::Gone => write!(f, "the program unmapped, moved or emptied it"),
+            Self::Gone => write!(f, "the program unmapped, moved, protected or emptied it"),
+            Self::Left => write!(f, "whoever moved it was killed"),
         }
     }
+}
+
+/// An access to bytes that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// The thread.
+    pub thread: u32,
+    /// The instruction.
+    pub ip: u64,
+    /// The address.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: u32,
+    /// It reads them.
+    pub read: bool,
+    /// It writes them.
+    pub write: bool,
 }
 
 /// What was done for an event.
@@ -59,6 +78,8 @@ pub enum Done {
         /// Whether this was the first one.
         new: bool,
     },
+    /// Bytes were touched that are watched.
+    Touched(Touch),
     /// A page was put back.
     PutBack {
         /// Its address.
@@ -168,7 +189,7 @@ impl Process {
 
     fn fault(&mut self, event: Event) -> Result<Option<Done>> {
         let page = event.address as u64 & !(PAGE_BYTES - 1);
-        if !self.moved.contains_key(&page) {
+        if !self.ours.moved.contains_key(&page) {
             // It was put back meanwhile: try again.
             let _ = self.userfault.wake(crate::process::range(page));
             return Ok(None);
@@ -196,25 +217,25 @@ impl Process {
     }
 
     fn moved_in(&self, range: &Range<usize>) -> Vec<u64> {
-        self.moved.range(range.start as u64..range.end as u64).map(|(&page, _)| page).collect()
+        self.ours.moved.range(range.start as u64..range.end as u64).map(|(&page, _)| page).collect()
     }
 
     /// Signals on their way to a thread, new threads, the end.
     fn attend(&mut self) -> Result<Vec<Done>> {
-        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
+        let (ours, memory) = (&self.ours, &self.memory);
         let mut trapped = Vec::new();
         let happening = self.threads.attend(&mut |held| {
-            let trap = ours.settle(held)?;
+            let trap = ours.settle(memory, held)?;
             trapped.extend(trap.map(|at| (held.tracee.thread(), at)));
             Ok(())
         })?;
         // Led on one by one, as any other access that no clone knows.
-        let led = |(thread, ip)| Some(Done::Redirected { thread, ip, page: self.heads.page_of(ip)?, new: false });
+        let led = |(thread, ip)| Some(Done::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false });
         let mut done: Vec<Done> = trapped.into_iter().filter_map(led).collect();
         done.append(&mut self.late);
         if let Some(Happening::Exec | Happening::Ended) = happening {
             self.threads.let_go();
-            self.moved.clear();
+            self.ours.moved.clear();
             done.push(Done::Over);
         }
         Ok(done)

@@ -13,17 +13,13 @@
 //! Who gets a signal is led out first: its handler, a debugger and whoever unwinds the stack see the program's own code, and none returns to
 //! code that is gone by then.
 
-use std::collections::BTreeMap;
-
 use fieldstone_sys::ptrace;
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
-use crate::code::Code;
 use crate::error::Result;
-use crate::heads::Heads;
 use crate::held::Held;
 use crate::memory::Memory;
-use crate::redirect::Site;
+use crate::ours::Ours;
 use crate::threads::gone_is_fine;
 
 /// More than there are between two mapped addresses.
@@ -33,34 +29,25 @@ const SAVED_FLAGS: u64 = 0xcd5;
 const CARRY: u64 = 1;
 const ZERO: u64 = 1 << 6;
 
-/// All code of ours in a process.
-#[derive(Debug)]
-pub(crate) struct Ours<'a> {
-    pub(crate) heads: &'a Heads,
-    pub(crate) sites: &'a BTreeMap<u64, Site>,
-    pub(crate) code: &'a Code,
-    pub(crate) memory: &'a Memory,
-}
-
-impl Ours<'_> {
+impl Ours {
     /// Sets a thread that is about to get a signal into the program's own code. Where it has run into a trap of ours, which is no signal
     /// of the program's, the instruction that it was to do.
-    pub(crate) fn settle(&self, held: &mut Held) -> Result<Option<u64>> {
-        let trap = self.untrap(held)?;
+    pub(crate) fn settle(&self, memory: &Memory, held: &mut Held) -> Result<Option<u64>> {
+        let trap = self.untrap(memory, held)?;
         let Ok(mut registers) = held.tracee.registers() else {
             // It is being killed.
             return Ok(trap);
         };
-        if held.has_signals() && self.code.contains(registers.rip) && self.lead_out(&mut registers) {
+        if held.has_signals() && self.code.contains(registers.rip) && self.lead_out(memory, &mut registers) {
             gone_is_fine(held.tracee.set_registers(&registers))?;
         }
         Ok(trap)
     }
 
     /// Sends a thread on that has run into a trap of ours; where to.
-    pub(crate) fn untrap(&self, held: &mut Held) -> Result<Option<u64>> {
+    pub(crate) fn untrap(&self, memory: &Memory, held: &mut Held) -> Result<Option<u64>> {
         let Ok(mut registers) = held.tracee.registers() else { return Ok(None) };
-        let Some(to) = self.heads.trapped(self.memory, registers.rip) else { return Ok(None) };
+        let Some(to) = self.heads.trapped(memory, registers.rip) else { return Ok(None) };
         if !held.take_back(libc::SIGTRAP) {
             return Ok(None);
         }
@@ -71,7 +58,7 @@ impl Ours<'_> {
 
     /// Sets a thread that stands in code of ours to where it would be in the program's own, if no head were overwritten. False where
     /// that cannot be.
-    pub(crate) fn lead_out(&self, registers: &mut ptrace::Registers) -> bool {
+    pub(crate) fn lead_out(&self, memory: &Memory, registers: &mut ptrace::Registers) -> bool {
         let mut now = *registers;
         for _ in 0..MOST_INSTRUCTIONS {
             if let Some(original) = self.original(now.rip) {
@@ -81,7 +68,7 @@ impl Ours<'_> {
                 *registers = now;
                 return true;
             }
-            if self.run_one(&mut now).is_none() {
+            if run_one(memory, &mut now).is_none() {
                 return false;
             }
         }
@@ -93,56 +80,56 @@ impl Ours<'_> {
             let maps = self.sites.values().flat_map(|site| &site.rewritelets).flat_map(|(_, made)| &made.map);
             maps.copied().find(|&(at, _)| at == rip).map(|(_, original)| original)
         };
-        self.heads.original(rip).or_else(of_sites)
+        self.heads.original(rip).or_else(of_sites).or_else(|| self.protections.original(rip))
     }
+}
 
-    /// Does an instruction of ours.
-    fn run_one(&self, registers: &mut ptrace::Registers) -> Option<()> {
-        let mut bytes = [0; 15];
-        let got = fieldstone_rewrite::Memory::read(self.memory, registers.rip, &mut bytes);
-        let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
-        registers.rip = instruction.next_ip();
-        match instruction.code() {
-            Kind::Jmp_rel8_64 | Kind::Jmp_rel32_64 => registers.rip = instruction.near_branch_target(),
-            Kind::Ja_rel8_64 | Kind::Ja_rel32_64 if registers.eflags & (CARRY | ZERO) == 0 => {
-                registers.rip = instruction.near_branch_target();
-            }
-            Kind::Ja_rel8_64 | Kind::Ja_rel32_64 => {}
-            Kind::Lea_r64_m => *register(registers, instruction.op0_register())? = address(&instruction, registers)?,
-            Kind::Mov_r64_imm64 => *register(registers, instruction.op0_register())? = instruction.immediate64(),
-            Kind::Cmp_rm64_imm32 | Kind::Cmp_rm64_imm8 | Kind::Cmp_RAX_imm32 => compare(&instruction, registers)?,
-            Kind::Push_r64 => {
-                let value = *register(registers, instruction.op0_register())?;
-                self.push(registers, value)?;
-            }
-            Kind::Pushfq => {
-                let flags = registers.eflags;
-                self.push(registers, flags)?;
-            }
-            Kind::Pop_r64 => {
-                let value = self.pop(registers)?;
-                *register(registers, instruction.op0_register())? = value;
-            }
-            Kind::Popfq => {
-                let saved = self.pop(registers)? & SAVED_FLAGS;
-                registers.eflags = registers.eflags & !SAVED_FLAGS | saved;
-            }
-            _ => return None,
+/// Does an instruction of ours.
+fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
+    let mut bytes = [0; 15];
+    let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
+    let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
+    registers.rip = instruction.next_ip();
+    match instruction.code() {
+        Kind::Jmp_rel8_64 | Kind::Jmp_rel32_64 => registers.rip = instruction.near_branch_target(),
+        Kind::Ja_rel8_64 | Kind::Ja_rel32_64 if registers.eflags & (CARRY | ZERO) == 0 => {
+            registers.rip = instruction.near_branch_target();
         }
-        Some(())
+        Kind::Ja_rel8_64 | Kind::Ja_rel32_64 => {}
+        Kind::Lea_r64_m => *register(registers, instruction.op0_register())? = address(&instruction, registers)?,
+        Kind::Mov_r64_imm64 => *register(registers, instruction.op0_register())? = instruction.immediate64(),
+        Kind::Cmp_rm64_imm32 | Kind::Cmp_rm64_imm8 | Kind::Cmp_RAX_imm32 => compare(&instruction, registers)?,
+        Kind::Push_r64 => {
+            let value = *register(registers, instruction.op0_register())?;
+            push(memory, registers, value)?;
+        }
+        Kind::Pushfq => {
+            let flags = registers.eflags;
+            push(memory, registers, flags)?;
+        }
+        Kind::Pop_r64 => {
+            let value = pop(memory, registers)?;
+            *register(registers, instruction.op0_register())? = value;
+        }
+        Kind::Popfq => {
+            let saved = pop(memory, registers)? & SAVED_FLAGS;
+            registers.eflags = registers.eflags & !SAVED_FLAGS | saved;
+        }
+        _ => return None,
     }
+    Some(())
+}
 
-    fn push(&self, registers: &mut ptrace::Registers, value: u64) -> Option<()> {
-        registers.rsp = registers.rsp.wrapping_sub(8);
-        self.memory.write(registers.rsp, &value.to_le_bytes()).ok()
-    }
+fn push(memory: &Memory, registers: &mut ptrace::Registers, value: u64) -> Option<()> {
+    registers.rsp = registers.rsp.wrapping_sub(8);
+    memory.write(registers.rsp, &value.to_le_bytes()).ok()
+}
 
-    fn pop(&self, registers: &mut ptrace::Registers) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.memory.read_exact(registers.rsp, &mut bytes).ok()?;
-        registers.rsp = registers.rsp.wrapping_add(8);
-        Some(u64::from_le_bytes(bytes))
-    }
+fn pop(memory: &Memory, registers: &mut ptrace::Registers) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read_exact(registers.rsp, &mut bytes).ok()?;
+    registers.rsp = registers.rsp.wrapping_add(8);
+    Some(u64::from_le_bytes(bytes))
 }
 
 /// `base + index * scale + displacement`, of whole registers.
@@ -192,12 +179,14 @@ mod tests {
     use iced_x86::Decoder;
 
     use super::*;
+    use crate::code::Code;
+    use crate::heads::Heads;
 
     /// head: adc [rdi + rcx * 8], rax; adc rdx, 0; dec rcx; jne head; ret: every register and flag is live at the guard.
     const LOOP: [u8; 14] = [0x48, 0x11, 0x04, 0xcf, 0x48, 0x83, 0xd2, 0x00, 0x48, 0xff, 0xc9, 0x75, 0xf3, 0xc3];
 
     /// The clone of the loop in this process's own memory, where a place of ours would be.
-    fn with_clone(check: impl FnOnce(&Ours<'_>, &LoopClone, &[u8])) {
+    fn with_clone(check: impl FnOnce(&Ours, &Memory, &LoopClone, &[u8])) {
         let all: &mut [u8] = Vec::leak(vec![0; 1024]);
         let (code, room) = all.split_at_mut(512);
         code[..LOOP.len()].copy_from_slice(&LOOP);
@@ -221,18 +210,14 @@ mod tests {
         let clone = LoopClone::new(&plan).unwrap();
         room[..clone.code.len()].copy_from_slice(&clone.code);
         let heads = Heads::of_clone(&flow, LOOP[..5].try_into().unwrap(), clone.clone());
-        let ours = Ours {
-            heads: &heads,
-            sites: &BTreeMap::new(),
-            code: &Code::of_range(at..at + 512),
-            memory: &Memory::open(std::process::id()).unwrap(),
-        };
-        check(&ours, &clone, code);
+        let ours = Ours { heads, code: Code::of_range(at..at + 512), ..Ours::default() };
+        let memory = Memory::open(std::process::id()).unwrap();
+        check(&ours, &memory, &clone, code);
     }
 
     #[test]
     fn from_each_instruction_of_a_guard_the_program_goes_on_as_if_there_were_none() {
-        with_clone(|ours, clone, _| {
+        with_clone(|ours, memory, clone, _| {
             assert!(clone.saving_guards > 0, "a guard that saves both is what is tried here");
             for inside in [true, false] {
                 let mut stack = vec![0_u64; 256];
@@ -243,14 +228,14 @@ mod tests {
                 let (mut now, mut steps) = (begin, 0);
                 loop {
                     let mut out = now;
-                    assert!(ours.lead_out(&mut out), "at {:#x}", now.rip);
+                    assert!(ours.lead_out(memory, &mut out), "at {:#x}", now.rip);
                     assert_eq!(out.rip, clone.entries[0].0, "the access is still to come");
                     assert_eq!(
                         (out.rsp, out.eflags, out.rdi, out.rcx),
                         (begin.rsp, begin.eflags, begin.rdi, begin.rcx)
                     );
                     assert_eq!((out.rax, out.rdx, out.rbx), (begin.rax, begin.rdx, begin.rbx));
-                    if ours.run_one(&mut now).is_none() || !ours.code.contains(now.rip) {
+                    if run_one(memory, &mut now).is_none() || !ours.code.contains(now.rip) {
                         break;
                     }
                     steps += 1;
@@ -262,11 +247,11 @@ mod tests {
 
     #[test]
     fn the_programs_own_instructions_are_not_done_here() {
-        with_clone(|ours, _, code| {
+        with_clone(|_, memory, _, code| {
             let mut now = registers();
             now.rip = code.as_ptr().addr() as u64;
             let own = Decoder::with_ip(64, code, now.rip, DecoderOptions::NONE).decode();
-            assert_eq!((own.code(), ours.run_one(&mut now)), (Kind::Adc_rm64_r64, None));
+            assert_eq!((own.code(), run_one(memory, &mut now)), (Kind::Adc_rm64_r64, None));
         });
     }
 

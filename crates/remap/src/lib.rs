@@ -16,9 +16,11 @@
 //! | `page` | moving a page away, and its bytes to their views |
 //! | `events` | what comes: accesses, memory that goes, the end |
 //! | `redirect` | one access: by a rewritelet |
-//! | `heads` | the loop around it: by a clone |
+//! | `clones`, `heads` | the loop around it: by a clone |
+//! | `protect` | memory that the program has protected |
 //! | `leave` | threads led out of code of ours |
 //! | `undo` | everything as it was |
+//! | `ours`, `record` | all of ours in a process, and what is kept of it there for who comes after us |
 //!
 //! Nothing is loaded into the program and no handler of its signals is touched. The kernel's own accesses to a moved page (a read(2) into
 //! it, a futex) wait in the kernel, and the page is put back: it is never seen half. So is a page that an instruction touches
@@ -27,6 +29,8 @@
 //! Source: Taylor, *Cachekata* (seed 002), chapter 5: there a hypervisor revokes the page, here userfaultfd; there every
 //! access faults, here loops are led into their clones.
 
+#[cfg(target_arch = "x86_64")]
+mod clones;
 #[cfg(target_arch = "x86_64")]
 mod code;
 pub mod error;
@@ -40,9 +44,15 @@ mod held;
 mod leave;
 mod memory;
 #[cfg(target_arch = "x86_64")]
+mod ours;
+#[cfg(target_arch = "x86_64")]
 mod page;
 #[cfg(target_arch = "x86_64")]
 mod process;
+#[cfg(target_arch = "x86_64")]
+mod protect;
+#[cfg(target_arch = "x86_64")]
+mod record;
 #[cfg(target_arch = "x86_64")]
 mod redirect;
 pub mod space;
@@ -55,8 +65,10 @@ mod undo;
 
 pub use error::{Error, Result};
 #[cfg(target_arch = "x86_64")]
-pub use events::{Done, Why};
+pub use events::{Done, Touch, Why};
 pub use memory::Memory;
+#[cfg(target_arch = "x86_64")]
+pub use ours::AsSeen;
 #[cfg(target_arch = "x86_64")]
 pub use page::{Moved, Wanted};
 #[cfg(target_arch = "x86_64")]

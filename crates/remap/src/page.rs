@@ -6,19 +6,25 @@
 //!   P + home + 1   bytes of the first owner's rules in use, at their offset in the page
 //!   P + home + 2   of the second owner's
 //! ```
-//! Source: the thesis, figure 5.1 (underlay and isolated data). Where it differs: a view has a page to itself at the same offset, so
+//! Source: the thesis, figure 5.1 (underlay and isolated data). Where it differs: a view has a page to itself, at the same offset in a line, so
 //! that a redirect is another displacement in the same instruction. While the page moves, and while it moves back, all threads
 //! stand still; between, none does.
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{Page, Rule};
+use fieldstone_sys::userfault::Userfaultfd;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::process::{Process, range, word};
+use crate::protect::MOST_PAGES;
 use crate::space::{Mapping, free_near};
 use crate::tasks::{has_ended, is_filtered, pinned_kib};
 
@@ -41,15 +47,21 @@ pub struct Wanted {
     pub page: u64,
     /// Ranges of addresses in it, each owner's.
     pub owners: Vec<Vec<Range<u64>>>,
+    /// Whether what an owner has on several lines comes together on as few as can be: for programs whose data in use does not fit in a cache.
+    pub consolidated: bool,
+    /// Ranges of addresses in it of which each access is told: it is redirected one by one, which takes some ten microseconds.
+    pub watched: Vec<Range<u64>>,
 }
 
 /// A page that was moved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// Where its bytes are.
     pub page: Page,
     /// The memory that they lie in.
     pub room: Range<u64>,
+    /// Of which each access is told.
+    pub watched: Vec<Range<u64>>,
 }
 
 impl Process {
@@ -58,16 +70,22 @@ impl Process {
     /// # Errors
     /// [`Error::Page`] where it cannot be: then nothing has changed.
     pub fn move_page(&mut self, wanted: &Wanted) -> Result<Moved> {
-        if self.moved.contains_key(&wanted.page) {
+        if self.ours.moved.contains_key(&wanted.page) {
             return Err(no(wanted.page, "it was moved already: put it back first"));
         }
+        if self.ours.moved.len() >= MOST_PAGES {
+            return Err(no(wanted.page, &format!("{MOST_PAGES} pages are moved already")));
+        }
         self.in_vain.clear();
+        self.begin_record()?;
+        self.find_protections()?;
         let table = self.mappings()?;
         let mapping = self.movable(&table, wanted.page)?;
         let bytes = (wanted.owners.len() as u64 + 1) * PAGE_BYTES;
         let near = wanted.page..wanted.page + PAGE_BYTES;
         let room = free_near(&table, &near, bytes).ok_or_else(|| no(wanted.page, "no free memory is near enough"))?;
-        let moved = Moved { page: plan(wanted, room)?, room: room..room + bytes };
+        let page = plan(wanted, room)?;
+        let moved = Moved { page, room: room..room + bytes, watched: wanted.watched.clone() };
         let is_file = mapping.is_file;
         for _ in 1..TRIES {
             if !self.is_in_the_kernel()? {
@@ -78,9 +96,6 @@ impl Process {
         }
         self.threads.stop_all()?;
         let result = self.move_now(&moved, is_file);
-        if result.is_ok() {
-            self.moved.insert(wanted.page, moved.clone());
-        }
         self.resume_all()?;
         result.map(|()| moved)
     }
@@ -131,34 +146,69 @@ impl Process {
             self.check_threads(start, moved.room.start).and_then(|()| self.empty_into(moved, &contents, is_file));
         if mapped.is_err() {
             // As it was: whether it was emptied or not, these are its bytes.
+            let _ = self.userfault.unregister(range(start));
             self.memory.write(start, &contents)?;
-            self.unmap(moved.room.start, room_bytes)?;
+            self.forget(moved)?;
         }
         mapped
     }
 
+    /// Its bytes at home and in the views, and nothing where they were. All that it takes to put them back is kept before.
     fn empty_into(&mut self, moved: &Moved, contents: &[u8; PAGE], is_file: bool) -> Result<()> {
         for at in moved.room.clone().step_by(PAGE) {
             self.memory.write(at, contents)?;
         }
         let start = moved.page.start;
+        self.ours.moved.insert(start, moved.clone());
+        self.look_after_protections()?;
+        self.keep_record()?;
         let refused =
             |error: Error| no(start, &format!("it cannot be emptied, as where it is locked or huge ({error})"));
-        self.empty(start, is_file).map_err(refused)?;
-        self.trap(start)
+        self.empty(moved, is_file).map_err(refused)
     }
 
-    /// Takes the page's frame away. A page of a file becomes one of no file, since its file's bytes would come back.
-    fn empty(&mut self, page: u64, is_file: bool) -> Result<()> {
-        let access = word(libc::PROT_READ | libc::PROT_WRITE);
-        let flags = word(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
-        let replace = [page, PAGE_BYTES, access, flags, u64::MAX, 0];
-        let drop = [page, PAGE_BYTES, word(libc::MADV_DONTNEED), 0, 0, 0];
-        if is_file {
-            self.call(("mmap", libc::SYS_mmap), replace).map(|_| ())
-        } else {
-            self.call(("madvise", libc::SYS_madvise), drop).map(|_| ())
+    /// Takes the page's frame away; whoever touches it from then on waits. A page of a file becomes one of no file, since its file's bytes
+    /// would come back: one that is watched already takes its place.
+    fn empty(&mut self, moved: &Moved, is_file: bool) -> Result<()> {
+        let page = moved.page.start;
+        if !is_file {
+            self.trap(page)?;
+            let drop = [page, PAGE_BYTES, word(libc::MADV_DONTNEED), 0, 0, 0];
+            return self.call_and_hear(("madvise", libc::SYS_madvise), drop);
         }
+        // Behind a room a page is free.
+        let spare = moved.room.end;
+        self.map(spare, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
+        let flags = word(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        let replace = [spare, PAGE_BYTES, PAGE_BYTES, flags, page, 0];
+        let replaced = self.trap(spare).and_then(|()| self.call_and_hear(("mremap", libc::SYS_mremap), replace));
+        if replaced.is_err() {
+            let _ = self.userfault.unregister(range(spare));
+            self.unmap(spare, PAGE_BYTES)?;
+        }
+        replaced
+    }
+
+    /// Makes a call in its name that the userfaultfd tells of, which waits until that is heard. Nothing else is told then: all threads
+    /// stand still, and none is in the kernel.
+    fn call_and_hear(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<()> {
+        let pid = self.pid();
+        let failed = |source| Error::Process { pid, operation: "hear from", source };
+        let descriptor = self.userfault.as_fd().try_clone_to_owned().map_err(failed)?;
+        let listener = Userfaultfd::inherited(descriptor, self.userfault.reach());
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Acquire) {
+                    if listener.message().is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let result = self.call(call, arguments);
+            over.store(true, Ordering::Release);
+            result.map(|_| ())
+        })
     }
 
     /// No thread may have its stack or its own block in the page, nor anything that the kernel writes when the thread ends: then it
@@ -222,12 +272,12 @@ impl Process {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Puts a page back: its bytes, those of the views among them, where the program looks for them now. All threads stand still, and
+    /// Fills a page again: its bytes, those of the views among them, where the program looks for them now. All threads stand still, and
     /// none is in a rewritelet.
     ///
     /// # Errors
     /// Where the process is gone.
-    pub(crate) fn put_back(&mut self, moved: &Moved, at: u64) -> Result<()> {
+    pub(crate) fn fill(&mut self, moved: &Moved, at: u64) -> Result<()> {
         let contents = moved.composed(&self.memory)?;
         let pid = self.pid();
         let failed = |source| Error::Process { pid, operation: "put a page back in", source };
@@ -239,7 +289,7 @@ impl Process {
         // Wakes who still waits.
         let _ = self.userfault.unregister(range(at));
         let _ = self.userfault.unregister(range(moved.page.start));
-        self.unmap(moved.room.start, moved.room.end - moved.room.start)
+        Ok(())
     }
 }
 
@@ -262,6 +312,20 @@ impl Process {
 }
 
 impl Moved {
+    /// Whether accesses to these bytes are told.
+    pub(crate) fn is_watched(&self, address: u64, bytes: u32) -> bool {
+        let end = address.saturating_add(bytes.into());
+        self.watched.iter().any(|range| range.start < end && address < range.end)
+    }
+
+    /// Where the program thinks that what lies at `address`, in the room, is.
+    pub(crate) fn seen_at(&self, address: u64) -> u64 {
+        let looked_for = |delta: i64| address.wrapping_add_signed(delta.wrapping_neg());
+        let rules = self.page.rules.iter().map(|rule| (looked_for(rule.delta), rule));
+        let by_rule = rules.filter(|(seen, rule)| rule.bytes.contains(seen)).map(|(seen, _)| seen).next();
+        by_rule.unwrap_or(self.page.start + address % PAGE_BYTES)
+    }
+
     /// The page as the program sees it, by the memory of the process or of a child of it.
     pub(crate) fn composed(&self, memory: &Memory) -> Result<[u8; PAGE]> {
         let page = &self.page;
@@ -278,15 +342,77 @@ impl Moved {
 
 /// Home first, then a view for each owner.
 fn plan(wanted: &Wanted, room: u64) -> Result<Page> {
-    let delta = |number: u64| (room + number * PAGE_BYTES).wrapping_sub(wanted.page).cast_signed();
-    let views = wanted.owners.iter().zip(1..);
-    let rule = |bytes: &Range<u64>, number: u64| Rule { bytes: bytes.clone(), delta: delta(number) };
-    let mut rules: Vec<Rule> =
-        views.flat_map(|(ranges, number)| ranges.iter().map(move |bytes| rule(bytes, number))).collect();
-    rules.sort_by_key(|rule| rule.bytes.start);
-    Page::new(wanted.page, delta(0), rules).map_err(|error| no(wanted.page, &error.to_string()))
+    let mut rules = Vec::new();
+    for (ranges, number) in wanted.owners.iter().zip(1..) {
+        let delta = (room + number * PAGE_BYTES).wrapping_sub(wanted.page).cast_signed();
+        let shifts = if wanted.consolidated { together(ranges) } else { vec![0; ranges.len()] };
+        let rule = |(bytes, shift): (&Range<u64>, i64)| Rule { bytes: bytes.clone(), delta: delta + shift };
+        rules.extend(ranges.iter().zip(shifts).map(rule));
+    }
+    let home = room.wrapping_sub(wanted.page).cast_signed();
+    Page::new(wanted.page, home, rules).map_err(|error| no(wanted.page, &error.to_string()))
+}
+
+/// How far each range moves so that it comes to the first line that has its place in it free. What is over a line's border stays.
+///
+/// Source: the thesis, section 7.1: consolidation, which is left to others there. What is close to what is not told by
+/// addresses; here it is what one thread uses.
+fn together(ranges: &[Range<u64>]) -> Vec<i64> {
+    let line = |address: u64| address / LINE_BYTES;
+    let stays = |range: &Range<u64>| line(range.start) != line(range.end - 1);
+    // By line of the view, which of its bytes are taken.
+    let mut taken = [0_u64; (PAGE_BYTES / LINE_BYTES) as usize];
+    let place = |address: u64| usize::try_from(address % PAGE_BYTES / LINE_BYTES).unwrap_or(0);
+    let bits = |range: &Range<u64>| range.clone().fold(0, |bits, address| bits | 1_u64 << (address % LINE_BYTES));
+    for range in ranges.iter().filter(|range| stays(range)) {
+        range.clone().for_each(|address| taken[place(address)] |= 1 << (address % LINE_BYTES));
+    }
+    let mut shift = |range: &Range<u64>| {
+        if stays(range) {
+            return 0;
+        }
+        let (own, bits) = (place(range.start), bits(range));
+        let Some(free) = taken.iter().position(|taken| taken & bits == 0) else { return 0 };
+        taken[free] |= bits;
+        (free as u64).wrapping_sub(own as u64).wrapping_mul(LINE_BYTES).cast_signed()
+    };
+    ranges.iter().map(&mut shift).collect()
 }
 
 fn no(page: u64, why: &str) -> Error {
     Error::Page { page, why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_owner_has_on_several_lines_comes_together() {
+        let ranges = [0x1008..0x1010, 0x1050..0x1058, 0x1088..0x1090, 0x1ff0..0x1ff8, 0x1130..0x1148];
+        let shifts = together(&ranges);
+        let moved: Vec<u64> =
+            ranges.iter().zip(&shifts).map(|(range, shift)| range.start.wrapping_add_signed(*shift)).collect();
+        // The third has the place of the first in its line; the last lies over a border.
+        assert_eq!(moved, [0x1008, 0x1010, 0x1048, 0x1030, 0x1130]);
+    }
+
+    #[test]
+    fn a_consolidated_page_has_each_byte_once() {
+        let owner = |lines: Range<u64>| {
+            lines.map(|line| 0x1000 + line * 64 + line % 8 * 8..0x1008 + line * 64 + line % 8 * 8).collect::<Vec<_>>()
+        };
+        let wanted =
+            Wanted { page: 0x1000, owners: vec![owner(0..20), owner(20..40)], consolidated: true, watched: Vec::new() };
+        let page = plan(&wanted, 0x10_0000).unwrap();
+        let places: std::collections::BTreeSet<u64> = page
+            .rules
+            .iter()
+            .flat_map(|rule| rule.bytes.clone().map(|at| at.wrapping_add_signed(rule.delta)))
+            .collect();
+        assert_eq!(places.len(), 40 * 8, "no two bytes at one place");
+        let lines: std::collections::BTreeSet<u64> = places.iter().map(|at| at / 64).collect();
+        assert_eq!(lines.len(), 6, "of 20 words three lines each");
+        assert!(lines.iter().all(|line| (0x10_1000 / 64..0x10_3000 / 64).contains(line)));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing of ours runs in it but rewritelets. What only it can do for itself (mapping memory, opening a userfaultfd) is done in the name of
 //! one of its threads while that stands still. The userfaultfd stays open in it too: should we be killed, its threads wait at a moved page
-//! instead of reading zeros, until somebody puts the page back.
+//! instead of reading zeros, until whoever takes hold of it next has put the page back (see `record`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,15 +12,13 @@ use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::code::Code;
 use crate::error::{Error, Result};
-use crate::events::Done;
-use crate::heads::Heads;
+use crate::events::{Done, Why};
 use crate::held::Held;
-use crate::leave::Ours;
 use crate::memory::Memory;
-use crate::page::{Moved, PAGE_BYTES};
-use crate::redirect::Site;
+use crate::ours::Ours;
+use crate::page::Moved;
+use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
 use crate::threads::Threads;
 
@@ -41,15 +39,13 @@ pub struct Process {
     pub(crate) memory: Memory,
     pub(crate) threads: Threads,
     pub(crate) userfault: Userfaultfd,
-    pub(crate) code: Code,
-    /// Pages that are elsewhere, by address.
-    pub(crate) moved: BTreeMap<u64, Moved>,
-    /// Rewritelets for single accesses, by their instruction.
-    pub(crate) sites: BTreeMap<u64, Site>,
+    /// The number of the descriptor in the process itself.
+    pub(crate) theirs: i32,
+    pub(crate) ours: Ours,
+    /// What is kept for who comes after us, once there is something.
+    pub(crate) record: Option<Record>,
     /// Instructions whose loops could not be cloned, and how often that was tried since a page moved last.
     pub(crate) in_vain: BTreeMap<u64, u32>,
-    /// Loops that lead into clones.
-    pub(crate) heads: Heads,
     /// Messages that were taken while a page was put back.
     pub(crate) heard: Vec<Message>,
     /// What was done for them.
@@ -61,7 +57,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of process `pid`. It goes on as if nothing had happened.
+    /// Takes hold of process `pid`. It goes on as if nothing had happened. What somebody has left behind in it who was killed is put back
+    /// first; [`Self::serve`] tells of it.
     ///
     /// # Errors
     /// [`Error::Refused`] for a program of 32 bits, and where the kernel's own accesses to moved pages could not be seen;
@@ -69,26 +66,44 @@ impl Process {
     pub fn open(pid: u32) -> Result<Self> {
         check_class(pid)?;
         let memory = Memory::open(pid)?;
-        let syscall = find_syscall(pid, &memory, &mappings(pid)?)?;
+        let table = mappings(pid)?;
+        let syscall = find_syscall(pid, &memory, &table)?;
+        let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
-        let userfault = open_userfault(pid, &mut threads, syscall);
-        threads.resume_all()?;
-        let userfault = userfault?;
-        Ok(Self {
+        let (userfault, theirs) = match &left {
+            Some(left) => (left_userfault(pid, left.userfault)?, left.userfault),
+            None => {
+                let opened = open_userfault(pid, &mut threads, syscall);
+                threads.resume_all()?;
+                opened?
+            }
+        };
+        let (ours, record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
+        let mut this = Self {
             pid,
             memory,
             threads,
             userfault,
-            code: Code::default(),
-            moved: BTreeMap::new(),
-            sites: BTreeMap::new(),
+            theirs,
+            ours,
+            record,
             in_vain: BTreeMap::new(),
-            heads: Heads::default(),
             heard: Vec::new(),
             late: Vec::new(),
             alarm: None,
             syscall,
-        })
+        };
+        this.late = this.put_back_all(&Why::Left)?;
+        Ok(this)
+    }
+
+    /// Whether somebody has left pages of process `pid` elsewhere who was killed: [`Self::open`] puts them back.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn is_left_behind(pid: u32) -> Result<bool> {
+        let left = Left::find(pid, &Memory::open(pid)?, &mappings(pid)?)?;
+        Ok(left.is_some_and(|left| !left.ours.moved.is_empty()))
     }
 
     /// Has [`Self::serve`] wake up too when this becomes readable, and read it empty; it must not block. For SIGCHLD, which tells of
@@ -110,8 +125,8 @@ impl Process {
     /// Where the program thinks that what lies at `address` is: the bytes of moved pages are elsewhere.
     #[must_use]
     pub fn seen_at(&self, address: u64) -> u64 {
-        let room = self.moved.iter().find(|(_, moved)| moved.room.contains(&address));
-        room.map_or(address, |(page, _)| page + address % PAGE_BYTES)
+        let with = |moved: &&Moved| moved.room.contains(&address);
+        self.ours.moved.values().find(with).map_or(address, |moved| moved.seen_at(address))
     }
 
     /// Its mappings. Those of the first thread are gone where that has ended before the others.
@@ -127,7 +142,7 @@ impl Process {
 
     /// Makes a system call in its name; all its threads stand still.
     pub(crate) fn call(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<u64> {
-        let heads = &self.heads;
+        let heads = &self.ours.heads;
         let unfit = |rip| heads.is_behind_trap(rip);
         call_in_its_name(self.pid, &mut self.threads, &unfit, self.syscall, call, arguments)
     }
@@ -135,11 +150,10 @@ impl Process {
     /// Lets all threads go on. Who gets a signal is set into the program's own code first.
     pub(crate) fn resume_all(&mut self) -> Result<()> {
         let threads: Vec<u32> = self.threads.numbers().collect();
-        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
         for thread in threads {
             let able = |held: &&mut Held| held.stands() && held.has_signals() && !held.pinned;
             if let Some(held) = self.threads.get_mut(thread).filter(able) {
-                ours.settle(held)?;
+                self.ours.settle(&self.memory, held)?;
             }
         }
         self.threads.resume_all()
@@ -147,9 +161,8 @@ impl Process {
 
     /// Lets one go on that was stopped alone.
     pub(crate) fn resume(&mut self, thread: u32) -> Result<()> {
-        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &self.memory };
         if let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands() && held.has_signals()) {
-            ours.settle(held)?;
+            self.ours.settle(&self.memory, held)?;
         }
         self.threads.resume(thread)
     }
@@ -229,7 +242,7 @@ fn call_in_its_name(
 }
 
 /// Opens one in the process, since it is bound to who opens it, and gets a copy of the descriptor.
-fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<Userfaultfd> {
+fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<(Userfaultfd, i32)> {
     threads.stop_all()?;
     let mut call = |call, arguments| call_in_its_name(pid, threads, &|_| false, syscall, call, arguments);
     let flags = word(libc::O_CLOEXEC | libc::O_NONBLOCK);
@@ -244,16 +257,25 @@ fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<Userf
         // It may have no room for so high a number.
         Err(_) => low,
     };
-    let ours = take(pid, i32::try_from(theirs).unwrap_or(-1)).map_err(|source| Error::Process {
-        pid,
-        operation: "share a descriptor with",
-        source,
-    })?;
-    Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(|source| Error::Process {
-        pid,
-        operation: "watch the memory of",
-        source,
-    })
+    let theirs = i32::try_from(theirs).unwrap_or(-1);
+    let ours = share(pid, theirs)?;
+    let failed = |source| Error::Process { pid, operation: "watch the memory of", source };
+    Ok((Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(failed)?, theirs))
+}
+
+/// That of somebody who was killed: it watches the pages that were left behind.
+fn left_userfault(pid: u32, theirs: i32) -> Result<Userfaultfd> {
+    let link = std::fs::read_link(format!("/proc/{pid}/fd/{theirs}")).unwrap_or_default();
+    if link.to_str() != Some("anon_inode:[userfaultfd]") {
+        let why = "pages of it were moved by somebody who was killed, and it has closed the descriptor that watched them: nobody can \
+                   put them back";
+        return Err(Error::Refused { pid, why: why.to_owned() });
+    }
+    Ok(Userfaultfd::inherited(share(pid, theirs)?, Reach::UserAndKernel))
+}
+
+fn share(pid: u32, theirs: i32) -> Result<OwnedFd> {
+    take(pid, theirs).map_err(|source| Error::Process { pid, operation: "share a descriptor with", source })
 }
 
 fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {

@@ -10,9 +10,10 @@
 use fieldstone_rewrite::trampoline::Site as Access;
 use fieldstone_rewrite::{Form, Live, Operand, Registers, Trampoline};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::events::{Done, Why};
+use crate::events::{Done, Touch, Why};
 use crate::process::Process;
 use crate::tasks::has_ended;
 
@@ -27,9 +28,10 @@ const NO_64_BITS: &str = "it is code of 32 bits";
 const MOST_IN_VAIN: u32 = 16;
 
 /// Rewritelets for one instruction: one for each place where its bytes have been.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Site {
     /// The instruction as it was when they were made.
+    #[serde(skip)]
     instruction: Instruction,
     /// The distance, and where the rewritelet lies.
     pub(crate) rewritelets: Vec<(i64, Trampoline)>,
@@ -52,8 +54,11 @@ impl Process {
     fn redirect_stopped(&mut self, thread: u32, page: u64) -> Result<Option<Done>> {
         let Some(held) = self.threads.get_mut(thread) else { return Ok(None) };
         let mut kernel = held.tracee.registers()?;
+        if self.ours.protections.contains(kernel.rip) {
+            return self.put_page_back(page, Why::Gone).map(Some);
+        }
         // In a clone that knew nothing of this page: as if it had never been there.
-        if let Some(original) = self.heads.original(kernel.rip) {
+        if let Some(original) = self.ours.heads.original(kernel.rip) {
             kernel.rip = original;
         }
         let registers = of_kernel(&kernel);
@@ -63,8 +68,9 @@ impl Process {
             Ok(target) => target,
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
-        // What stands in the way of a clone need not stand in that of a rewritelet.
-        let (to, new) = match self.try_clone(&registers) {
+        // What stands in the way of a clone need not stand in that of a rewritelet. Of what is watched each access has to come by.
+        let clone = if target.is_watched { None } else { self.try_clone(&registers) };
+        let (to, new) = match clone {
             Some(entry) => (entry, true),
             None => match self.rewritelet(&target) {
                 Ok(found) => found,
@@ -75,7 +81,17 @@ impl Process {
         if let Some(held) = self.threads.get_mut(thread) {
             held.tracee.set_registers(&kernel)?;
         }
-        Ok(Some(Done::Redirected { thread, ip: registers.rip, page, new }))
+        let Target { operand, address, .. } = target;
+        let touch = Touch {
+            thread,
+            ip: registers.rip,
+            address,
+            bytes: operand.bytes,
+            read: operand.read,
+            write: operand.write,
+        };
+        let redirected = Done::Redirected { thread, ip: registers.rip, page, new };
+        Ok(Some(if target.is_watched { Done::Touched(touch) } else { redirected }))
     }
 
     /// [`Self::enter_clone`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
@@ -96,17 +112,18 @@ impl Process {
         let operand =
             Operand::of(&instruction, &mut InstructionInfoFactory::new()).map_err(|error| error.to_string())?;
         let address = operand.address(registers);
-        let moved = self.moved.get(&page).ok_or("it was put back")?;
+        let moved = self.ours.moved.get(&page).ok_or("it was put back")?;
         let piece = moved.page.piece(address, operand.bytes);
         let piece = piece.ok_or("it touches bytes of two places, or of another page too")?;
-        Ok(Target { instruction, delta: piece.delta })
+        let is_watched = moved.is_watched(address, operand.bytes);
+        Ok(Target { instruction, operand, address, delta: piece.delta, is_watched })
     }
 
     pub(crate) fn instruction(&self, ip: u64) -> Option<Instruction> {
         let mut bytes = [0; LONGEST];
         let got = fieldstone_rewrite::Memory::read(&self.memory, ip, &mut bytes);
         // A patched head still has its own instructions.
-        self.heads.unpatched(&self.memory, ip, &mut bytes[..got]);
+        self.ours.heads.unpatched(&self.memory, ip, &mut bytes[..got]);
         let mut decoder = Decoder::with_ip(64, &bytes[..got], ip, DecoderOptions::NONE);
         let instruction = decoder.decode();
         (!instruction.is_invalid()).then_some(instruction)
@@ -115,18 +132,18 @@ impl Process {
     /// Where the rewritelet for the access lies, and whether it is new.
     fn rewritelet(&mut self, target: &Target) -> std::result::Result<(u64, bool), String> {
         let ip = target.instruction.ip();
-        if self.sites.get(&ip).is_some_and(|site| !site.instruction.eq_all_bits(&target.instruction)) {
+        if self.ours.sites.get(&ip).is_some_and(|site| !site.instruction.eq_all_bits(&target.instruction)) {
             // Another instruction lies there now. Who is still in its rewritelets finds them as they were.
-            self.sites.remove(&ip);
+            self.ours.sites.remove(&ip);
         }
         let known =
-            self.sites.get(&ip).and_then(|site| site.rewritelets.iter().find(|(delta, _)| *delta == target.delta));
+            self.ours.sites.get(&ip).and_then(|site| site.rewritelets.iter().find(|(delta, _)| *delta == target.delta));
         if let Some((_, trampoline)) = known {
             return Ok((trampoline.at, false));
         }
         let mut why = "its rewritelet is too long".to_owned();
         let make = |this: &Self, at| {
-            let moved = this.heads.copies();
+            let moved = this.ours.heads.copies();
             let access = Access { instruction: &target.instruction, live: Live::ALL, moved: &moved };
             let made = Trampoline::new(&access, &Form::Displaced(target.delta), at);
             made.map_err(|error| why = error.to_string()).ok().filter(is_plain)
@@ -135,7 +152,8 @@ impl Process {
         let made = placed.map_err(|error| error.to_string())?.ok_or(why)?;
         let at = made.at;
         let site = || Site { instruction: target.instruction, rewritelets: Vec::new() };
-        self.sites.entry(ip).or_insert_with(site).rewritelets.push((target.delta, made));
+        self.ours.sites.entry(ip).or_insert_with(site).rewritelets.push((target.delta, made));
+        self.keep_record().map_err(|error| error.to_string())?;
         Ok((at, true))
     }
 }
@@ -150,7 +168,12 @@ fn is_plain(made: &Trampoline) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Target {
     instruction: Instruction,
+    operand: Operand,
+    /// Where the program thinks that its bytes are.
+    address: u64,
+    /// How far from there they are.
     delta: i64,
+    is_watched: bool,
 }
 
 /// The registers that an access may depend on.

@@ -21,11 +21,16 @@ const LOOKS: u32 = 64;
 /// access to a page of ours goes round like that, when the thread has something to do first.
 const IN_KERNEL_NS: u64 = 2_000_000;
 
+/// Whether there are threads that nobody told of is asked once in so many rounds.
+const ROUNDS: u32 = 16;
+
 /// The threads of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     pid: u32,
     held: BTreeMap<u32, Held>,
+    /// Rounds of [`Self::attend`].
+    rounds: u32,
     /// Processes that it has forked, which are held too, and are not its threads.
     children: Vec<Tracee>,
     /// What ended all this, until it is told.
@@ -300,7 +305,8 @@ impl Threads {
     ) -> Result<Option<Happening>> {
         let threads: Vec<u32> = self.numbers().collect();
         for thread in threads {
-            let Some(held) = self.held.get_mut(&thread).filter(|held| !held.stands()) else { continue };
+            // One that stands still can end, too: by SIGKILL.
+            let Some(held) = self.held.get_mut(&thread) else { continue };
             let Some(stop) = held.tracee.try_wait()? else { continue };
             self.note(thread, stop)?;
             if self.is_over() {
@@ -314,7 +320,20 @@ impl Threads {
                 self.resume(new)?;
             }
         }
+        self.rounds = (self.rounds + 1) % ROUNDS;
+        if self.rounds == 0 && has_ended(self.pid) {
+            self.reap_unknown();
+        }
         Ok(self.over.take())
+    }
+
+    /// A thread that was killed in the middle of starting another one does not tell of that, which is held all the same: and as long as nobody
+    /// asks for it the process does not end.
+    fn reap_unknown(&self) {
+        let unknown = |thread: &u32| !self.held.contains_key(thread) && has_ended(*thread);
+        for thread in tasks(self.pid).into_iter().filter(unknown) {
+            let _ = Tracee::held(thread).try_wait();
+        }
     }
 }
 

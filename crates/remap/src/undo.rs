@@ -2,13 +2,15 @@
 
 use fieldstone_sys::ptrace::Tracee;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::{Done, Why};
-use crate::leave::Ours;
+use crate::heads::Head;
 use crate::memory::Memory;
 use crate::page::Moved;
 use crate::process::{Process, range};
-use crate::tasks::has_ended;
+use crate::record::Record;
+use crate::tasks::{goes_on_at, has_ended};
+use crate::threads::gone_is_fine;
 
 impl Process {
     /// Puts a page back. All threads stand still meanwhile.
@@ -22,21 +24,26 @@ impl Process {
     /// Puts the bytes of pages where the program looks for them now: so far behind where that was.
     pub(crate) fn put_back_at(&mut self, pages: &[u64], distance: u64) -> Result<()> {
         self.threads.stop_all()?;
-        let result = self.take_out(pages).and_then(|taken| {
-            taken.iter().try_for_each(|moved| self.put_back(moved, moved.page.start.wrapping_add(distance)))
-        });
+        let result = pages.iter().try_for_each(|&page| self.put_back_one(page, page.wrapping_add(distance)));
         let heard = self.answer_heard();
         self.resume_all()?;
         result.and(heard)
     }
 
-    fn take_out(&mut self, pages: &[u64]) -> Result<Vec<Moved>> {
-        let mut taken = Vec::new();
-        for page in pages {
-            self.forget_code_of(*page)?;
-            taken.extend(self.moved.remove(page));
-        }
-        Ok(taken)
+    fn put_back_one(&mut self, page: u64, at: u64) -> Result<()> {
+        self.forget_code_of(page)?;
+        let Some(moved) = self.ours.moved.get(&page).cloned() else { return Ok(()) };
+        self.fill(&moved, at)?;
+        self.forget(&moved)
+    }
+
+    /// Forgets a page that is back, or gone: then its room is free.
+    pub(crate) fn forget(&mut self, moved: &Moved) -> Result<()> {
+        self.ours.moved.remove(&moved.page.start);
+        self.look_after_protections()?;
+        // Whoever comes after us must not think that what is there next is ours.
+        self.keep_record()?;
+        self.unmap(moved.room.start, moved.room.end - moved.room.start)
     }
 
     /// Puts all pages back.
@@ -44,18 +51,49 @@ impl Process {
     /// # Errors
     /// Where the process is gone.
     pub fn put_all_back(&mut self) -> Result<Vec<Done>> {
-        let pages: Vec<u64> = self.moved.keys().copied().collect();
-        pages.into_iter().map(|page| self.put_page_back(page, Why::Asked)).collect()
+        self.put_back_all(&Why::Asked)
+    }
+
+    pub(crate) fn put_back_all(&mut self, why: &Why) -> Result<Vec<Done>> {
+        let pages: Vec<u64> = self.ours.moved.keys().copied().collect();
+        pages.into_iter().map(|page| self.put_page_back(page, why.clone())).collect()
+    }
+
+    /// Puts all pages back and lets go of it: nothing of ours is left in it.
+    ///
+    /// # Errors
+    /// Where the process is gone.
+    pub fn release(mut self) -> Result<Vec<Done>> {
+        let done = self.put_all_back()?;
+        self.threads.stop_all()?;
+        let left = self.leave_nothing();
+        self.resume_all()?;
+        left.map(|()| done)
+    }
+
+    /// Where no thread can do it, because all sleep in the kernel, it stays: memory that nobody looks for, and a descriptor.
+    fn leave_nothing(&mut self) -> Result<()> {
+        self.leave_code()?;
+        if self.threads.standing(&|_| false).is_none() {
+            return Ok(());
+        }
+        for range in self.ours.code.ranges() {
+            self.unmap(range.start, range.end - range.start)?;
+        }
+        if let Some(record) = self.record.take() {
+            self.unmap(record.at, Record::BYTES)?;
+        }
+        self.call(("close", libc::SYS_close), [u64::from(self.theirs.cast_unsigned()), 0, 0, 0, 0, 0]).map(|_| ())
     }
 
     /// Forgets a page that the program itself has unmapped, moved or emptied.
     pub(crate) fn give_up(&mut self, page: u64) -> Result<()> {
         self.threads.stop_all()?;
-        let result = self.forget_code_of(page).and_then(|()| match self.moved.remove(&page) {
+        let result = self.forget_code_of(page).and_then(|()| match self.ours.moved.get(&page).cloned() {
             Some(moved) => {
                 // Nothing may be there any more.
                 let _ = self.userfault.unregister(range(page));
-                self.unmap(moved.room.start, moved.room.end - moved.room.start)
+                self.forget(&moved)
             }
             None => Ok(()),
         });
@@ -83,18 +121,78 @@ impl Process {
         let memory = Memory::open(child.thread())?;
         let mut registers = child.registers()?;
         let was = registers.rip;
-        let ours = Ours { heads: &self.heads, sites: &self.sites, code: &self.code, memory: &memory };
-        if ours.lead_out(&mut registers) && registers.rip != was {
+        if self.ours.lead_out(&memory, &mut registers) && registers.rip != was {
             child.set_registers(&registers)?;
         }
-        for (head, original) in self.heads.jumps(&memory) {
-            memory.write(head, &original)?;
+        for (at, original) in self.ours.heads.jumps(&memory).into_iter().chain(self.ours.protections.jumps(&memory)) {
+            memory.write(at, &original)?;
         }
-        for moved in self.moved.values() {
+        for moved in self.ours.moved.values() {
             // What the program keeps from its children is not there.
             if let Ok(contents) = Moved::composed(moved, &memory) {
                 let _ = memory.write(moved.page.start, &contents);
             }
+        }
+        Ok(())
+    }
+
+    /// Has every thread leave clones and rewritelets, and gives up those that lead to `page`. All stand still.
+    fn forget_code_of(&mut self, page: u64) -> Result<()> {
+        self.leave_code()?;
+        for head in self.ours.heads.of_page(page) {
+            let Some(found) = self.ours.heads.led.remove(&head) else { continue };
+            if found.is_led(&self.memory) {
+                self.memory.write(head, &found.patch.original)?;
+            }
+            self.give_up_head(&found);
+        }
+        for found in std::mem::take(&mut self.ours.heads.retired) {
+            self.give_up_head(&found);
+        }
+        self.clear_heads()?;
+        let Some(moved) = self.ours.moved.get(&page) else { return Ok(()) };
+        let room = moved.room.clone();
+        for site in self.ours.sites.values_mut() {
+            site.rewritelets.retain(|(delta, trampoline)| {
+                let is_gone = room.contains(&page.wrapping_add_signed(*delta));
+                if is_gone {
+                    self.ours.code.free(trampoline.at);
+                }
+                !is_gone
+            });
+        }
+        self.ours.sites.retain(|_, site| !site.rewritelets.is_empty());
+        Ok(())
+    }
+
+    fn give_up_head(&mut self, found: &Head) {
+        self.ours.heads.remember_traps(found);
+        self.ours.code.free(found.copy.at);
+        self.ours.code.free(found.station);
+        found.clones.iter().for_each(|cloned| self.ours.code.free(cloned.clone.at));
+    }
+
+    /// Has every thread that is in code of ours go on in the program's own. All stand still.
+    fn leave_code(&mut self) -> Result<()> {
+        let threads: Vec<u32> = self.threads.numbers().collect();
+        for thread in threads {
+            // Memory of the program's own that has to be fetched first: it stops when it has it.
+            while goes_on_at(thread).is_some_and(|at| self.ours.code.contains(at))
+                && self.threads.still_waits(thread)?
+            {
+                std::thread::yield_now();
+            }
+            let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
+            self.ours.untrap(&self.memory, held)?;
+            let Ok(mut registers) = held.tracee.registers() else { continue };
+            if !self.ours.code.contains(registers.rip) {
+                continue;
+            }
+            if !self.ours.lead_out(&self.memory, &mut registers) {
+                let why = format!("thread {thread} cannot be led out of the code at {:#x}", registers.rip);
+                return Err(Error::Refused { pid: self.pid(), why });
+            }
+            gone_is_fine(held.tracee.set_registers(&registers))?;
         }
         Ok(())
     }

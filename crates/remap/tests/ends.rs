@@ -65,7 +65,6 @@ fn the_first_thread_may_end_before_the_others() {
 }
 
 #[test]
-#[ignore = "fails now and then under load: the end is not told; the command learns of it from its sampler"]
 fn a_process_that_is_killed_while_a_page_moves_is_over() {
     for wait_us in [0, 50, 100, 200, 300, 500, 800, 1200, 2000, 5000] {
         let mut running = Stage::of("").start();

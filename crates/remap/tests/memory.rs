@@ -9,9 +9,14 @@ use stage::{Stage, apart, redirected};
 
 /// Runs a program whose second and third page are moved too, and does `meanwhile` with these.
 fn with_more_pages(meanwhile: &str) -> Option<Vec<Done>> {
+    with_more_pages_and("", meanwhile)
+}
+
+/// The same with functions and variables of its own.
+fn with_more_pages_and(more: &str, meanwhile: &str) -> Option<Vec<Done>> {
     let globals = "static int times; static __attribute__((noinline)) void add(volatile uint64_t *word, int n) { for (int i = 0; i < n; i++) ++*word; }
         static void fresh(char *at, unsigned char byte) { for (int i = 0; i < 8192; i++) CHECK((unsigned char)at[i] == byte); }";
-    let mut running = Stage::of(meanwhile).with(globals).start();
+    let mut running = Stage::of(meanwhile).with(globals).with(more).start();
     let mut process = running.remap()?;
     running.settle(&mut process);
     for page in [running.second, running.second + 4096] {
@@ -68,6 +73,82 @@ fn a_block_that_grows_elsewhere_keeps_its_bytes() {
     process.put_all_back().unwrap();
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn pages_of_a_file_are_moved_and_put_back() {
+    let globals = "static char initialised[16384] __attribute__((aligned(4096))) = { 7 }; static int times;
+        static __attribute__((noinline)) void add(volatile uint64_t *word, int n) { for (int i = 0; i < n; i++) ++*word; }";
+    let before = "memset(initialised, 7, sizeof initialised); second = initialised;";
+    let body = format!("if (times++) return; {USE} CHECK(initialised[16383] == 7);");
+    let mut running = Stage::of(&body).with(globals).before(before).start();
+    let Some(mut process) = running.remap() else { return };
+    for _ in 0..5 {
+        process.move_page(&apart(running.second)).unwrap();
+        process.put_page_back(running.second, fieldstone_remap::Why::Asked).unwrap();
+    }
+    for page in [running.second, running.second + 4096] {
+        process.move_page(&apart(page)).unwrap();
+    }
+    let then = running.go_on(&mut process);
+    assert!(redirected(&then) >= 2, "{then:?}");
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+/// Counts faults, and jumps back.
+const FAULTS: &str = "static sigjmp_buf back; static volatile int faults; static void on(int s) { faults++; siglongjmp(back, 1); }
+    static void heed(void) { struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; sigaction(SIGSEGV, &a, 0); faults = 0; }";
+
+#[test]
+fn a_page_that_may_not_be_written_any_more_is_not_written() {
+    for call in ["mprotect(second, 4096, PROT_READ)", "mprotect(second, 1, PROT_READ)"] {
+        let body = format!(
+            "if (times++) return; {USE} heed(); CHECK(!{call}); CHECK(one[8] == 0x0707070707070707 + 1000);
+             if (!sigsetjmp(back, 1)) {{ add(one + 8, 10); CHECK(0); }} CHECK(faults == 1); CHECK(one[8] == 0x0707070707070707 + 1000);
+             add(other + 9, 500); CHECK(other[9] == 0x0707070707070707 + 1000);
+             CHECK(!mprotect(second, 4096, PROT_READ | PROT_WRITE)); add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
+        );
+        let Some(then) = with_more_pages_and(FAULTS, &body) else { return };
+        let gone = then.iter().filter(|done| matches!(done, Done::PutBack { why: fieldstone_remap::Why::Gone, .. }));
+        assert_eq!(gone.count(), 1, "one page, and no other: {then:?}");
+    }
+}
+
+#[test]
+fn protecting_other_memory_is_as_ever() {
+    let body = format!(
+        "if (times++) return; {USE} char *own = (char *)mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); heed();
+         for (int i = 0; i < 1000; i++) {{ CHECK(!mprotect(own, 4096, PROT_NONE)); CHECK(!mprotect(own, 4096, PROT_READ | PROT_WRITE)); own[0] = i; }}
+         CHECK(!mprotect(own, 4096, PROT_NONE)); if (!sigsetjmp(back, 1)) {{ own[0] = 1; CHECK(0); }} CHECK(faults == 1);
+         errno = 0; CHECK(mprotect(own + 1, 4096, PROT_READ) == -1 && errno == EINVAL); CHECK(mprotect(own, -4096, PROT_READ) == -1 && errno == ENOMEM);
+         add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
+    );
+    let Some(then) = with_more_pages_and(FAULTS, &body) else { return };
+    assert!(!then.iter().any(|done| matches!(done, Done::PutBack { .. })), "{then:?}");
+}
+
+#[test]
+fn memory_is_protected_while_pages_go_back_and_away() {
+    let body = "volatile uint64_t *word = (volatile uint64_t *)second + 8; uint64_t begin = *word; for (int i = 1; i <= 3000; i++) {
+        CHECK(!mprotect(second, 16384, PROT_READ)); CHECK(*word == begin + i - 1); CHECK(!mprotect(second, 16384, PROT_READ | PROT_WRITE)); ++*word; }";
+    let mut running = Stage::of(body).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.say();
+    let mut moved = 0;
+    for _ in 0..200 {
+        // It may be protected right now.
+        moved += u32::from(process.move_page(&apart(running.second)).is_ok());
+        process.serve(std::time::Duration::from_millis(1)).unwrap();
+        process.put_page_back(running.second, fieldstone_remap::Why::Asked).unwrap();
+    }
+    running.serve_until(&mut process, |line| line == "done");
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    assert!(moved > 0, "it was never moved");
 }
 
 #[test]

@@ -29,3 +29,72 @@ fn a_page_is_put_back_when_that_is_asked() {
     let (then, told) = running.finish(&mut process);
     assert_eq!((redirected(&then), told.last().map(String::as_str)), (0, Some("right right")));
 }
+
+#[test]
+fn each_access_to_watched_bytes_is_told() {
+    let body = "int i; for (i = 0; i < 100; i++) ++counters[70]; for (i = 0; i < 50; i++) (void)counters[71]; counters[72] = 5;";
+    let mut running = Stage::of(body).start();
+    let Some(mut process) = running.hold() else { return };
+    let (page, watched) = (running.page, running.page + 70 * 8..running.page + 72 * 8);
+    let wanted = fieldstone_remap::Wanted { watched: vec![watched.clone()], ..apart(page) };
+    process.move_page(&wanted).unwrap();
+    running.settle(&mut process);
+    let then = running.go_on(&mut process);
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let touches: Vec<fieldstone_remap::Touch> =
+        then.iter().filter_map(|done| if let Done::Touched(touch) = done { Some(*touch) } else { None }).collect();
+    assert!(touches.iter().all(|touch| watched.contains(&touch.address) && touch.bytes == 8), "{touches:?}");
+    let at = |word: u64| touches.iter().filter(move |touch| touch.address == page + word * 8);
+    let (written, read) = (at(70).filter(|touch| touch.write).count(), at(71).filter(|touch| touch.read).count());
+    assert_eq!((written, read, at(71).filter(|touch| touch.write).count()), (100, 50, 0));
+    assert!(touches.windows(2).all(|two| two[0].thread == two[1].thread), "one thread touches them");
+}
+
+/// A page with nothing on lines of its own, only looked at.
+#[test]
+fn a_page_may_be_watched_alone() {
+    let body = "int i; for (i = 0; i < 20; i++) second[100 + i] = i;";
+    let mut running = Stage::of(body).start();
+    let Some(mut process) = running.hold() else { return };
+    let watched = std::iter::once(running.second + 100..running.second + 110).collect();
+    process
+        .move_page(&fieldstone_remap::Wanted { page: running.second, owners: Vec::new(), consolidated: false, watched })
+        .unwrap();
+    let then = running.go_on(&mut process);
+    let mut byte = [0];
+    assert_eq!((fieldstone_rewrite::Memory::read(&process.as_seen(), running.second + 105, &mut byte), byte), (1, [5]));
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    assert!(then.iter().filter(|done| matches!(done, Done::Touched(_))).count() >= 1, "{then:?}");
+}
+
+/// What each thread uses on several lines comes together on one, and goes back to where it was.
+#[test]
+fn words_of_several_lines_are_consolidated() {
+    let globals = "static __attribute__((noinline)) void add(volatile uint64_t *page, int n) { for (int i = 0; i < n; i++) { page[1]++; page[10]++; page[19]++; page[28]++; } }";
+    let body = "volatile uint64_t *page = (volatile uint64_t *)second; uint64_t begin[4] = { page[1], page[10], page[19], page[28] }; add(page, 1000);
+        CHECK(page[1] == begin[0] + 1000); CHECK(page[10] == begin[1] + 1000); CHECK(page[19] == begin[2] + 1000); CHECK(page[28] == begin[3] + 1000);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        let mut running = Stage::of(body).with(globals).options(options).start();
+        let Some(mut process) = running.remap() else { return };
+        let word = |number: u64| running.second + number * 8..running.second + number * 8 + 8;
+        let owner = [1, 10, 19, 28].map(word).to_vec();
+        let wanted = fieldstone_remap::Wanted {
+            page: running.second,
+            owners: vec![owner],
+            consolidated: true,
+            watched: Vec::new(),
+        };
+        let moved = process.move_page(&wanted).unwrap();
+        let lines: std::collections::BTreeSet<u64> =
+            moved.page.rules.iter().map(|rule| rule.bytes.start.wrapping_add_signed(rule.delta) / 64).collect();
+        assert_eq!(lines.len(), 1, "{moved:?}");
+        running.go_on(&mut process);
+        process.put_all_back().unwrap();
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    }
+}

@@ -29,6 +29,19 @@ pub enum Error {
         /// What would be right.
         remedy: String,
     },
+    /// A line of a file of rules that is none.
+    #[error(
+        "line {line} of the rules, {text:?}, {problem}: write an action (isolate, count, log, trace), a place (an address, or a global \
+         variable with +OFFSET) and a number of bytes, for example `isolate stats+64 8`"
+    )]
+    Request {
+        /// Line in the file, from one.
+        line: usize,
+        /// The line.
+        text: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// The description of an object contradicts itself.
     #[error("the layout of {object}: {member} {problem}: {remedy}")]
     Layout {

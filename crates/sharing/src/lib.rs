@@ -24,6 +24,7 @@
 //! | `history`, `trial` | rules that keep changing are given up; a repair that gives nothing back is taken back |
 //! | `layout` | members that fight, the padded struct |
 //! | `ignore` | what is not to be told |
+//! | `requests` | rules that somebody asks for |
 //!
 //! Source: Taylor, *Cachekata* (sections 4.3, 5 and 7.1), which leaves detection to hardware counters. Here the accesses
 //! come from a timer's samples, so a verdict rests on what was seen: it can miss sharing, and it says when it cannot tell.
@@ -39,6 +40,7 @@ pub mod ignore;
 pub mod layout;
 pub mod line;
 pub mod lines;
+pub mod requests;
 pub mod rules;
 pub mod settings;
 pub mod trial;
@@ -54,6 +56,7 @@ pub use ignore::Ignore;
 pub use layout::{Advice, Fight, Member, Object, Redesign};
 pub use line::{Line, SiteWeight, ThreadUse};
 pub use lines::Lines;
+pub use requests::Request;
 pub use rules::{Move, PagePlan, Plan, Refusal, Refused};
 pub use settings::Settings;
 pub use trial::{Better, Outcome, Trial};

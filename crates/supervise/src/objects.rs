@@ -145,6 +145,16 @@ impl Objects {
         typed::Question::new(&self.modules, &self.memory, address, block).answer(samples)
     }
 
+    /// Where the variable of this name is, by its symbol: the first of `module`, or of all files.
+    #[must_use]
+    pub fn variable(&self, module: Option<&str>, name: &str) -> Option<Range<u64>> {
+        self.modules.called(module).find_map(|module| {
+            let symbol = module.image.named(name)?;
+            let start = symbol.start.wrapping_add(module.bias);
+            Some(start..start.checked_add(symbol.bytes)?)
+        })
+    }
+
     /// The file that the code at `ip` is of, and where in it.
     #[must_use]
     pub fn code(&self, ip: u64) -> Option<Frame> {

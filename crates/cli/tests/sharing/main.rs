@@ -4,4 +4,5 @@
 
 mod found;
 mod repaired;
+mod rules;
 mod stage;

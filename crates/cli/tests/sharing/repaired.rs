@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
 
@@ -104,4 +105,50 @@ fn a_running_process_is_repaired_and_let_go() {
     assert!(led.is_some() && ended.success(), "{rest:?}");
     assert!(rest.last().is_some_and(|line| line.contains("\"over\"")), "{rest:?}");
     assert!(told.contains("checksum:"), "{told}");
+}
+
+/// The repairer is killed again and again: the program waits for its pages until the next one has put them back, and nothing is lost.
+#[test]
+fn a_repairer_that_is_killed_is_followed_by_another() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build("counters", &["-g", "-O2"]);
+    let file = stage.path("stats.json");
+    let mut running = fieldstone(&["run", "--repair", "--stats", file.to_str().unwrap(), "--"])
+        .arg(&program)
+        .args(["--iterations", "1500000000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut killed = 0;
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(400));
+        killed += u32::from(child_of(running.id(), "fieldstone").is_some_and(kill));
+    }
+    let mut told = String::new();
+    running.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(running.wait().unwrap().success(), "the program found its own result wrong: {told}");
+    let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
+    if moved == 0 {
+        println!("SKIP another process may not be repaired here");
+        return;
+    }
+    assert!(killed >= 2, "it was killed {killed} times");
+    let rescued = |what: &Happened| matches!(what, Happened::Undone { why, .. } if why.contains("was killed"));
+    assert!(count(&stats.events, rescued) >= 1, "{:#?}", stats.events);
+}
+
+/// A child of this process that runs a program of this name.
+fn child_of(parent: u32, name: &str) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    // One that is started by another thread is a child of that.
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?.flatten();
+    let others =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect::<String>();
+    let is = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
+    format!("{children} {others}").split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).find(is)
+}
+
+fn kill(pid: u32) -> bool {
+    std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().is_ok_and(|status| status.success())
 }

@@ -37,6 +37,17 @@ impl Stage {
     /// Builds a program of the workloads.
     pub(crate) fn build(&self, name: &str, options: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../workloads/src/sharing/{name}.c"));
+        self.compile(name, &source, options)
+    }
+
+    /// Builds this text of C.
+    pub(crate) fn build_text(&self, name: &str, text: &str, options: &[&str]) -> PathBuf {
+        let source = self.path(&format!("{name}.c"));
+        std::fs::write(&source, text).unwrap();
+        self.compile(name, &source, options)
+    }
+
+    fn compile(&self, name: &str, source: &Path, options: &[&str]) -> PathBuf {
         let program = self.path(&format!("{name}{}", options.concat().replace('-', "")));
         let built =
             Command::new("cc").args(options).args(["-pthread", "-o"]).arg(&program).arg(source).arg("-lm").status();

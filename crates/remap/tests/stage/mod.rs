@@ -265,6 +265,33 @@ impl Running {
         (done, told.into_iter().filter(|line| line != "done").collect())
     }
 
+    /// Whether it has said that by now.
+    pub(crate) fn says(&mut self, what: &str) -> bool {
+        let now: Vec<String> = self.lines.try_iter().collect();
+        let says = now.iter().any(|line| line == what);
+        self.told.extend(now);
+        says
+    }
+
+    /// Until it says that; nobody serves it here.
+    pub(crate) fn wait_for(&mut self, what: &str) {
+        let begun = Instant::now();
+        while !self.says(what) {
+            assert!(begun.elapsed() < LONGEST, "it hangs: {:?}", self.told);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it go on to its end, served by nobody. What it has told.
+    pub(crate) fn alone(mut self) -> Vec<String> {
+        self.say();
+        self.say();
+        self.child.stdin.take();
+        assert!(self.child.wait().unwrap().success(), "{:?}", self.told);
+        self.told.extend(self.lines.iter());
+        std::mem::take(&mut self.told)
+    }
+
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over
@@ -274,7 +301,7 @@ impl Running {
 /// The 9th and the 10th word of a page apart.
 pub(crate) fn apart(page: u64) -> Wanted {
     let word = |number: u64| std::iter::once(page + number * 8..page + number * 8 + 8).collect();
-    Wanted { page, owners: vec![word(8), word(9)] }
+    Wanted { page, owners: vec![word(8), word(9)], consolidated: false, watched: Vec::new() }
 }
 
 pub(crate) fn redirected(done: &[Done]) -> usize {

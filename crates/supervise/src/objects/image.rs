@@ -87,6 +87,11 @@ impl Image {
         at(&self.tables().fixed, address)
     }
 
+    /// The variable of this name.
+    pub(super) fn named(&self, name: &str) -> Option<&Symbol> {
+        self.tables().fixed.iter().find(|symbol| symbol.name == name)
+    }
+
     /// The one so far into thread-local memory.
     pub(super) fn local_symbol(&self, offset: u64) -> Option<&Symbol> {
         at(&self.tables().local, offset)

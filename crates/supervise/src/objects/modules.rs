@@ -66,6 +66,16 @@ impl Modules {
         self.0.get(number)
     }
 
+    /// Those whose file has this name, with or without a version behind it; all where there is none.
+    pub(super) fn called<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a Module> {
+        let is = move |module: &&Module| {
+            name.is_none_or(|name| {
+                module.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        self.0.iter().filter(is)
+    }
+
     /// The one whose file is `path`, as the kernel tells both.
     pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&Module> {
         let named = |mapping: &&Mapping| Path::new(&mapping.name) == path;

@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fieldstone_remap::Memory;
 use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Flow, Loop, Registers, Walk};
+use fieldstone_rewrite::{Flow, Loop, Memory, Pages, Registers, Walk};
 use fieldstone_sys::sampling;
 
 /// Places that are kept decoded. A program has few places where it spends its time.
@@ -27,11 +26,11 @@ struct Place {
 }
 
 impl Around {
-    /// The accesses of a lap around the sampled instruction. Costs a system call for each value that is read from the program's memory,
+    /// The accesses of a lap around the sampled instruction. Costs a system call for each page that is read from the program's memory,
     /// and the first time at an instruction the decoding of its surroundings.
-    pub(super) fn accesses(&mut self, memory: &Memory, registers: &sampling::Registers) -> Vec<Access> {
+    pub(super) fn accesses(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<Access> {
         let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
-        let walk = Walk::around(&place.flow, place.within.as_ref(), &of_sample(registers), memory);
+        let walk = Walk::around(&place.flow, place.within.as_ref(), &of_sample(registers), &Pages::of(memory));
         let first = place.flow.block_at(registers.rip);
         let counts = |access: &Access| {
             let surely =
@@ -46,7 +45,7 @@ impl Around {
         self.0.clear();
     }
 
-    fn place(&mut self, memory: &Memory, ip: u64) -> Option<Arc<Place>> {
+    fn place(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<Place>> {
         if let Some(known) = self.0.get(&ip) {
             return known.clone();
         }

@@ -5,16 +5,16 @@
 //!        └── fieldstone repair --pid …: traces it, tells us what happens, a line of JSON for each event
 //! ```
 //! Two processes, since the one that waits for a child's end would take what ptrace tells of it. And should one of ours die, the other is
-//! there: the repairer lets go of the program when we end.
+//! there: the repairer lets go of the program when we end, and is started again when it is killed: then it puts back what was left.
 #![allow(unsafe_code, reason = "a call has to be made between fork and exec")]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::{JoinHandle, spawn};
 
-use fieldstone_sys::process::{set_parent_death_signal, wait4};
+use fieldstone_sys::process::{set_parent_death_signal, stat, wait4};
 use serde::{Deserialize, Serialize};
 
 use super::follow::{Event, Happened};
@@ -55,7 +55,7 @@ impl RepairStats {
 ///
 /// # Errors
 /// The program or the repairer cannot be started. What the repairer is refused it tells on standard error, and the program runs unrepaired.
-pub fn run(program: &Program, repairer: &OsStr, words: &[&str]) -> Result<(ExitStatus, RepairStats)> {
+pub fn run(program: &Program, repairer: &OsStr, words: &[&OsStr]) -> Result<(ExitStatus, RepairStats)> {
     let forward = Forward::prepare()?;
     let running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
     let pid = running.child.id();
@@ -74,28 +74,35 @@ pub fn run(program: &Program, repairer: &OsStr, words: &[&str]) -> Result<(ExitS
     Ok((status, stats))
 }
 
-/// The repairer's process, and who listens to it.
-struct Beside {
-    child: Child,
-    listener: JoinHandle<Vec<Event>>,
-}
+/// A repairer that is killed is started again so many times at most: the program waits for its pages.
+const MOST_STARTS: u32 = 8;
+
+/// Who listens to the repairer's process.
+struct Beside(JoinHandle<Vec<Event>>);
 
 impl Beside {
-    fn start(repairer: &OsStr, words: &[&str], pid: u32) -> Result<Self> {
-        let mut command = Command::new(repairer);
-        // Ctrl-C is for the program: what that does about it is to be repaired too.
-        command.args(words).arg(pid.to_string()).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-        // SAFETY: between fork and exec only prctl is called, a bare system call.
-        unsafe { command.pre_exec(|| set_parent_death_signal(Some(libc::SIGTERM))) };
-        let mut child = command.spawn().map_err(|source| Error::Start { path: repairer.into(), source })?;
-        let output = child.stdout.take();
-        Ok(Self { child, listener: spawn(move || output.map(listen).unwrap_or_default()) })
+    fn start(repairer: &OsStr, words: &[&OsStr], pid: u32) -> Result<Self> {
+        let words: Vec<OsString> = words.iter().map(|&word| word.to_owned()).chain([pid.to_string().into()]).collect();
+        let repairer = repairer.to_owned();
+        let mut child = start(&repairer, &words)?;
+        Ok(Self(spawn(move || {
+            let mut events = Vec::new();
+            for _ in 1..MOST_STARTS {
+                events.extend(child.stdout.take().map(listen).unwrap_or_default());
+                let was_killed = child.wait().is_ok_and(|status| status.signal().is_some());
+                if !was_killed || stat(pid).map_or(true, |stat| stat.state.ended()) {
+                    break;
+                }
+                let Ok(next) = start(&repairer, &words) else { break };
+                child = next;
+            }
+            events
+        })))
     }
 
     /// It ends by itself when the program has.
-    fn finish(mut self) -> (Seen, Vec<Event>) {
-        let mut events = self.listener.join().unwrap_or_default();
-        let _ = self.child.wait();
+    fn finish(self) -> (Seen, Vec<Event>) {
+        let mut events = self.0.join().unwrap_or_default();
         let last = events.pop_if(|last| matches!(last.what, Happened::Over(_)));
         let seen = match last {
             Some(Event { what: Happened::Over(seen), .. }) => seen,
@@ -103,6 +110,15 @@ impl Beside {
         };
         (seen, events)
     }
+}
+
+fn start(repairer: &OsStr, words: &[OsString]) -> Result<Child> {
+    let mut command = Command::new(repairer);
+    // Ctrl-C is for the program: what that does about it is to be repaired too.
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    // SAFETY: between fork and exec only prctl is called, a bare system call.
+    unsafe { command.pre_exec(|| set_parent_death_signal(Some(libc::SIGTERM))) };
+    command.spawn().map_err(|source| Error::Start { path: repairer.into(), source })
 }
 
 fn listen(output: ChildStdout) -> Vec<Event> {

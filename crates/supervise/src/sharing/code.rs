@@ -37,7 +37,8 @@ impl Codes {
         codes
     }
 
-    fn name(&mut self, ip: u64, owners: &Owners) -> Code {
+    /// What the instruction at `ip` is of.
+    pub(super) fn name(&mut self, ip: u64, owners: &Owners) -> Code {
         if let Some(known) = self.known.get(&ip) {
             return known.clone();
         }

@@ -114,7 +114,7 @@ fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> R
     let mut ended = false;
     while !ended && !is_over() {
         ended = looking.watcher.wait(LOOK)?;
-        ended |= looking.watcher.look(&|address| address)?.ended;
+        ended |= looking.watcher.look(None)?.ended;
         looking.judge(owners, ended);
     }
     Ok(looking.finish(look, began.elapsed()))

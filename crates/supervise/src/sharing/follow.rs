@@ -7,9 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use std::collections::BTreeMap;
+
+use fieldstone_remap::Touch;
 use fieldstone_sharing::Settings;
+use fieldstone_sharing::requests::{Action, Request};
 use serde::{Deserialize, Serialize};
 
+use super::asked::Asked;
+use super::code::Codes;
+use super::owners::Owners;
 use super::repairer::{Did, Repairer, Undone};
 use super::watcher::{Seen, Watcher, now_ns};
 use crate::error::Result;
@@ -20,6 +27,8 @@ const HERTZ: u32 = 1000;
 const SHARE: f64 = 0.03;
 /// How often samples are looked at, and lines judged.
 const LOOK: Duration = Duration::from_millis(5);
+/// What a rule is about may be loaded later; it is told as missing after so long.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// The heaviest lines that are judged.
 const MOST_LINES: usize = 64;
 
@@ -77,19 +86,76 @@ pub enum Happened {
         /// The thread.
         thread: u32,
     },
+    /// Bytes were touched that a rule watches.
+    Touched {
+        /// Where the rule says that they are.
+        rule: String,
+        /// The thread.
+        thread: u32,
+        /// The address.
+        address: u64,
+        /// How many bytes.
+        bytes: u32,
+        /// They were read.
+        read: bool,
+        /// They were written.
+        write: bool,
+        /// The instruction.
+        ip: u64,
+        /// What that is of, where a rule asks for it.
+        code: Option<String>,
+    },
+    /// How often bytes were touched that a rule counts.
+    Counted {
+        /// Where the rule says that they are.
+        rule: String,
+        /// The thread.
+        thread: u32,
+        /// The instruction.
+        ip: u64,
+        /// What that is of.
+        code: Option<String>,
+        /// How often it read them.
+        reads: u64,
+        /// How often it wrote them.
+        writes: u64,
+    },
+    /// A rule is about a variable that is in no file that the program has loaded.
+    Missing {
+        /// Where the rule says that it is.
+        rule: String,
+    },
     /// It runs another program now.
     Exec,
     /// It has ended, or was let go; the last event.
     Over(Seen),
 }
 
+impl Happened {
+    /// Whether a rule asks to be told of it.
+    #[must_use]
+    pub const fn is_asked_for(&self) -> bool {
+        matches!(self, Self::Touched { .. } | Self::Counted { .. } | Self::Missing { .. })
+    }
+}
+
+/// How a process is repaired.
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// What is asked for, beside what is found.
+    pub rules: Vec<Request>,
+    /// Whether what a thread has on several lines is brought together on as few as can be.
+    pub consolidated: bool,
+}
+
 /// Follows process `pid` until it ends or `stop` is set; then it is as it was. `tell` is called for what happens.
 ///
 /// # Errors
 /// Where this user may not look on or may not hold it, with the way out; the process runs on, as it was.
-pub fn repair(pid: u32, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
-    let mut follow = Follow::begin(pid)?;
+pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
+    let mut follow = Follow::begin(pid, manner)?;
     let result = follow.until(stop, tell);
+    follow.tell_counts(tell);
     let let_go = if follow.watcher.seen().ended { Ok(()) } else { follow.repairer.let_go() };
     result?;
     let_go?;
@@ -99,21 +165,46 @@ pub fn repair(pid: u32, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> 
 
 struct Follow {
     pid: u32,
+    rules: Vec<Request>,
     watcher: Watcher,
     repairer: Repairer,
+    asked: Asked,
+    /// How often each instruction of each thread read and wrote what a rule counts.
+    counts: BTreeMap<(String, u32, u64), (u64, u64)>,
+    /// Names for instructions, asked for while the program is there.
+    owners: Option<Owners>,
+    codes: Codes,
+    names: BTreeMap<u64, String>,
     began: Instant,
     found: Vec<u64>,
+    missed: bool,
 }
 
 impl Follow {
-    fn begin(pid: u32) -> Result<Self> {
+    fn begin(pid: u32, manner: &Manner) -> Result<Self> {
+        // First, since the program may wait for what somebody has left behind.
+        let repairer = Repairer::new(pid, manner.consolidated)?;
         let watcher = Watcher::open(pid, HERTZ, Settings::default(), SHARE)?;
-        Ok(Self { pid, watcher, repairer: Repairer::new(pid)?, began: Instant::now(), found: Vec::new() })
+        Ok(Self {
+            pid,
+            rules: manner.rules.clone(),
+            watcher,
+            repairer,
+            asked: Asked::of(pid, manner.rules.clone())?,
+            counts: BTreeMap::new(),
+            owners: None,
+            codes: Codes::default(),
+            names: BTreeMap::new(),
+            began: Instant::now(),
+            found: Vec::new(),
+            missed: false,
+        })
     }
 
     fn until(&mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let mut did = Vec::new();
+            self.ask(&mut did, tell)?;
             let until = Instant::now() + LOOK;
             while let Some(rest) = until.checked_duration_since(Instant::now()) {
                 if !self.repairer.serve(rest, &mut did)? && self.watcher.wait(rest)? {
@@ -128,9 +219,12 @@ impl Follow {
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
             }
-            did.into_iter().for_each(|did| self.tell(told(did), tell));
+            did.into_iter().for_each(|did| self.tell_done(did, tell));
             if over {
+                self.tell_counts(tell);
                 self.watcher = Watcher::open(self.pid, HERTZ, Settings::default(), SHARE)?;
+                self.asked = Asked::of(self.pid, self.rules.clone())?;
+                (self.owners, self.missed) = (None, false);
                 self.found.clear();
             }
         }
@@ -139,8 +233,7 @@ impl Follow {
 
     /// Takes in samples and judges; whether the program has ended.
     fn look(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
-        let repairer = &self.repairer;
-        if self.watcher.look(&|address| repairer.home(address))?.ended {
+        if self.watcher.look(self.repairer.process())?.ended {
             return Ok(true);
         }
         let judged = self.watcher.judged(MOST_LINES);
@@ -155,18 +248,73 @@ impl Follow {
         Ok(false)
     }
 
+    /// Has done what is asked for now.
+    fn ask(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<()> {
+        if self.asked.look(now_ns()) {
+            self.repairer.ask(self.asked.pages(), did)?;
+        }
+        // A library may still come.
+        if !self.missed && self.began.elapsed() > PATIENCE {
+            self.missed = true;
+            let missing: Vec<String> = self.asked.missing().map(|rule| rule.at.to_string()).collect();
+            missing.into_iter().for_each(|rule| self.tell(Happened::Missing { rule }, tell));
+        }
+        Ok(())
+    }
+
     fn tell(&self, what: Happened, tell: &mut dyn FnMut(Event)) {
         tell(Event { at_ms: self.began.elapsed().as_secs_f64() * 1e3, what });
     }
-}
 
-fn told(did: Did) -> Happened {
-    match did {
-        Did::Moved(plan) => Happened::Moved { page: plan.page, views: plan.views, lines: plan.lines },
-        Did::Refused { page, why } => Happened::Refused { page, why },
-        Did::Undone { page, why } => Happened::Undone { page, why: words(&why) },
-        Did::Led { ip, thread } => Happened::Led { ip, thread },
-        Did::Over => Happened::Exec,
+    fn tell_done(&mut self, did: Did, tell: &mut dyn FnMut(Event)) {
+        let what = match did {
+            Did::Touched(touch) => return self.tell_touch(touch, tell),
+            Did::Moved(plan) => Happened::Moved { page: plan.page, views: plan.views, lines: plan.lines },
+            Did::Refused { page, why } => Happened::Refused { page, why },
+            Did::Undone { page, why } => Happened::Undone { page, why: words(&why) },
+            Did::Led { ip, thread } => Happened::Led { ip, thread },
+            Did::Over => Happened::Exec,
+        };
+        self.tell(what, tell);
+    }
+
+    fn tell_touch(&mut self, touch: Touch, tell: &mut dyn FnMut(Event)) {
+        let Touch { thread, ip, address, bytes, read, write } = touch;
+        let rules: Vec<(Action, String)> =
+            self.asked.watching(address, bytes).map(|rule| (rule.action, rule.at.to_string())).collect();
+        for (action, rule) in rules {
+            if action == Action::Count {
+                // Its name while the code is there.
+                self.name(ip);
+                let (reads, writes) = self.counts.entry((rule, thread, ip)).or_default();
+                *reads += u64::from(read);
+                *writes += u64::from(write);
+                continue;
+            }
+            let code = if action == Action::Trace { self.name(ip) } else { None };
+            self.tell(Happened::Touched { rule, thread, address, bytes, read, write, ip, code }, tell);
+        }
+    }
+
+    fn tell_counts(&mut self, tell: &mut dyn FnMut(Event)) {
+        for ((rule, thread, ip), (reads, writes)) in std::mem::take(&mut self.counts) {
+            let code = self.names.get(&ip).cloned();
+            self.tell(Happened::Counted { rule, thread, ip, code, reads, writes }, tell);
+        }
+    }
+
+    /// Function, file and line of an instruction.
+    fn name(&mut self, ip: u64) -> Option<String> {
+        if let Some(name) = self.names.get(&ip) {
+            return Some(name.clone());
+        }
+        let owners = self.owners.get_or_insert_with(|| Owners::of(self.pid));
+        let code = self.codes.name(ip, owners);
+        let place = code.file.map(|file| format!(" ({file}:{})", code.line.unwrap_or(0))).unwrap_or_default();
+        let of = if code.function.is_empty() { code.module } else { code.function };
+        let name = Some(format!("{of}{place}")).filter(|_| !of.is_empty())?;
+        self.names.insert(ip, name.clone());
+        Some(name)
     }
 }
 

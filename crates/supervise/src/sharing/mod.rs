@@ -9,6 +9,7 @@
 //! | `around` | a sample's accesses: the loop around it, decoded once, walked with its registers |
 //! | `budget` | how many samples are walked, so that looking on stays cheap |
 //! | `watcher` | samples in, lines out |
+//! | `asked` | what the program or a file of rules asks for |
 //! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
 //! | `find`, `owners`, `code` | looking on only: what was found, whose memory it is, names of instructions |
 //! | `follow` | one thread that does both until the program ends or it is told to let go |
@@ -20,6 +21,7 @@
 #![cfg(target_arch = "x86_64")]
 
 mod around;
+mod asked;
 mod beside;
 mod budget;
 mod code;
@@ -31,6 +33,6 @@ mod watcher;
 
 pub use beside::{RepairStats, run};
 pub use find::{Look, Looked, look_on, look_on_program};
-pub use follow::{Event, Happened, Stop, repair};
+pub use follow::{Event, Happened, Manner, Stop, repair};
 pub use repairer::{Did, Repairer, Undone};
 pub use watcher::{Seen, Watcher};

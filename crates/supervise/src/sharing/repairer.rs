@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use fieldstone_remap::{Done, Process, Wanted, Why};
+use fieldstone_remap::{Done, Process, Touch, Wanted, Why};
 use fieldstone_sharing::{Cost, History, Judged, Move, PagePlan, Step, rules};
 
 use signal_hook::consts::signal::SIGCHLD;
@@ -27,6 +27,8 @@ use crate::error::{Error, Result};
 const LEAST_SHARE: f64 = 0.02;
 /// A line has to weigh so many samples before its page is moved.
 const LEAST_WEIGHT: f64 = 8.0;
+/// What could not be moved though it was asked for is tried again after so long.
+const AGAIN_NS: u64 = 20_000_000;
 /// After this long the loops should be in their clones.
 const SETTLED_NS: u64 = 250_000_000;
 /// More accesses a second than these, redirected one by one, take more time than most repairs give back.
@@ -71,6 +73,8 @@ pub enum Did {
         /// The thread that came by.
         thread: u32,
     },
+    /// Bytes were touched that are watched.
+    Touched(Touch),
     /// The process has ended, or runs another program: all is forgotten.
     Over,
 }
@@ -84,10 +88,22 @@ struct Repair {
     by_hand: u32,
 }
 
+/// A page that somebody asks for: it is not on trial, and no findings of ours change it.
+#[derive(Debug)]
+struct Asked {
+    wanted: Wanted,
+    is_moved: bool,
+    /// When it is tried next, and whether it was told why it could not be moved.
+    next_ns: u64,
+    told: bool,
+}
+
 /// Repairs one process.
 #[derive(Debug)]
 pub struct Repairer {
     pid: u32,
+    /// Whether what a thread has on several lines comes together on as few as can be.
+    consolidated: bool,
     process: Option<Process>,
     /// What becomes readable when a child or a tracee of ours has stopped.
     alarm: OwnedFd,
@@ -95,37 +111,46 @@ pub struct Repairer {
     history: History,
     /// Pages that are not to be tried again.
     given_up: BTreeSet<u64>,
+    /// Pages that somebody asks for.
+    asked: BTreeMap<u64, Asked>,
     /// Processor time that serving took since the last look at trials, and when that was.
     busy_ns: u64,
     looked_ns: u64,
 }
 
 impl Repairer {
-    /// Of process `pid`, which is not touched yet.
+    /// Of process `pid`, which is not touched yet: unless somebody has left pages of it elsewhere who was killed. These are put back. `consolidated`: what a
+    /// thread has on several lines is brought together on as few as can be.
     ///
     /// # Errors
-    /// Where the kernel refuses a descriptor.
-    pub fn new(pid: u32) -> Result<Self> {
+    /// Where the kernel refuses a descriptor, and where what was left behind cannot be put back.
+    pub fn new(pid: u32, consolidated: bool) -> Result<Self> {
         let refused = Error::system("be told of signals");
         let (alarm, signal) = UnixStream::pair().map_err(refused)?;
         let refused = Error::system("be told of signals");
         alarm.set_nonblocking(true).and_then(|()| pipe::register(SIGCHLD, signal)).map_err(refused)?;
-        Ok(Self {
+        let mut this = Self {
             pid,
+            consolidated,
             process: None,
             alarm: alarm.into(),
             repairs: BTreeMap::new(),
             history: History::default(),
             given_up: BTreeSet::new(),
+            asked: BTreeMap::new(),
             busy_ns: 0,
             looked_ns: now_ns(),
-        })
+        };
+        if Process::is_left_behind(pid)? {
+            this.hold()?;
+        }
+        Ok(this)
     }
 
-    /// Where the program thinks that the bytes at `address` are.
+    /// The process, while it is held.
     #[must_use]
-    pub fn home(&self, address: u64) -> u64 {
-        self.process.as_ref().map_or(address, |process| process.seen_at(address))
+    pub const fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
     }
 
     /// Serves the process for so long at most, if it is held; whether it is.
@@ -153,6 +178,8 @@ impl Repairer {
                     did.push(Did::Led { ip, thread });
                 }
             }
+            Done::PutBack { page, why: Why::Left } => did.push(Did::Undone { page, why: Undone::By(Why::Left) }),
+            Done::Touched(touch) => did.push(Did::Touched(touch)),
             Done::PutBack { page, why } => did.extend(self.forget(page, Undone::By(why))),
             Done::Child(_) => {}
             Done::Over => {
@@ -160,6 +187,7 @@ impl Repairer {
                 self.repairs.clear();
                 self.history = History::default();
                 self.given_up.clear();
+                self.asked.clear();
                 did.push(Did::Over);
             }
         }
@@ -171,9 +199,63 @@ impl Repairer {
     /// Where the process refuses to be held or to be served.
     pub fn consider(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
         self.end_trials(now_ns, did)?;
+        self.do_asked(now_ns, did)?;
         for plan in self.plans(judged) {
             if self.repairs.get(&plan.page).is_none_or(|repair| !suffices(&repair.plan, &plan)) {
                 self.repair(plan, now_ns, did)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// These pages are asked for from now on, instead of those before.
+    ///
+    /// # Errors
+    /// Where the process refuses to have a page put back.
+    pub fn ask(&mut self, mut pages: BTreeMap<u64, Wanted>, did: &mut Vec<Did>) -> Result<()> {
+        let changed: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|(page, one)| pages.get(page) != Some(&one.wanted))
+            .map(|(&page, _)| page)
+            .collect();
+        for page in changed {
+            if self.asked.remove(&page).is_some_and(|one| one.is_moved) {
+                self.put_back(page, Undone::Changed, did)?;
+                did.push(Did::Undone { page, why: Undone::Changed });
+            }
+        }
+        pages.retain(|page, _| !self.asked.contains_key(page));
+        for (page, wanted) in pages {
+            if self.repairs.contains_key(&page) {
+                self.put_back(page, Undone::Changed, did)?;
+            }
+            self.asked.insert(page, Asked { wanted, is_moved: false, next_ns: 0, told: false });
+        }
+        Ok(())
+    }
+
+    /// Moves what is asked for and is not moved: not yet, or no longer.
+    fn do_asked(&mut self, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+        let due = |one: &Asked| !one.is_moved && one.next_ns <= now_ns;
+        let due: Vec<u64> = self.asked.iter().filter(|(_, one)| due(one)).map(|(&page, _)| page).collect();
+        for page in due {
+            let Some(wanted) = self.asked.get(&page).map(|one| one.wanted.clone()) else { continue };
+            let moved = self.hold()?.move_page(&wanted);
+            let Some(one) = self.asked.get_mut(&page) else { continue };
+            match moved {
+                Ok(_) => {
+                    (one.is_moved, one.told) = (true, false);
+                    let views = u32::try_from(wanted.owners.len()).unwrap_or(u32::MAX);
+                    did.push(Did::Moved(PagePlan { page, views, moves: Vec::new(), lines: Vec::new() }));
+                }
+                Err(fieldstone_remap::Error::Page { why, .. }) => {
+                    one.next_ns = now_ns + AGAIN_NS;
+                    if !std::mem::replace(&mut one.told, true) {
+                        did.push(Did::Refused { page, why });
+                    }
+                }
+                Err(other) => return Err(other.into()),
             }
         }
         Ok(())
@@ -187,7 +269,7 @@ impl Repairer {
             .iter()
             .filter(|(judged, cost)| judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs(cost))
             .map(|(judged, _)| page(judged))
-            .filter(|page| !self.given_up.contains(page))
+            .filter(|page| !self.given_up.contains(page) && !self.asked.contains_key(page))
             .collect();
         if worth.is_empty() {
             return Vec::new();
@@ -208,7 +290,8 @@ impl Repairer {
         if steps.contains(&Step::GiveUp) {
             return Ok(());
         }
-        match self.hold()?.move_page(&wanted(&plan)) {
+        let consolidated = self.consolidated;
+        match self.hold()?.move_page(&wanted(&plan, consolidated)) {
             Ok(_) => {
                 did.push(Did::Moved(plan.clone()));
                 self.repairs.insert(page, Repair { plan, since_ns: now_ns, by_hand: 0 });
@@ -269,8 +352,9 @@ impl Repairer {
     }
 
     fn forget(&mut self, page: u64, why: Undone) -> Option<Did> {
-        self.repairs.remove(&page)?;
-        Some(Did::Undone { page, why })
+        let asked = self.asked.get_mut(&page).map(|one| std::mem::take(&mut one.is_moved));
+        let found = self.repairs.remove(&page).is_some();
+        (found || asked == Some(true)).then_some(Did::Undone { page, why })
     }
 
     /// Puts everything back and lets go of the process.
@@ -278,8 +362,8 @@ impl Repairer {
     /// # Errors
     /// Where the process refuses.
     pub fn let_go(&mut self) -> Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.put_all_back()?;
+        if let Some(process) = self.process.take() {
+            process.release()?;
         }
         self.repairs.clear();
         Ok(())
@@ -308,9 +392,9 @@ fn suffices(in_force: &PagePlan, asked: &PagePlan) -> bool {
 }
 
 /// The owners of a plan's views.
-fn wanted(plan: &PagePlan) -> Wanted {
+fn wanted(plan: &PagePlan, consolidated: bool) -> Wanted {
     let of_view = |view| plan.moves.iter().filter(|one| one.view == view).map(|one| one.bytes.clone()).collect();
-    Wanted { page: plan.page, owners: (0..plan.views).map(of_view).collect() }
+    Wanted { page: plan.page, owners: (0..plan.views).map(of_view).collect(), consolidated, watched: Vec::new() }
 }
 
 #[cfg(test)]
@@ -339,7 +423,7 @@ mod tests {
 
     #[test]
     fn each_view_is_an_owner() {
-        let wanted = wanted(&plan(&[(0x1000, 0x1008, 0), (0x1008, 0x1010, 1), (0x1040, 0x1048, 0)]));
+        let wanted = wanted(&plan(&[(0x1000, 0x1008, 0), (0x1008, 0x1010, 1), (0x1040, 0x1048, 0)]), false);
         assert_eq!(wanted.owners, [vec![0x1000..0x1008, 0x1040..0x1048], std::iter::once(0x1008..0x1010).collect()]);
     }
 }

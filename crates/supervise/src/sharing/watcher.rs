@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use fieldstone_remap::Memory;
+use fieldstone_remap::{Memory, Process};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Access, Cost, Judged, Lines, Settings};
 use fieldstone_sys::sampling::{Means, Sample, Sampler};
@@ -87,12 +87,12 @@ impl Watcher {
         })
     }
 
-    /// Takes in the samples since the last look; threads that had ended then are forgotten now. `home` tells where the program
-    /// thinks that the bytes at an address are: those of moved pages lie elsewhere.
+    /// Takes in the samples since the last look; threads that had ended then are forgotten now. `process` is the one that is watched, where
+    /// pages of it are moved: bytes are counted where it thinks that they are.
     ///
     /// # Errors
     /// Where sampling has broken down while the program lives.
-    pub fn look(&mut self, home: &dyn Fn(u64) -> u64) -> Result<Seen> {
+    pub fn look(&mut self, process: Option<&Process>) -> Result<Seen> {
         std::mem::take(&mut self.ended).into_iter().for_each(|thread| self.lines.forget(thread));
         let mut samples = std::mem::take(&mut self.samples);
         samples.clear();
@@ -103,7 +103,7 @@ impl Watcher {
         let began = processor_ns();
         for sample in &samples {
             if self.budget.takes() {
-                self.count(sample, home);
+                self.count(sample, process);
             }
         }
         let now = now_ns();
@@ -115,9 +115,13 @@ impl Watcher {
     }
 
     /// Each access of a lap stands for as much of the sample.
-    fn count(&mut self, sample: &Sample, home: &dyn Fn(u64) -> u64) {
+    fn count(&mut self, sample: &Sample, process: Option<&Process>) {
         self.seen.walked += 1;
-        let accesses = self.around.accesses(&self.memory, &sample.registers);
+        let home = |address| process.map_or(address, |process| process.seen_at(address));
+        let accesses = match process.map(Process::as_seen) {
+            Some(memory) => self.around.accesses(&memory, &sample.registers),
+            None => self.around.accesses(&self.memory, &sample.registers),
+        };
         if accesses.is_empty() {
             self.seen.blind += 1;
             self.lines.record_elsewhere(1.0, sample.time_ns);

@@ -1,0 +1,122 @@
+//! What is asked for byte by byte: by a file of rules, and by the program itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
+
+use crate::stage::{Stage, checksum, fieldstone, run, said};
+
+/// Waits until somebody may be looking on, and touches some words so and so often.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+static volatile long words[1024] __attribute__((aligned(4096))) = { 1 };
+static long sum;
+static __attribute__((noinline)) void write_some(void) { for (int i = 0; i < 37; i++) words[100] = i; }
+static __attribute__((noinline)) void read_some(void) { for (int i = 0; i < 5; i++) sum += words[101]; }
+#ifdef ASKS
+static volatile struct { unsigned long magic, changes, entries[255][2]; } fieldstone_isolated = { 0x316574616c6f7369 };
+static void ask(volatile void *address, unsigned long bytes) {
+  fieldstone_isolated.entries[0][0] = (unsigned long)address; fieldstone_isolated.entries[0][1] = bytes; fieldstone_isolated.changes++;
+}
+#else
+static void ask(volatile void *address, unsigned long bytes) {}
+#endif
+int main(void) {
+  ask(&words[200], 8);
+  usleep(2500000);
+  for (int i = 0; i < 1000; i++) words[200]++;
+  write_some(); read_some();
+  ask(&words[300], 8);
+  usleep(300000);
+  words[300] = 3;
+  printf("checksum: %ld\n", sum + words[100] + words[200] + words[300]);
+  return 0;
+}
+"#;
+
+fn stats(stage: &Stage, program: &Path, rules: Option<&str>) -> Option<Vec<Event>> {
+    let (file, rule_file) = (stage.path("stats.json"), stage.path("rules"));
+    let mut options = vec!["run", "--repair", "--stats", file.to_str().unwrap()];
+    if let Some(rules) = rules {
+        std::fs::write(&rule_file, rules).unwrap();
+        options.extend(["--rules", rule_file.to_str().unwrap()]);
+    }
+    let output = run(&options, program, &[])?;
+    assert_eq!(checksum(&output), "checksum: 1039", "{}", said(&output));
+    let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    Some(stats.events)
+}
+
+fn moved(events: &[Event]) -> Vec<(u64, u32)> {
+    let moved = |event: &Event| match &event.what {
+        Happened::Moved { page, views, .. } => Some((*page, *views)),
+        _ => None,
+    };
+    events.iter().filter_map(moved).collect()
+}
+
+#[test]
+fn rules_are_done_and_what_they_watch_is_told_to_the_last_access() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build_text("words", PROGRAM, &["-g", "-O1"]);
+    let rules = "# of the first page\nisolate words+64 8\nisolate wordsgO1:words+72 8\ncount words+800 8\ntrace words+808 8\nlog nowhere 8\n";
+    let Some(events) = stats(&stage, &program, Some(rules)) else { return };
+    let moved = moved(&events);
+    assert_eq!(moved.len(), 1, "{events:#?}");
+    assert_eq!(moved[0].1, 2, "a view for each: {events:#?}");
+    let page = moved[0].0;
+    let mut counted: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut traced = 0;
+    for event in &events {
+        match &event.what {
+            Happened::Counted { rule, reads, writes, code, .. } => {
+                let all = counted.entry(rule.clone()).or_default();
+                (all.0, all.1) = (all.0 + reads, all.1 + writes);
+                assert!(code.is_some(), "{event:?}");
+            }
+            Happened::Touched { rule, address, bytes, read, write, code, .. } => {
+                assert_eq!((rule.as_str(), *address, *bytes), ("words+808", page + 808, 8), "{event:?}");
+                assert!(*read && !*write, "{event:?}");
+                let code = code.as_deref().unwrap_or_default();
+                assert!(code.contains("read_some") && code.contains("words.c:7"), "{event:?}");
+                traced += 1;
+            }
+            _ => {}
+        }
+    }
+    // The last one is by the program's own sum, in main.
+    assert_eq!(counted, BTreeMap::from([("words+800".to_owned(), (1, 37))]), "{events:#?}");
+    assert_eq!(traced, 5);
+    assert!(
+        events.iter().any(|event| matches!(&event.what, Happened::Missing { rule } if rule == "nowhere")),
+        "{events:#?}"
+    );
+}
+
+#[test]
+fn a_program_asks_for_itself() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build_text("asking", PROGRAM, &["-O1", "-DASKS"]);
+    let Some(events) = stats(&stage, &program, None) else { return };
+    let moved = moved(&events);
+    // words[200] first, and then words[300] instead, which is in the same page.
+    assert_eq!(moved.iter().map(|(_, views)| *views).collect::<Vec<_>>(), [1, 1], "{events:#?}");
+    assert_eq!(moved[0].0, moved[1].0);
+    assert!(moved[0].0.is_multiple_of(4096));
+}
+
+#[test]
+fn wrong_rules_stop_the_program_before_it_starts() {
+    let Some(stage) = Stage::new() else { return };
+    let rules = stage.path("rules");
+    std::fs::write(&rules, "isolate words\n").unwrap();
+    for file in [rules.to_str().unwrap(), "/there/is/none"] {
+        let output = fieldstone(&["run", "--repair", "--rules", file, "--", "echo", "it ran"]).output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{}", said(&output));
+        assert!(said(&output).contains(file), "{}", said(&output));
+    }
+    let output = fieldstone(&["run", "--rules", "x", "--", "echo"]).output().unwrap();
+    assert!(said(&output).contains("--repair"), "{}", said(&output));
+}

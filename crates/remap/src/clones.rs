@@ -1,0 +1,166 @@
+//! The loop around an access, cloned, and its head led there.
+//!
+//! The walk around the loop says which of its accesses are on moved pages; those are redirected in the clone, and checked there. What the
+//! clone does not know it leaves to the original, where it faults again, and the next clone is for that.
+//!
+//! Source: the thesis, section 5.2.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fieldstone_rewrite::clone::Plan;
+use fieldstone_rewrite::patch::JUMP_BYTES;
+use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redirect, Registers, Rule, Walk};
+
+use crate::error::Result;
+use crate::heads::{Cloned, Head, JUMP, Unpatched, jump};
+use crate::page::PAGE_BYTES;
+use crate::process::Process;
+use crate::threads::gone_is_fine;
+
+/// Room for a copied instruction with its share of checks, in bytes.
+const BYTES_AN_INSTRUCTION: u64 = 16;
+const BYTES_AN_ENTRY: u64 = 128;
+
+/// A loop that can be cloned, with what in it goes where.
+struct Found {
+    flow: Flow,
+    within: Loop,
+    redirects: Vec<Redirect>,
+}
+
+impl Process {
+    /// Where the thread with these registers goes on in a new clone of the loop around it. None where there is no loop, it cannot be cloned, or
+    /// there is a clone for these addresses already: then this access is one that it does not know.
+    pub(crate) fn enter_clone(&mut self, registers: &Registers) -> Result<Option<u64>> {
+        self.ours.heads.retire(&self.memory);
+        let Some(found) = self.loop_around(registers) else { return Ok(None) };
+        let head = found.within.head;
+        if self.ours.heads.led.get(&head).is_some_and(|known| known.is_full(&found.redirects)) {
+            return Ok(None);
+        }
+        if !self.ours.heads.led.contains_key(&head) && !self.prepare_head(&found)? {
+            return Ok(None);
+        }
+        let Some(clone) = self.place_clone(&found, registers.rip)? else { return Ok(None) };
+        let Some(way) = self.ours.heads.led.get(&head).and_then(|known| jump(known.station, clone.entry)) else {
+            self.ours.code.free(clone.at);
+            return Ok(None);
+        };
+        let inside = clone.entries.iter().find(|(ip, _)| *ip == registers.rip).map(|(_, at)| *at);
+        if let Some(known) = self.ours.heads.led.get_mut(&head) {
+            known.clones.push(Cloned { clone, redirects: found.redirects });
+        }
+        self.keep_record()?;
+        self.lead_head(head, way)?;
+        Ok(inside)
+    }
+
+    /// The innermost loop around an access that has no calls, and those of its accesses that are on moved pages.
+    fn loop_around(&self, registers: &Registers) -> Option<Found> {
+        let code = Unpatched { memory: &self.memory, heads: &self.ours.heads };
+        let flow = Flow::discover(&code, registers.rip).ok()?;
+        let within = flow.loops().into_iter().find(|found| !found.has_call && !found.has_indirect)?;
+        let walk = Walk::around(&flow, Some(&within), registers, &Pages::of(&self.as_seen()));
+        let mut redirects: BTreeMap<u64, Redirect> = BTreeMap::new();
+        // At several places, or watched: these are left to be redirected one by one.
+        let mut several = BTreeSet::new();
+        for access in &walk.accesses {
+            let page = self.ours.moved.get(&(access.address & !(PAGE_BYTES - 1)));
+            let Some(moved) = page else { continue };
+            if moved.is_watched(access.address, access.bytes) {
+                several.insert(access.ip);
+            }
+            let Some(piece) = moved.page.piece(access.address, access.bytes) else { continue };
+            let redirect = Redirect { ip: access.ip, rule: Rule::from(piece) };
+            if redirects.get(&access.ip).is_some_and(|known| *known != redirect) {
+                several.insert(access.ip);
+            }
+            redirects.insert(access.ip, redirect);
+        }
+        redirects.retain(|ip, _| !several.contains(ip));
+        let redirects: Vec<Redirect> = redirects.into_values().collect();
+        redirects.iter().any(|redirect| redirect.ip == registers.rip).then_some(Found { flow, within, redirects })
+    }
+
+    /// Copies what the jump at the head will overwrite, and finds it a station; whether that can be.
+    fn prepare_head(&mut self, found: &Found) -> Result<bool> {
+        let head = found.within.head;
+        if self.ours.heads.overlap(head) || !self.is_lasting(found)? {
+            return Ok(false);
+        }
+        let mut original = [0; JUMP];
+        self.memory.read_exact(head, &mut original)?;
+        let Ok(patch) = HeadPatch::new(&found.flow, head, original) else { return Ok(false) };
+        let copied = self.place(head, BYTES_AN_ENTRY, |_, at| patch.displaced(at).ok(), |copy| &copy.code)?;
+        let Some(copy) = copied else { return Ok(false) };
+        let Some(station) = self.room_for_station(&patch.pun)? else {
+            self.ours.code.free(copy.at);
+            return Ok(false);
+        };
+        self.ours.heads.led.insert(head, Head { patch, copy, station, clones: Vec::new() });
+        Ok(true)
+    }
+
+    /// Whether nobody rewrites the loop's code: it is a file's, and cannot be written where it is mapped.
+    fn is_lasting(&self, found: &Found) -> Result<bool> {
+        let blocks = found.within.blocks.iter().filter_map(|start| found.flow.blocks.get(start));
+        let end = blocks.map(|block| block.end).max().unwrap_or(0).max(found.within.head + JUMP_BYTES);
+        let table = self.mappings()?;
+        let mapping = table.iter().find(|mapping| mapping.range.contains(&found.within.head));
+        Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code()))
+    }
+
+    fn place_clone(&mut self, found: &Found, ip: u64) -> Result<Option<LoopClone>> {
+        let (flow, within) = (&found.flow, &found.within);
+        let instructions = flow.instructions_in(within).count() as u64;
+        let room = instructions * BYTES_AN_INSTRUCTION + (found.redirects.len() as u64 + 4) * BYTES_AN_ENTRY;
+        let make = |this: &Self, at| {
+            let moved = this.ours.heads.led.get(&within.head)?.ways_on();
+            let liveness = Liveness::of(flow);
+            let redirects = &found.redirects;
+            clone_with_entries(
+                &Plan { flow, within, liveness: &liveness, redirects, moved: &moved, enter: &[], at },
+                ip,
+            )
+        };
+        self.place(within.head, room, make, |clone| &clone.code)
+    }
+
+    /// Has the head's station lead elsewhere, by this jump, and the head lead to its station.
+    fn lead_head(&mut self, head: u64, way: [u8; JUMP]) -> Result<()> {
+        let Some(station) = self.ours.heads.led.get(&head).map(|known| known.station) else { return Ok(()) };
+        let Some(first) = jump(head, station) else { return Ok(()) };
+        self.threads.stop_all()?;
+        let write = |this: &Self| this.memory.write(station, &way).and_then(|()| this.memory.write(head, &first));
+        let written = self.clear_heads().and_then(|()| write(self));
+        self.resume_all()?;
+        written
+    }
+
+    /// Has every thread that stands inside of what is overwritten go on in its copy. All stand still.
+    pub(crate) fn clear_heads(&mut self) -> Result<()> {
+        let threads: Vec<u32> = self.threads.numbers().collect();
+        for thread in threads {
+            let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
+            let Ok(mut registers) = held.tracee.registers() else { continue };
+            if self.ours.heads.land(&mut registers) {
+                gone_is_fine(held.tracee.set_registers(&registers))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A clone that can be entered where one of its checks is, by a clone whose own check has failed there; and at `ip`, if that can be.
+fn clone_with_entries(plan: &Plan<'_>, ip: u64) -> Option<LoopClone> {
+    let alone = LoopClone::new(plan).ok()?;
+    let mut enter: Vec<u64> = alone.colds.iter().map(|&(_, ip)| ip).filter(|&ip| ip != plan.within.head).collect();
+    enter.sort_unstable();
+    enter.dedup();
+    let at_checks = LoopClone::new(&Plan { enter: &enter, ..*plan }).ok()?;
+    if enter.contains(&ip) || ip == plan.within.head {
+        return Some(at_checks);
+    }
+    enter.push(ip);
+    Some(LoopClone::new(&Plan { enter: &enter, ..*plan }).unwrap_or(at_checks))
+}

@@ -1,0 +1,130 @@
+//! Who remaps is killed: what is left behind is put back by who comes next.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stage;
+
+use std::time::Duration;
+
+use fieldstone_remap::{Done, Process, Why};
+use stage::{Running, Stage, apart};
+
+/// Moves a page, serves so many times, and ends without letting go of anything, as one that is killed does: a thread is the tracer.
+/// Whether it could.
+fn remap_and_die(pid: u32, page: u64, times: u32) -> bool {
+    let die = move || {
+        let Ok(mut process) = Process::open(pid) else { return false };
+        process.move_page(&apart(page)).unwrap();
+        (0..times).for_each(|_| drop(process.serve(Duration::from_millis(2)).unwrap()));
+        std::mem::forget(process);
+        true
+    };
+    std::thread::spawn(die).join().unwrap()
+}
+
+fn died(running: &Running, times: u32) -> bool {
+    let could = remap_and_die(running.child.id(), running.page, times);
+    if !could {
+        println!("SKIP another process cannot be remapped here");
+    }
+    could
+}
+
+#[test]
+fn what_is_left_behind_is_put_back_by_who_comes_next() {
+    let body = "uint64_t begin = counters[70]; counters[70] += 7; CHECK(counters[70] == begin + 7);";
+    for options in [&["-O2"][..], &["-O0"]] {
+        let mut running = Stage::of(body).options(options).start();
+        if !died(&running, 100) {
+            return;
+        }
+        let pid = running.child.id();
+        assert!(Process::is_left_behind(pid).unwrap());
+        // It comes by a word that no clone knows, and waits.
+        running.say();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!running.says("done"), "it went on at a page that is not there");
+        let mut process = Process::open(pid).unwrap();
+        let then = running.serve_until(&mut process, |line| line == "done");
+        let page = running.page;
+        assert!(then.contains(&Done::PutBack { page, why: Why::Left }), "{then:?}");
+        assert!(!Process::is_left_behind(pid).unwrap());
+        // All is as it was: it can begin again, and be let go for good.
+        process.move_page(&apart(page)).unwrap();
+        running.settle(&mut process);
+        process.release().unwrap();
+        let (mappings, descriptors) = (mappings(pid), descriptors(pid));
+        let is_ours = |line: &&String| line.contains(" r-xp 00000000 00:00 0") && !line.ends_with(']');
+        assert_eq!(mappings.iter().find(is_ours), None, "code of ours is left");
+        assert!(!descriptors.contains(&"anon_inode:[userfaultfd]".to_owned()), "{descriptors:?}");
+        let told = running.alone();
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    }
+}
+
+#[test]
+fn at_any_moment() {
+    let running = Stage::of("").start();
+    for times in (0..40).map(|time| time % 8) {
+        if !died(&running, times) {
+            return;
+        }
+    }
+    let pid = running.child.id();
+    drop(Process::open(pid).unwrap().release().unwrap());
+    let told = running.alone();
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn nobody_finds_anything_where_nothing_was_left() {
+    let running = Stage::of("").start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    process.release().unwrap();
+    assert!(!Process::is_left_behind(running.child.id()).unwrap());
+    assert!(Process::is_left_behind(std::process::id()).is_ok_and(|left| !left));
+    let told = running.alone();
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn a_program_that_closes_what_it_does_not_know_is_refused_with_words() {
+    // As daemons do.
+    let body = "for (int i = 3; i < 2048; i++) close(i);";
+    let mut running = Stage::of(body).start();
+    let pid = running.child.id();
+    let page = running.page;
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (end, is_over) = std::sync::mpsc::channel::<()>();
+    let tracer = std::thread::spawn(move || {
+        let Ok(mut process) = Process::open(pid) else { return begun.send(false).unwrap() };
+        process.move_page(&apart(page)).unwrap();
+        begun.send(true).unwrap();
+        while is_over.try_recv().is_err() {
+            process.serve(Duration::from_millis(1)).unwrap();
+        }
+        std::mem::forget(process);
+    });
+    if !has_begun.recv().unwrap() {
+        println!("SKIP another process cannot be remapped here");
+        return;
+    }
+    running.say();
+    running.wait_for("done");
+    end.send(()).unwrap();
+    tracer.join().unwrap();
+    match Process::open(pid) {
+        Err(fieldstone_remap::Error::Refused { why, .. }) => assert!(why.contains("closed the descriptor"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mappings(pid: u32) -> Vec<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn descriptors(pid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    entries.filter_map(|entry| std::fs::read_link(entry.path()).ok()?.to_str().map(str::to_owned)).collect()
+}

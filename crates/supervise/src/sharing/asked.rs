@@ -1,0 +1,244 @@
+//! What is asked for byte by byte: by a file of rules, and by the program itself (`remapper_isolate`).
+//!
+//! ```text
+//!   rules: symbols ── where they are loaded ──┐
+//!   the program's own table ── read outside ──┴──→ ranges ──→ pages: what shall lie apart, what is watched
+//! ```
+//! A library may come later, and with it a symbol or the table: as long as one is missing it is looked for, less and less often. What
+//! is asked for is done whatever the detector thinks of those pages.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use fieldstone_remap::{Memory, Wanted};
+use fieldstone_sharing::requests::{Action, At, Request};
+use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
+use fieldstone_wire::isolated;
+
+use crate::error::Result;
+use crate::objects::Objects;
+
+/// The first look for what is missing comes after so long, each further one after twice as long, at most so long.
+const FIRST_NS: u64 = 250_000_000;
+const LONGEST_NS: u64 = 8_000_000_000;
+/// Ranges of more pages than these are taken for a mistake.
+const MOST_BYTES: u64 = 64 * PAGE_BYTES;
+
+/// What is asked for in one process.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pid: u32,
+    memory: Memory,
+    requests: Vec<Request>,
+    /// Where each of them is, once that is known.
+    places: Vec<Option<Range<u64>>>,
+    /// Where the program's own table is, how often it had changed, and what it asked for.
+    table: Option<u64>,
+    changes: Option<u64>,
+    own: Vec<Range<u64>>,
+    /// When what is missing is looked for again, and how long after that.
+    next_ns: u64,
+    pause_ns: u64,
+}
+
+impl Asked {
+    /// By these rules, and by process `pid` itself.
+    pub(super) fn of(pid: u32, requests: Vec<Request>) -> Result<Self> {
+        Ok(Self {
+            pid,
+            memory: Memory::open(pid)?,
+            places: vec![None; requests.len()],
+            requests,
+            table: None,
+            changes: None,
+            own: Vec::new(),
+            next_ns: 0,
+            pause_ns: FIRST_NS,
+        })
+    }
+
+    /// Looks what is asked for now; whether that is something else than before.
+    pub(super) fn look(&mut self, now_ns: u64) -> bool {
+        let mut changed = false;
+        if now_ns >= self.next_ns && (self.table.is_none() || self.places.iter().any(Option::is_none)) {
+            changed = self.find();
+            self.next_ns = now_ns + self.pause_ns;
+            self.pause_ns = (self.pause_ns * 2).min(LONGEST_NS);
+        }
+        self.read_table() | changed
+    }
+
+    /// Rules whose place is not known.
+    pub(super) fn missing(&self) -> impl Iterator<Item = &Request> {
+        let all = self.requests.iter().zip(&self.places);
+        all.filter(|(_, place)| place.is_none()).map(|(request, _)| request)
+    }
+
+    fn find(&mut self) -> bool {
+        let mut changed = false;
+        let mut objects = None;
+        let mut address_of = |module: Option<&str>, name: &str| {
+            let objects = objects.get_or_insert_with(|| Objects::of(self.pid).ok()).as_ref()?;
+            objects.variable(module, name)
+        };
+        for (request, place) in self.requests.iter().zip(&mut self.places).filter(|(_, place)| place.is_none()) {
+            let start = match &request.at {
+                At::Address(address) => Some(*address),
+                At::Symbol { module, name, offset } => {
+                    address_of(module.as_deref(), name).map(|range| range.start + offset)
+                }
+            };
+            *place = start.map(|start| start..start.saturating_add(request.bytes.min(MOST_BYTES)));
+            changed |= place.is_some();
+        }
+        if self.table.is_none() {
+            self.table = address_of(None, isolated::SYMBOL).map(|range| range.start);
+        }
+        changed
+    }
+
+    fn read_table(&mut self) -> bool {
+        let Some(table) = self.table else { return false };
+        let mut head = [0; 16];
+        if self.memory.read_exact(table, &mut head).is_err() {
+            return false;
+        }
+        let [_, changes] = [0, 8].map(|at| head[at..at + 8].try_into().map_or(0, u64::from_le_bytes));
+        if self.changes == Some(changes) {
+            return false;
+        }
+        let mut bytes = vec![0; isolated::BYTES];
+        if self.memory.read_exact(table, &mut bytes).is_err() {
+            return false;
+        }
+        let Some((_, entries)) = isolated::read(&bytes) else { return false };
+        self.own = entries.map(|(start, bytes)| start..start.saturating_add(bytes.min(MOST_BYTES))).collect();
+        // That of before the entries were read: what came since is read again.
+        self.changes = Some(changes);
+        true
+    }
+
+    /// The rules that watch an access to these bytes.
+    pub(super) fn watching(&self, address: u64, bytes: u32) -> impl Iterator<Item = &Request> {
+        let end = address.saturating_add(bytes.into());
+        let meets = move |place: &Range<u64>| place.start < end && address < place.end;
+        let known = self.requests.iter().zip(&self.places);
+        known
+            .filter(move |(request, place)| request.action.watches() && place.as_ref().is_some_and(meets))
+            .map(|(request, _)| request)
+    }
+
+    /// What it comes to, page by page.
+    pub(super) fn pages(&self) -> BTreeMap<u64, Wanted> {
+        let ruled = self.requests.iter().zip(&self.places);
+        let ruled = ruled.filter_map(|(request, place)| Some((request.action, place.clone()?)));
+        let own = self.own.iter().map(|range| (Action::Isolate, range.clone()));
+        let mut pages: BTreeMap<u64, Wanted> = BTreeMap::new();
+        for (action, range) in ruled.chain(own) {
+            for (page, part) in parts(&range) {
+                let wanted = pages.entry(page).or_insert_with(|| Wanted {
+                    page,
+                    owners: Vec::new(),
+                    consolidated: false,
+                    watched: Vec::new(),
+                });
+                if action.watches() {
+                    wanted.watched.push(part);
+                } else {
+                    wanted.owners.push(vec![part]);
+                }
+            }
+        }
+        pages.values_mut().for_each(|wanted| wanted.owners = together(std::mem::take(&mut wanted.owners)));
+        pages
+    }
+}
+
+/// The pages that a range has bytes of, and these.
+fn parts(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let first = range.start / PAGE_BYTES * PAGE_BYTES;
+    let pages = (first..range.end).step_by(usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX));
+    let range = range.clone();
+    pages.map(move |page| (page, range.start.max(page)..range.end.min(page + PAGE_BYTES)))
+}
+
+/// Ranges that overlap become one owner's; and those that fit on no line with another share a view where there are too many.
+fn together(mut owners: Vec<Vec<Range<u64>>>) -> Vec<Vec<Range<u64>>> {
+    owners.sort_by_key(|owner| owner[0].start);
+    let mut apart: Vec<Range<u64>> = Vec::new();
+    for range in owners.into_iter().flatten() {
+        match apart.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => apart.push(range),
+        }
+    }
+    let mut views: Vec<Vec<Range<u64>>> = Vec::new();
+    for range in apart {
+        let line = |address: u64| address / LINE_BYTES;
+        let meets = |other: &Range<u64>| line(other.end - 1) >= line(range.start);
+        let free = views.iter().position(|view| view.last().is_none_or(|last| !meets(last)));
+        match free.filter(|_| views.len() >= MOST_VIEWS as usize) {
+            Some(view) => views[view].push(range),
+            None if views.len() < MOST_VIEWS as usize => views.push(vec![range]),
+            // More on one line than there are views: the last of them share one.
+            None => views.last_mut().into_iter().for_each(|view| view.push(range.clone())),
+        }
+    }
+    views
+}
+
+/// Bytes of a cache line.
+const LINE_BYTES: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(starts: &[u64]) -> Vec<Vec<Range<u64>>> {
+        starts.iter().map(|&start| std::iter::once(start..start + 8).collect()).collect()
+    }
+
+    #[test]
+    fn each_range_has_a_view_as_long_as_there_are_some() {
+        assert_eq!(together(words(&[0x1010, 0x1000])), words(&[0x1000, 0x1010]));
+        let many: Vec<u64> = (0..10).map(|index| 0x1000 + index * 64).collect();
+        let views = together(words(&many));
+        assert_eq!(views.len(), MOST_VIEWS as usize);
+        assert_eq!(views[0], [0x1000..0x1008, 0x1200..0x1208, 0x1240..0x1248], "on lines of their own all the same");
+    }
+
+    #[test]
+    fn what_overlaps_is_one_range() {
+        let owners = vec![vec![0x1000..0x1010], vec![0x1008..0x1018], vec![0x1018..0x1020]];
+        let found: Vec<Range<u64>> = together(owners).into_iter().flatten().collect();
+        assert_eq!(found, [0x1000..0x1018, 0x1018..0x1020]);
+    }
+
+    #[test]
+    fn a_range_over_a_border_is_of_both_pages() {
+        let found: Vec<_> = parts(&(0x1ff8..0x2010)).collect();
+        assert_eq!(found, [(0x1000, 0x1ff8..0x2000), (0x2000, 0x2000..0x2010)]);
+    }
+
+    /// A variable of this very process.
+    static WATCHED: [u64; 4] = [1, 2, 3, 4];
+
+    #[test]
+    fn rules_are_found_by_address_and_by_name() {
+        let address = WATCHED.as_ptr().addr() as u64;
+        let at = At::Address(address);
+        let unknown = At::Symbol { module: None, name: "there is no such variable".to_owned(), offset: 0 };
+        let requests = [(Action::Count, at), (Action::Log, unknown)];
+        let requests = requests.map(|(action, at)| Request { action, at, bytes: 16 }).to_vec();
+        let mut asked = Asked::of(std::process::id(), requests).unwrap();
+        assert!(asked.look(1), "one was found");
+        assert!(!asked.look(2), "nothing new");
+        assert_eq!(asked.missing().count(), 1);
+        assert_eq!(asked.watching(address + 12, 8).count(), 1);
+        assert_eq!(asked.watching(address + 16, 8).count(), 0);
+        let pages = asked.pages();
+        let [(page, wanted)] = pages.iter().collect::<Vec<_>>()[..] else { panic!("{pages:?}") };
+        assert_eq!((*page, wanted.owners.len()), (address / PAGE_BYTES * PAGE_BYTES, 0));
+        assert_eq!(wanted.watched.first(), Some(&(address..address + 16)));
+    }
+}
