@@ -2,7 +2,9 @@
 
 mod running;
 
-use std::ffi::{OsStr, OsString};
+#[cfg(target_arch = "x86_64")]
+use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
