@@ -177,6 +177,10 @@ impl Threads {
         while let Some(held) = self.held.get_mut(&thread).filter(|held| held.is_loose()) {
             if let Some(stop) = held.tracee.try_wait()? {
                 self.note(thread, stop)?;
+                // One that has stopped to tell of a new thread, and goes on, does not know any more that it was asked.
+                if let Some(held) = self.held.get(&thread).filter(|held| held.is_loose()) {
+                    gone_is_fine(held.tracee.interrupt())?;
+                }
                 continue;
             }
             looked += 1;

@@ -92,6 +92,27 @@ fn a_process_that_is_killed_while_a_page_moves_is_over() {
 }
 
 #[test]
+fn a_program_that_starts_threads_all_the_time_is_stopped_each_time() {
+    let globals = "static void *nothing(void *own) { return own; }";
+    let body = "for (int i = 0; i < 1000; i++) { pthread_t t; CHECK(!pthread_create(&t, 0, nothing, 0)); CHECK(!pthread_join(t, 0)); }";
+    let mut running = Stage::of(body).with(globals).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.say();
+    for _ in 0..30 {
+        process.put_all_back().unwrap();
+        serve(&mut process, 1);
+        // A thread may be in the kernel right now.
+        let _ = process.move_page(&apart(running.page));
+        serve(&mut process, 1);
+    }
+    running.serve_until(&mut process, |line| line == "done");
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
 fn who_is_traced_already_is_refused_with_words_and_who_is_held_is_for_nobody_else() {
     let mut running = Stage::of("usleep(1000);").start();
     let pid = running.child.id();
