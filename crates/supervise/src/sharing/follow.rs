@@ -205,21 +205,18 @@ impl Follow {
         while !stop.load(Ordering::Relaxed) {
             let mut did = Vec::new();
             self.ask(&mut did, tell)?;
-            let until = Instant::now() + LOOK;
-            while let Some(rest) = until.checked_duration_since(Instant::now()) {
-                if !self.repairer.serve(rest, &mut did)? && self.watcher.wait(rest)? {
-                    return Ok(());
-                }
-            }
-            if self.look(&mut did, tell)? {
-                return Ok(());
-            }
+            let ended = self.serve(&mut did)? || self.look(&mut did, tell)?;
             let over = did.contains(&Did::Over);
             // Where a clone was, another may come.
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
             }
+            // That all is over is told by who began.
+            did.retain(|did| !ended || *did != Did::Over);
             did.into_iter().for_each(|did| self.tell_done(did, tell));
+            if ended {
+                return Ok(());
+            }
             if over {
                 self.tell_counts(tell);
                 self.watcher = Watcher::open(self.pid, HERTZ, Settings::default(), SHARE)?;
@@ -229,6 +226,17 @@ impl Follow {
             }
         }
         Ok(())
+    }
+
+    /// Serves the program until it is time to look again; whether it has ended.
+    fn serve(&mut self, did: &mut Vec<Did>) -> Result<bool> {
+        let until = Instant::now() + LOOK;
+        while let Some(rest) = until.checked_duration_since(Instant::now()) {
+            if !self.repairer.serve(rest, did)? && self.watcher.wait(rest)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes in samples and judges; whether the program has ended.
