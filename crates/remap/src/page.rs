@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{Page, Rule};
-use fieldstone_sys::userfault::Userfaultfd;
+use fieldstone_sys::userfault::{Message, Userfaultfd};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -189,25 +189,35 @@ impl Process {
         replaced
     }
 
-    /// Makes a call in its name that the userfaultfd tells of, which waits until that is heard. Nothing else is told then: all threads
-    /// stand still, and none is in the kernel.
+    /// Makes a call in its name that the userfaultfd tells of. Nothing else is told then: all threads stand still, and none is in the
+    /// kernel.
     fn call_and_hear(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<()> {
+        let (result, _) = self.hear_while(|this| this.call(call, arguments))?;
+        result.map(|_| ())
+    }
+
+    /// Does what waits in the kernel until the userfaultfd is read; what that tells meanwhile.
+    fn hear_while<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> Result<(T, Vec<Message>)> {
         let pid = self.pid();
         let failed = |source| Error::Process { pid, operation: "hear from", source };
         let descriptor = self.userfault.as_fd().try_clone_to_owned().map_err(failed)?;
         let listener = Userfaultfd::inherited(descriptor, self.userfault.reach());
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let hearing = scope.spawn(|| {
+                let mut heard = Vec::new();
                 while !over.load(Ordering::Acquire) {
-                    if listener.message().is_err() {
-                        std::thread::yield_now();
+                    match listener.message() {
+                        Ok(message) => heard.push(message),
+                        Err(_) => std::thread::yield_now(),
                     }
                 }
+                heard
             });
-            let result = self.call(call, arguments);
+            let done = act(self);
             over.store(true, Ordering::Release);
-            result.map(|_| ())
+            let heard = hearing.join().map_err(|_| failed(io::ErrorKind::Other.into()))?;
+            Ok((done, heard))
         })
     }
 
@@ -281,7 +291,7 @@ impl Process {
         let contents = moved.composed(&self.memory)?;
         let pid = self.pid();
         let failed = |source| Error::Process { pid, operation: "put a page back in", source };
-        match self.copy_back(at, &contents) {
+        match self.copy_back(at, &contents)? {
             // Somebody was faster: it was unmapped, or is there again.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EEXIST | libc::ESRCH)) => {}
             other => other.map_err(failed)?,
@@ -294,20 +304,11 @@ impl Process {
 }
 
 impl Process {
-    /// Fills a missing page. The kernel refuses that as long as the program changes its memory, which it does until we have heard of it: so
-    /// what it tells meanwhile is heard.
-    fn copy_back(&mut self, at: u64, contents: &[u8; PAGE]) -> io::Result<()> {
-        let (userfault, heard) = (&self.userfault, &mut self.heard);
-        std::thread::scope(|scope| {
-            let copying = scope.spawn(|| userfault.copy(range(at).start, contents, false));
-            while !copying.is_finished() {
-                match userfault.message() {
-                    Ok(message) => heard.push(message),
-                    Err(_) => std::thread::yield_now(),
-                }
-            }
-            copying.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-        })
+    /// Fills a missing page. The kernel refuses that as long as the program changes its memory, which it does until we have heard of it.
+    fn copy_back(&mut self, at: u64, contents: &[u8; PAGE]) -> Result<io::Result<()>> {
+        let (copied, heard) = self.hear_while(|this| this.userfault.copy(range(at).start, contents, false))?;
+        self.heard.extend(heard);
+        Ok(copied)
     }
 }
 

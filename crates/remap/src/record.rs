@@ -54,12 +54,17 @@ impl Record {
         Self { at, next: at + BEGIN }
     }
 
+    /// The one at `at`, whose bytes were written at `last`.
+    const fn after(at: u64, last: u64) -> Self {
+        let begin = at + BEGIN;
+        Self { at, next: if last == begin { begin + HALF_BYTES } else { begin } }
+    }
+
     /// Keeps these bytes instead of the last ones.
     fn keep(&mut self, memory: &Memory, bytes: &[u8]) -> Result<()> {
         memory.write(self.next, bytes)?;
         memory.write(self.at, &header(self.next, bytes.len() as u64))?;
-        let begin = self.at + BEGIN;
-        self.next = if self.next == begin { begin + HALF_BYTES } else { begin };
+        *self = Self::after(self.at, self.next);
         Ok(())
     }
 }
@@ -84,9 +89,7 @@ impl Left {
                 why: format!("what was done to it before cannot be read ({error}): use the version that did it"),
             };
             let left: Self = serde_json::from_slice(&bytes).map_err(unreadable)?;
-            let begin = at + BEGIN;
-            let next = if from == begin { begin + HALF_BYTES } else { begin };
-            return Ok(Some(Self { record: Some(Record { at, next }), ..left }));
+            return Ok(Some(Self { record: Some(Record::after(at, from)), ..left }));
         }
         Ok(None)
     }
