@@ -1,9 +1,8 @@
 //! `fieldstone repair`: false sharing in a process that already runs, found and mended while it goes on.
 
 use std::io::{self, Write};
-use std::sync::atomic::Ordering::Relaxed;
-
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Context;
 use clap::Args;

@@ -31,6 +31,8 @@ struct Entry {
     bytes: AtomicU64,
 }
 
+/// Where in it stands how often it has changed.
+pub const CHANGES_AT: u64 = 8;
 /// Bytes of the table.
 pub const BYTES: usize = size_of::<Isolated>();
 

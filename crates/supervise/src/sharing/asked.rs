@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_remap::{Memory, Wanted};
+use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_sharing::requests::{Action, At, Request};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
 use fieldstone_wire::isolated;
@@ -99,11 +100,11 @@ impl Asked {
 
     fn read_table(&mut self) -> bool {
         let Some(table) = self.table else { return false };
-        let mut head = [0; 16];
-        if self.memory.read_exact(table, &mut head).is_err() {
+        let mut changes = [0; 8];
+        if self.memory.read_exact(table + isolated::CHANGES_AT, &mut changes).is_err() {
             return false;
         }
-        let [_, changes] = [0, 8].map(|at| head[at..at + 8].try_into().map_or(0, u64::from_le_bytes));
+        let changes = u64::from_le_bytes(changes);
         if self.changes == Some(changes) {
             return false;
         }
@@ -133,24 +134,18 @@ impl Asked {
         let ruled = self.requests.iter().zip(&self.places);
         let ruled = ruled.filter_map(|(request, place)| Some((request.action, place.clone()?)));
         let own = self.own.iter().map(|range| (Action::Isolate, range.clone()));
-        let mut pages: BTreeMap<u64, Wanted> = BTreeMap::new();
+        // What shall lie apart in a page, and what is watched.
+        let mut pages: BTreeMap<u64, [Vec<Range<u64>>; 2]> = BTreeMap::new();
         for (action, range) in ruled.chain(own) {
             for (page, part) in parts(&range) {
-                let wanted = pages.entry(page).or_insert_with(|| Wanted {
-                    page,
-                    owners: Vec::new(),
-                    consolidated: false,
-                    watched: Vec::new(),
-                });
-                if action.watches() {
-                    wanted.watched.push(part);
-                } else {
-                    wanted.owners.push(vec![part]);
-                }
+                let [apart, watched] = pages.entry(page).or_default();
+                if action.watches() { watched.push(part) } else { apart.push(part) }
             }
         }
-        pages.values_mut().for_each(|wanted| wanted.owners = together(std::mem::take(&mut wanted.owners)));
-        pages
+        let wanted = |(page, [apart, watched]): (u64, [Vec<Range<u64>>; 2])| {
+            (page, Wanted { page, owners: together(apart), consolidated: false, watched })
+        };
+        pages.into_iter().map(wanted).collect()
     }
 }
 
@@ -163,10 +158,10 @@ fn parts(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
 }
 
 /// Ranges that overlap become one owner's; and those that fit on no line with another share a view where there are too many.
-fn together(mut owners: Vec<Vec<Range<u64>>>) -> Vec<Vec<Range<u64>>> {
-    owners.sort_by_key(|owner| owner[0].start);
+fn together(mut ranges: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
+    ranges.sort_by_key(|range| range.start);
     let mut apart: Vec<Range<u64>> = Vec::new();
-    for range in owners.into_iter().flatten() {
+    for range in ranges {
         match apart.last_mut() {
             Some(last) if range.start < last.end => last.end = last.end.max(range.end),
             _ => apart.push(range),
@@ -187,20 +182,18 @@ fn together(mut owners: Vec<Vec<Range<u64>>>) -> Vec<Vec<Range<u64>>> {
     views
 }
 
-/// Bytes of a cache line.
-const LINE_BYTES: u64 = 64;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(starts: &[u64]) -> Vec<Vec<Range<u64>>> {
-        starts.iter().map(|&start| std::iter::once(start..start + 8).collect()).collect()
+    fn words(starts: &[u64]) -> Vec<Range<u64>> {
+        starts.iter().map(|&start| start..start + 8).collect()
     }
 
     #[test]
     fn each_range_has_a_view_as_long_as_there_are_some() {
-        assert_eq!(together(words(&[0x1010, 0x1000])), words(&[0x1000, 0x1010]));
+        let each = words(&[0x1000, 0x1010]).into_iter().map(|word| vec![word]);
+        assert_eq!(together(words(&[0x1010, 0x1000])), each.collect::<Vec<_>>());
         let many: Vec<u64> = (0..10).map(|index| 0x1000 + index * 64).collect();
         let views = together(words(&many));
         assert_eq!(views.len(), MOST_VIEWS as usize);
@@ -209,8 +202,8 @@ mod tests {
 
     #[test]
     fn what_overlaps_is_one_range() {
-        let owners = vec![vec![0x1000..0x1010], vec![0x1008..0x1018], vec![0x1018..0x1020]];
-        let found: Vec<Range<u64>> = together(owners).into_iter().flatten().collect();
+        let ranges = vec![0x1000..0x1010, 0x1008..0x1018, 0x1018..0x1020];
+        let found: Vec<Range<u64>> = together(ranges).into_iter().flatten().collect();
         assert_eq!(found, [0x1000..0x1018, 0x1018..0x1020]);
     }
 

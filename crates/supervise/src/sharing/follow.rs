@@ -3,11 +3,10 @@
 //! One thread does all of it, in the process that traces: waits for the program's accesses, looks at the samples every few milliseconds,
 //! judges, moves. What happens is told as it happens.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-use std::collections::BTreeMap;
 
 use fieldstone_remap::Touch;
 use fieldstone_sharing::Settings;

@@ -220,10 +220,10 @@ impl Repairer {
             .map(|(&page, _)| page)
             .collect();
         for page in changed {
-            if self.asked.remove(&page).is_some_and(|one| one.is_moved) {
+            if self.asked.get(&page).is_some_and(|one| one.is_moved) {
                 self.put_back(page, Undone::Changed, did)?;
-                did.push(Did::Undone { page, why: Undone::Changed });
             }
+            self.asked.remove(&page);
         }
         pages.retain(|page, _| !self.asked.contains_key(page));
         for (page, wanted) in pages {
