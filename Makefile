@@ -102,8 +102,9 @@ uninstall: ## removes what install put there
 targets: packages build ## measures every cell of goals.toml against the peers
 	$(RELEASE)/fieldstone-targets
 
-test-programs: build ## runs the test suites of Python and Redis under `run --region`, against what they give without it
-	.ci/test-programs
+test-programs: build ## runs the test suites of Python and Redis under `run --region` and `run --repair`, against what they give without
+	.ci/test-programs --region
+	.ci/test-programs --repair
 
 # The peers' malloc asks for the pages that our default pool asks for.
 targets-arrays: packages build ## measures the section [arrays]

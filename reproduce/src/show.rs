@@ -18,7 +18,7 @@ use fieldstone_report::stats::Estimate;
 use crate::experiment::Shows;
 use crate::provenance::Provenance;
 use crate::quotation::Quotation;
-use crate::summary::{Entry, Line};
+use crate::summary::{Entry, Line, Summary};
 
 /// Where a paper's text has no number.
 const NOT_IN_TEXT: &str = "not in the text";
@@ -161,13 +161,22 @@ fn by_text(notes: Vec<(String, &str)>) -> impl Iterator<Item = (String, String)>
     grouped.into_iter()
 }
 
-/// A session in words.
-fn session(of: &Provenance) -> String {
+/// Whether a line tells times, or what follows from them: models count the same on any machine.
+fn is_timed(summary: &Summary) -> bool {
+    let is_counted = |shows| {
+        matches!(shows, Shows::Walks | Shows::References | Shows::Instructions | Shows::Share | Shows::Published)
+    };
+    summary.tables.iter().flat_map(|table| &table.lines).any(|line| !is_counted(line.shows))
+}
+
+/// A session of `summary` in words; how noisy the machine was, where that matters.
+fn session(summary: &Summary, of: &Provenance) -> String {
+    let noise = if is_timed(summary) { format!(", noise {}", quantity::percent(of.noise)) } else { String::new() };
     let hypervisor = if of.virtual_machine { ", a virtual machine" } else { "" };
     let quick = if of.quick { ", quick" } else { "" };
     let fixed = if of.randomised { "" } else { ", address spaces not randomised" };
     format!(
-        "{}{quick}: {} ({} processors{hypervisor}), {}, Linux {}, transparent huge pages {}, commit {}, noise {}{fixed}",
+        "{}{quick}: {} ({} processors{hypervisor}), {}, Linux {}, transparent huge pages {}, commit {}{noise}{fixed}",
         quantity::moment(of.began_at_unix_s),
         of.cpu,
         of.cpus,
@@ -175,13 +184,13 @@ fn session(of: &Provenance) -> String {
         of.kernel,
         of.thp,
         of.commit,
-        quantity::percent(of.noise),
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary::Table;
 
     #[test]
     fn a_bare_number_of_a_paper_has_the_unit_of_ours() {
@@ -198,6 +207,34 @@ mod tests {
             ("99.96%".into(), "about a half".into())
         );
         assert_eq!(words(Shows::Ratio, "1.36"), "1.36");
+    }
+
+    #[test]
+    fn the_paper_s_row_is_where_it_has_a_number_and_the_noise_where_something_is_timed() {
+        let counted = Estimate { median: 0.5, low: 0.5, high: 0.5, n: 1, confidence: None };
+        let entry = |paper: Option<&str>| {
+            Some(Entry {
+                cell: String::new(),
+                ours: Some(counted),
+                value: None,
+                paper: paper.and_then(crate::quotation::find).cloned(),
+                skipped: None,
+                instead: Vec::new(),
+                pages: Vec::new(),
+                one_after_the_other: 0,
+            })
+        };
+        let of = |shows| {
+            let entries = vec![entry(None), entry(Some("tree-walks/strided-misses"))];
+            let columns = vec!["without ".repeat(5), "with ".repeat(8)];
+            let lines = vec![Line { row: "walks".into(), shows, entries }];
+            let tables = vec![Table { heading: "a table", columns, lines }];
+            let sessions = vec![Provenance::here(true)];
+            text(&[Summary { name: "a", title: "b", source: "c", about: "d", sessions, tables }], 60)
+        };
+        let (walks, ratio) = (of(Shows::Walks), of(Shows::Ratio));
+        assert_eq!((walks.matches("a table").count(), walks.matches("  paper").count()), (2, 1), "{walks}");
+        assert!(!walks.contains("noise") && ratio.contains("noise"), "{ratio}");
     }
 
     #[test]

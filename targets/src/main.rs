@@ -45,7 +45,7 @@ struct Arguments {
     /// Seconds that one cell may take until it is left UNDECIDED
     #[arg(long, default_value_t = 240)]
     limit: u64,
-    /// Measure only cells whose name contains this
+    /// Measure only cells whose name contains this; of [translation], of one program too: 'burst_miss_error cg'
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Runs of each program for wrong_results of sharing; as many as the limit allows without it

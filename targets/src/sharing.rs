@@ -5,6 +5,7 @@
 //! workload  a program run once, with or without the repair, and what it tells
 //! repair    what the repair's own record says was done
 //! rounds    rounds until the verdict stands or the time is over
+//! used      programs that people use: their output, and what looking on costs them
 //! latency   from the first contention to the last loop led away
 //! soak      results compared over thousands of runs (`make soak-sharing`)
 //! ```
@@ -18,6 +19,7 @@ mod latency;
 mod repair;
 mod rounds;
 mod soak;
+mod used;
 mod workload;
 
 use std::time::Duration;
@@ -27,9 +29,10 @@ use fieldstone_report::stats::Estimate;
 
 use crate::cell::{Cell, Verdict};
 use crate::goals::{Goal, Goals, Limit};
-use contests::{CONTESTS, Contest, Time};
-use repair::{Repaired, lines_in_force};
+use contests::{CLEAN, CONTESTS, Contest, Size, Time};
+use repair::Repaired;
 use rounds::settle;
+use used::USED;
 use workload::{Place, Run};
 
 const SECTION: &str = "sharing";
@@ -61,6 +64,9 @@ pub(crate) fn measure(
     println!("# false sharing: counters -O2 take {:.2} times as long as padded here", place.slowdown()?);
     for contest in CONTESTS.iter().filter(|contest| contest.goal.contains(only)) {
         show(hold(&place, contest, goals.get(SECTION, contest.goal)?, limit)?);
+    }
+    for used in USED.iter().filter(|_| CLEAN.contains(only)) {
+        show(used.hold(&place, goals.get(SECTION, CLEAN)?, limit)?);
     }
     if LATENCY.contains(only) {
         for part in &latency::PARTS {
@@ -95,7 +101,7 @@ impl Pairs {
         }
         self.plain.push(plain_s);
         self.repaired.push(repaired_s);
-        let is_expected = contest.expects.is_met_by(lines_in_force(&repaired.stats.events));
+        let is_expected = contest.expects.is_met_by(&repaired.stats);
         self.unexpected += usize::from(!is_expected);
         Ok(true)
     }
@@ -115,16 +121,27 @@ fn hold(place: &Place, contest: &Contest, goal: Goal, limit: Duration) -> anyhow
         return Ok(Cell::skipped_part(goal, contest.part, &why));
     }
     let plain = |size| place.plain(contest.program, contest.plain, size);
+    let repaired = |size| place.repaired(contest.program, contest.repaired, size);
+    compete(contest, goal, limit, &plain, &repaired)
+}
+
+/// Pairs of runs until the verdict stands.
+fn compete(
+    contest: &Contest,
+    goal: Goal,
+    limit: Duration,
+    plain: &dyn Fn(Size) -> anyhow::Result<Run>,
+    repaired: &dyn Fn(Size) -> anyhow::Result<Repaired>,
+) -> anyhow::Result<Cell> {
     let size = workload::sized(contest.size, WANTED_S, |size| contest.time.of(&plain(size)?))
         .with_context(|| format!("{} {}", goal.name, contest.part))?;
     let mut pairs = Pairs::default();
     let once = |round: usize| {
-        let repaired = || place.repaired(contest.program, contest.repaired, size);
         let (plain, repaired) = if round.is_multiple_of(2) {
-            let repaired = repaired()?;
+            let repaired = repaired(size)?;
             (plain(size)?, repaired)
         } else {
-            (plain(size)?, repaired()?)
+            (plain(size)?, repaired(size)?)
         };
         let counts = pairs.take(contest, &plain, &repaired)?;
         Ok(if counts { pairs.last_ratio(goal.limit) } else { None })
@@ -210,6 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn who_was_not_looked_at_did_nothing_as_expected() {
+        let mut stats = repair::tests::stats_of(&[]);
+        assert!(Expects::Untouched.is_met_by(&stats) && Expects::Anything.is_met_by(&stats));
+        assert!(!Expects::Repaired.is_met_by(&stats) && !Expects::TakenBack.is_met_by(&stats));
+        stats.seen.samples = 0;
+        assert!(!Expects::Untouched.is_met_by(&stats) && !Expects::Anything.is_met_by(&stats));
+        let moved = repair::tests::stats_of(&[0x1000]);
+        assert!(Expects::Repaired.is_met_by(&moved) && !Expects::Untouched.is_met_by(&moved));
+        assert!(!Expects::TakenBack.is_met_by(&moved), "it is not back");
+    }
+
+    #[test]
     fn the_limit_says_which_way_the_ratio_goes() {
         let (mut pairs, contest) = (Pairs::default(), contest(Time::Clock, Expects::Untouched));
         pairs.take(&contest, &run(1.9, 1.9), &repaired(3.9, &[])).unwrap();
@@ -234,7 +263,7 @@ mod tests {
             }
             let cell = told(goal.clone(), &contest, &ratios.map(|ratio| ratio * slow), pairs);
             assert_eq!(cell.verdict, verdict, "{expects:?}, {lines:x?}: {cell}");
-            assert_eq!(cell.note.is_empty(), contest.expects.is_met_by(lines.len()), "{cell}");
+            assert_eq!(cell.note.is_empty(), contest.expects.is_met_by(&repaired(1.5, lines).stats), "{cell}");
         }
     }
 }

@@ -36,21 +36,18 @@ const FORETOLD: [(&str, &[&str]); 5] =
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
     let directory = std::env::current_exe()?.parent().context("this program lies in a directory")?.to_owned();
     let place = Place { directory, limit };
-    if "full_sim_slowdown".contains(only) {
+    let wanted = |cell: &str, name: &str| format!("{cell} {name}").contains(only);
+    if wanted("full_sim_slowdown", "gups") {
         show(place.slowdown(goals.get(SECTION, "full_sim_slowdown")?)?);
     }
-    if "burst_slowdown_memcached".contains(only) {
+    if wanted("burst_slowdown_memcached", "memcached") {
         show(place.server(goals.get(SECTION, "burst_slowdown_memcached")?)?);
     }
-    if "burst_miss_error".contains(only) {
-        for (name, arguments) in TRACED {
-            show(place.bursts(goals.get(SECTION, "burst_miss_error")?, name, arguments)?);
-        }
+    for (name, arguments) in TRACED.into_iter().filter(|(name, _)| wanted("burst_miss_error", name)) {
+        show(place.bursts(goals.get(SECTION, "burst_miss_error")?, name, arguments)?);
     }
-    if "prediction_error".contains(only) {
-        for (name, arguments) in FORETOLD {
-            show(place.prediction(goals.get(SECTION, "prediction_error")?, name, arguments)?);
-        }
+    for (name, arguments) in FORETOLD.into_iter().filter(|(name, _)| wanted("prediction_error", name)) {
+        show(place.prediction(goals.get(SECTION, "prediction_error")?, name, arguments)?);
     }
     Ok(())
 }

@@ -114,7 +114,7 @@ fn and_go_on<const BYTES: usize>(
     let dead = DROPS.with_borrow(|drops| array.iter().any(|element| drops[element.number] > 0));
     assert!(!dead, "an element of the array was dropped");
     drop(array);
-    assert!(!failed, "as it was");
+    assert!(!failed, "as the act that fails");
 }
 
 /// Small beginnings, a leaf, several leaves, and elements of which a leaf holds one.

@@ -3,17 +3,18 @@
 //! The facts and the verdicts come from `fieldstone_sys::doctor`, the page primitives with their costs from `fieldstone_pages`; this
 //! file only writes them down. Text is for people and may change; JSON is what was found as it is.
 
-use std::fmt::{Display, Write as _};
-use std::io::{self, Write as _};
+use std::fmt::Display;
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use fieldstone_pages::{Lost, Primitive};
 use fieldstone_report::quantity::bytes;
-use fieldstone_sys::doctor::{Doctor, Facts, Level};
+use fieldstone_report::{saved, text::Style};
+use fieldstone_sys::doctor::{Doctor, Facts, Level, Verdict};
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
 use serde::Serialize;
+
+use crate::output::{print, style};
 
 /// How the findings are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -42,31 +43,40 @@ struct Findings {
 pub(crate) fn run(format: Format) -> anyhow::Result<u8> {
     let findings = Findings { doctor: Doctor::examine(), primitives: fieldstone_pages::survey() };
     let text = match format {
-        Format::Text => text(&findings),
-        Format::Json => serde_json::to_string_pretty(&findings).context("the findings as JSON")? + "\n",
+        Format::Text => text(&findings, style()),
+        Format::Json => saved::to_json(&findings)?,
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot write to stdout")?;
+    print(&text)?;
     Ok(u8::from(findings.doctor.worst() == Level::Unavailable))
 }
 
-fn text(findings: &Findings) -> String {
+fn text(findings: &Findings, style: Style) -> String {
     let doctor = &findings.doctor;
     let facts = &doctor.facts;
-    let mut page = Page::default();
+    let mut page = Page { text: String::new(), style };
     machine(&mut page, facts);
     page_kinds(&mut page, facts);
     kernel(&mut page, facts);
     limits(&mut page, &facts.limits);
     primitives(&mut page, &findings.primitives);
+    commands(&mut page, &doctor.verdicts);
+    page.text
+}
+
+/// A remedy is a command to copy: it is not wrapped, and where it does not fit beside the others it has a line of its own.
+fn commands(page: &mut Page, verdicts: &[Verdict]) {
     page.section("Commands");
-    let width = doctor.verdicts.iter().map(|verdict| verdict.command.len()).max().unwrap_or(0);
-    for verdict in &doctor.verdicts {
-        page.line(format_args!("{:width$}  {:11}  {}", verdict.command, verdict.level.name(), verdict.why));
-        if let Some(remedy) = &verdict.remedy {
-            page.line(format_args!("{:width$}  {:>11}  {remedy}", "", "better by"));
+    let width = verdicts.iter().map(|verdict| verdict.command.len()).max().unwrap_or(0);
+    for Verdict { command, level, why, remedy, .. } in verdicts {
+        page.line(&format!("{command:width$}  {:11}  ", level.name()), why);
+        let Some(remedy) = remedy else { continue };
+        let lead = format!("{:width$}  {:>11}  ", "", "better by");
+        if INDENT.len() + lead.len() + remedy.len() <= page.style.width.into() {
+            page.text += &format!("{INDENT}{lead}{remedy}\n");
+        } else {
+            page.text += &format!("{INDENT}{}\n{INDENT}{INDENT}{remedy}\n", lead.trim_end());
         }
     }
-    page.0
 }
 
 fn machine(page: &mut Page, facts: &Facts) {
@@ -126,8 +136,8 @@ fn kernel(page: &mut Page, facts: &Facts) {
     let open: Vec<&str> = doors.iter().filter(|(open, _)| *open).map(|(_, name)| *name).collect();
     let refused = userfault.refused.as_deref().unwrap_or("none");
     page.fact("userfaultfd", if open.is_empty() { refused.to_owned() } else { open.join(", ") });
-    for features in userfault.features.chunks(5) {
-        page.fact("  features", features.join(" "));
+    if !userfault.features.is_empty() {
+        page.fact("  features", userfault.features.join(" "));
     }
     let counters = &facts.counters;
     page.fact("cycles", counter(&counters.cycles));
@@ -177,20 +187,20 @@ fn limits(page: &mut Page, limits: &Limits) {
 /// A table, and what its last column's words mean.
 fn primitives(page: &mut Page, primitives: &[Primitive]) {
     page.section("Page primitives");
-    page.line(format_args!("{:20}{:20}{:20}{:>8}  lost", "primitive", "mechanism", "fallback", "cost"));
+    page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "lost");
     let mut meanings: Vec<&Lost> = Vec::new();
     for primitive in primitives {
         let (mechanism, fallback) = (primitive.mechanism.unwrap_or("none"), primitive.fallback.unwrap_or("none"));
         let cost = primitive.cost_ns.map_or_else(|| "-".to_owned(), nanoseconds);
         let lost: Vec<&str> = primitive.lost.iter().map(|lost| lost.name).collect();
         let lost = if lost.is_empty() { "nothing".to_owned() } else { lost.join(", ") };
-        page.line(format_args!("{:20}{mechanism:20}{fallback:20}{cost:>8}  {lost}", primitive.name));
+        page.line(&format!("{:20}{mechanism:20}{fallback:20}{cost:>8}  ", primitive.name), &lost);
         meanings.extend(&primitive.lost);
     }
     meanings.sort_by_key(|lost| (lost.name, &lost.meaning));
     meanings.dedup();
     for lost in meanings {
-        page.line(format_args!("{}: {}", lost.name, lost.meaning));
+        page.line(&format!("{}: ", lost.name), &lost.meaning);
     }
 }
 
@@ -199,33 +209,35 @@ fn nanoseconds(cost: f64) -> String {
     if cost < 1000.0 { format!("{cost:.1} ns") } else { format!("{:.1} us", cost / 1000.0) }
 }
 
-/// The text as it grows.
-#[derive(Default)]
-struct Page(String);
+const INDENT: &str = "  ";
+
+/// The text as it grows, no wider than the terminal.
+struct Page {
+    text: String,
+    style: Style,
+}
 
 impl Page {
     fn section(&mut self, name: &str) {
-        let gap = if self.0.is_empty() { "" } else { "\n" };
-        self.write(format_args!("{gap}{name}\n"));
+        let gap = if self.text.is_empty() { "" } else { "\n" };
+        self.text += &format!("{gap}{name}\n");
     }
 
     fn fact(&mut self, name: &str, value: impl Display) {
-        self.line(format_args!("{name:20}{value}"));
+        self.line(&format!("{name:20}"), &value.to_string());
     }
 
-    fn line(&mut self, line: impl Display) {
-        self.write(format_args!("  {line}\n"));
-    }
-
-    fn write(&mut self, text: impl Display) {
-        // A String takes whatever is written to it.
-        let _ = write!(self.0, "{text}");
+    fn line(&mut self, lead: &str, words: &str) {
+        self.text += &self.style.hanging(&format!("{INDENT}{lead}"), words);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nothing is wrapped.
+    const WIDE: Style = Style { width: u16::MAX, colour: false };
 
     fn findings() -> Findings {
         Findings { doctor: Doctor::examine(), primitives: fieldstone_pages::survey() }
@@ -239,7 +251,7 @@ mod tests {
         doctor.verdicts[0].remedy = Some("echo 7 | sudo tee /knob".to_owned());
         doctor.verdicts[0].level = Level::Unavailable;
         doctor.verdicts[1].remedy = None;
-        let text = text(&findings);
+        let text = text(&findings, WIDE);
         let headings: Vec<&str> = text.lines().filter(|line| !line.starts_with(' ') && !line.is_empty()).collect();
         assert_eq!(headings, ["Machine", "Page kinds", "Kernel", "Limits", "Page primitives", "Commands"]);
         let commands: Vec<&str> = text.split_once("Commands\n").unwrap().1.lines().collect();
@@ -248,6 +260,19 @@ mod tests {
         assert!(remedy.ends_with("better by  echo 7 | sudo tee /knob"), "{remedy}");
         assert!(second.starts_with("  profile --load  "), "{second}");
         assert_eq!(first.find("unavailable").unwrap() + "unavailable  ".len(), remedy.find("echo").unwrap(), "aligned");
+    }
+
+    #[test]
+    fn no_line_but_a_command_to_copy_is_wider_than_the_terminal() {
+        let mut findings = findings();
+        let (knob, verdict) = ("k".repeat(80), &mut findings.doctor.verdicts[0]);
+        (verdict.remedy, verdict.why) = (Some(knob.clone()), "words ".repeat(40));
+        for width in [80, 100] {
+            let text = text(&findings, Style { width, colour: false });
+            let long = text.lines().filter(|line| line.chars().count() > width.into());
+            assert!(long.clone().all(|line| line.starts_with("    ")), "{:?}", long.collect::<Vec<_>>());
+            assert!(text.contains(&format!("better by\n    {knob}\n")), "{text}");
+        }
     }
 
     #[test]
@@ -261,7 +286,7 @@ mod tests {
         doctor.facts.pools.clear();
         doctor.facts.limits = Limits::default();
         doctor.facts.counters.cycles = Counter::Denied("Permission denied".to_owned());
-        let text = text(&findings);
+        let text = text(&findings, WIDE);
         for line in [
             format!("  cpu                 Zen 4, 3 to run on, {}\n", std::env::consts::ARCH),
             "  libc                not glibc\n".to_owned(),
@@ -282,7 +307,7 @@ mod tests {
         let [first, second, ..] = &mut findings.primitives[..] else { panic!("{:?}", findings.primitives) };
         (first.mechanism, first.fallback, first.cost_ns) = (Some("one-way"), None, Some(2345.0));
         (second.mechanism, second.cost_ns) = (None, None);
-        let text = text(&findings);
+        let text = text(&findings, WIDE);
         let table: Vec<&str> = text.split_once("Page primitives\n").unwrap().1.lines().collect();
         let columns = ["primitive", "mechanism", "fallback", "lost"].map(|name| table[0].find(name).unwrap());
         let [_, mechanism, fallback, _] = columns;

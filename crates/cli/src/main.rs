@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("fieldstone: {}", fieldstone_report::error::told(error.as_ref()));
+            output::tell(fieldstone_report::error::told(error.as_ref()));
             ExitCode::from(2)
         }
     }

@@ -1,12 +1,13 @@
 //! Man pages and shell completions, generated from the command line itself.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
+
+use crate::output::print;
 
 /// Writes the man pages to a directory
 #[derive(Debug, Args)]
@@ -46,6 +47,6 @@ fn write_page(directory: &Path, name: &str, command: Command) -> anyhow::Result<
 pub(crate) fn completions(arguments: &CompletionArguments, mut command: Command) -> anyhow::Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "fieldstone", &mut script);
-    io::stdout().write_all(&script).context("cannot write to standard output")?;
+    print(&String::from_utf8_lossy(&script))?;
     Ok(0)
 }

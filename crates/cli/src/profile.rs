@@ -4,8 +4,8 @@ pub(crate) mod trace;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,7 +18,7 @@ use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::{Format, style};
+use crate::output::{Format, check_files, deliver, style, tell};
 use crate::run::place_agent;
 
 /// Tells what virtual memory costs a program, and how to get it back
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// Measured runs on each kind of page; an interval needs 6
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
-    /// Seconds after which a run is taken for hanging
+    /// Seconds after which a run is taken for hanging; a traced one may take 50 times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     timeout: f64,
     /// Standard input of each run (empty without it)
@@ -96,10 +96,7 @@ enum MetricName {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let plan = plan(arguments)?;
-    // Before anything is measured: a path that cannot be written must not cost an hour.
-    for path in [&arguments.json, &arguments.html].into_iter().flatten() {
-        check_writable(path)?;
-    }
+    check_files(arguments.json.as_deref(), arguments.html.as_deref())?;
     let agent = place_agent()?;
     let restorer = Restorer::start()?;
     let interrupt = Interrupt::listen()?;
@@ -108,43 +105,28 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     progress.bar.finish_and_clear();
     drop(restorer);
     if let Err(Error::Interrupted { number, .. }) = &taken {
-        eprintln!("fieldstone: {}", taken.as_ref().err().map(ToString::to_string).unwrap_or_default());
+        tell(taken.as_ref().err().map(ToString::to_string).unwrap_or_default());
         return Ok(u8::try_from(128 + number).unwrap_or(2));
     }
     let taken = taken?;
-    if let Some(path) = &arguments.json {
-        saved::save(&taken, path)?;
-    }
     let summary = Summary::of(&taken);
-    if let Some(path) = &arguments.html {
-        let page = html::page(&taken, &summary)?;
-        fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    print(&taken, &summary, arguments.format)?;
+    let json = || saved::to_json(&taken);
+    let page = || html::page(&taken, &summary);
+    deliver(
+        &words(&taken, &summary, arguments.format)?,
+        [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &page)],
+    )?;
     let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
     Ok(u8::from(failed || !taken.findings.is_empty()))
 }
 
-/// Prints a profile to standard output.
-pub(crate) fn print(profile: &Profile, summary: &Summary, format: Format) -> anyhow::Result<()> {
-    let words = match format {
-        Format::Text => text::profile(profile, summary, style()),
-        Format::Json => saved::to_json(profile)?,
-        Format::Csv => csv::summary(summary),
-    };
-    std::io::stdout().write_all(words.as_bytes()).context("cannot write to standard output")
-}
-
-/// Whether a result can be written there, before anything is measured.
-pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
-    let new = !path.exists();
-    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("cannot write {}", path.display()))?;
-    // A profile that is never taken leaves no empty file.
-    if new {
-        let _ = fs::remove_file(path);
+/// A profile as it is printed.
+pub(crate) fn words(profile: &Profile, summary: &Summary, format: Format) -> Result<String, fieldstone_report::Error> {
+    match format {
+        Format::Text => Ok(text::profile(profile, summary, style())),
+        Format::Json => saved::to_json(profile),
+        Format::Csv => Ok(csv::summary(summary)),
     }
-    Ok(())
 }
 
 fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
@@ -202,14 +184,14 @@ impl Progress {
     fn new(plan: &Plan) -> Self {
         let words = shell::join(&plan.program.words());
         match plan.kinds.as_slice() {
-            [kind] => eprintln!(
-                "fieldstone: {words} on {kind} pages; one kind alone leaves nothing to compare with: name another too, \
+            [kind] => tell(format_args!(
+                "{words} on {kind} pages; one kind alone leaves nothing to compare with: name another too, \
                  as in --pages thp"
-            ),
-            kinds => eprintln!(
-                "fieldstone: {words} on {} kinds of pages; one warm-up run each tells how long it will take",
+            )),
+            kinds => tell(format_args!(
+                "{words} on {} kinds of pages; one warm-up run each tells how long it will take",
                 kinds.len()
-            ),
+            )),
         }
         // No bar before there is a length, and none above what was said: a spinner, drawn from now on.
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
@@ -220,10 +202,10 @@ impl Progress {
     fn tell(&mut self, event: &Event) {
         match event {
             Event::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
-            Event::Unavailable(kind, why) => self.bar.suspend(|| eprintln!("fieldstone: without {kind}: {why}")),
+            Event::Unavailable(kind, why) => self.bar.suspend(|| tell(format_args!("without {kind}: {why}"))),
             Event::Estimate(runs, time) => {
                 let time = quantity::seconds(time.as_secs_f64());
-                self.bar.suspend(|| eprintln!("fieldstone: {runs} runs, about {time}"));
+                self.bar.suspend(|| tell(format_args!("{runs} runs, about {time}")));
                 self.bar.set_length(u64::from(*runs));
                 if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left") {
                     self.bar.set_style(style);
@@ -231,7 +213,7 @@ impl Progress {
             }
             Event::Trace => {
                 self.bar.finish_and_clear();
-                eprintln!("fieldstone: the timed runs are done; one more is traced, many times slower");
+                tell("the timed runs are done; one more is traced, many times slower");
             }
             Event::Run(position, kind) => {
                 self.bar.set_position(u64::from(*position));

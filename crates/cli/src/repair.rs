@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// Bring what a thread uses on several lines of a page together on as few as can be, too
     #[arg(long)]
     consolidate: bool,
+    /// Lead each access to a ladder of questions and no loop to a clone: slower, for `fieldstone reproduce cachekata`
+    #[arg(long, hide = true)]
+    ladder: bool,
 }
 
 /// The rules of a file.
@@ -49,7 +52,8 @@ pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    let manner = Manner { rules: rules(arguments.rules.as_deref())?, consolidated: arguments.consolidate };
+    let rules = rules(arguments.rules.as_deref())?;
+    let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
     let stop = asked_to_end()?;
     let mut broken = None;
     repair(arguments.pid, &manner, &stop, &mut |event| {
@@ -92,6 +96,7 @@ pub(crate) fn words(event: &Event) -> String {
             format!("page {page:#x}: {} lines parted, over {views} pages", lines.len())
         }
         Happened::Refused { page, why } => format!("page {page:#x} stays as it is: {why}"),
+        Happened::Left { line, why } => format!("line {line:#x} stays as it is: {why}"),
         Happened::Undone { page, why } => format!("page {page:#x} is back where it was: {why}"),
         Happened::Led { ip, thread } => format!("thread {thread}: the access at {ip:#x} leads to its new place"),
         Happened::Touched { rule, thread, address, bytes, read, write, ip, code } => {
@@ -106,7 +111,9 @@ pub(crate) fn words(event: &Event) -> String {
             )
         }
         Happened::Missing { rule } => {
-            format!("{rule}: no file that the program has loaded has a variable of this name; it is looked for again")
+            format!(
+                "{rule}: no file that the program has loaded has a variable of this name with so many bytes; it is looked for again"
+            )
         }
         Happened::Exec => "another program runs in it now: all begins anew".to_owned(),
         Happened::Over(seen) => {

@@ -1,16 +1,16 @@
 //! `fieldstone report` and `fieldstone diff`: saved measurements, opened again.
 
-use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
+use fieldstone_report::text::Style;
 use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
+use serde::Serialize;
 
-use crate::output::{Format, style};
+use crate::output::{Format, print, style};
 
-/// Opens measurements that `profile --json`, `sharing --json` or `run --stats` saved
+/// Opens measurements that `profile --json`, `sharing --json`, `run --region --stats` or `run --pid --stats` saved
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -50,10 +50,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Saved::Profile(profile) => {
             let summary = Summary::of(&profile);
             if let Some(path) = &arguments.html {
-                let page = html::page(&profile, &summary)?;
-                fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+                saved::write(&html::page(&profile, &summary)?, path)?;
             }
-            crate::profile::print(&profile, &summary, arguments.format)?;
+            print(&crate::profile::words(&profile, &summary, arguments.format)?)?;
         }
         Saved::Sharing(found) => {
             if arguments.format == Format::Csv {
@@ -63,26 +62,27 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
                 );
             }
             if let Some(path) = &arguments.html {
-                fs::write(path, sharing::page(&found)?).with_context(|| format!("cannot write {}", path.display()))?;
+                saved::write(&sharing::page(&found)?, path)?;
             }
             let words = match arguments.format {
                 Format::Json => saved::to_json(&found)?,
                 _ => sharing::text(&found, style()),
             };
-            write(&words)?;
+            print(&words)?;
         }
-        Saved::RunStats(stats) => {
-            if arguments.html.is_some() || arguments.format == Format::Csv {
-                bail!("{} holds the statistics of one run: they are shown as text or JSON", arguments.file.display());
-            }
-            let words = match arguments.format {
-                Format::Json => saved::to_json(&stats)?,
-                _ => text::run(&stats, style()),
-            };
-            write(&words)?;
-        }
+        Saved::RunStats(stats) => statistics(arguments, &*stats, text::run)?,
+        Saved::Collapse(done) => statistics(arguments, &*done, text::collapse)?,
     }
     Ok(0)
+}
+
+/// What `run --stats` wrote.
+fn statistics<T: Serialize>(arguments: &Arguments, of: &T, text: fn(&T, Style) -> String) -> anyhow::Result<()> {
+    match arguments.format {
+        Format::Text if arguments.html.is_none() => print(&text(of, style())),
+        Format::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
+        _ => bail!("{} holds the statistics of one run: they are shown as text or JSON", arguments.file.display()),
+    }
 }
 
 pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
@@ -93,10 +93,6 @@ pub(crate) fn diff(arguments: &DiffArguments) -> anyhow::Result<u8> {
         Format::Json => saved::to_json(&diff)?,
         Format::Csv => csv::diff(&diff),
     };
-    write(&words)?;
+    print(&words)?;
     Ok(u8::from(diff.has_slower()))
-}
-
-fn write(words: &str) -> anyhow::Result<()> {
-    std::io::stdout().write_all(words.as_bytes()).context("cannot write to standard output")
 }

@@ -6,28 +6,35 @@ mod running;
 use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_report::RunStats;
+use fieldstone_report::{RunStats, saved, text};
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
 #[cfg(target_arch = "x86_64")]
 use fieldstone_supervise::sharing::{self, Event};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
+use fieldstone_sys::collapse::Target;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
+use crate::output::{style_of, talk, tell};
 #[cfg(target_arch = "x86_64")]
 use crate::repair;
 use crate::size;
 
 /// Runs a program, unchanged, with its memory mended
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "\
+fieldstone run --region [OPTIONS] [--] <PROGRAM>...
+       fieldstone run --repair [OPTIONS] [--] <PROGRAM>...
+       fieldstone run --pid <PID> [--children] [--stats <FILE>]",
+    after_help = "\
 Examples:
   fieldstone run --region -- redis-server --save ''
   fieldstone run --region --pages hugetlb --reserve 4G --stats stats.json -- ./solver input
@@ -43,7 +50,8 @@ the loops are led to where each thread's bytes have a line of their own. Results
 
 With --pid, the private read-write memory that the process has *now* is put on transparent huge pages, and what came of it \
 is printed; memory that it maps later is not included. The process runs on, and keeps them when fieldstone has ended. \
-Ctrl-C stops between two pages.")]
+Ctrl-C stops between two pages."
+)]
 pub(crate) struct Arguments {
     /// Give the program's private anonymous memory (malloc, mmap, brk) from one primary region
     #[arg(long)]
@@ -57,6 +65,9 @@ pub(crate) struct Arguments {
     /// With --repair: bring what a thread uses on several lines of a page together on as few as can be, too
     #[arg(long, requires = "repair")]
     consolidate: bool,
+    /// With --repair: see `fieldstone repair`
+    #[arg(long, requires = "repair", hide = true)]
+    ladder: bool,
     /// Put the memory of a process that already runs on huge pages, from outside
     #[arg(long, value_name = "PID", conflicts_with_all = ["region", "reserve", "prefault", "process", "also", "command"])]
     pid: Option<u32>,
@@ -116,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         if arguments.pages != PageKind::Thp.into() {
             bail!("a process that already runs can have transparent pages only: --pages thp");
         }
-        return running::run(pid, arguments.children, stats_file(arguments)?);
+        return running::run(&Target::open(pid)?, arguments.children, stats_file(arguments)?);
     }
     if arguments.repair {
         return repaired(arguments);
@@ -176,13 +187,14 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut words = vec![OsStr::new("repair"), OsStr::new("--events")];
     words.extend(arguments.rules.iter().flat_map(|file| [OsStr::new("--rules"), file.as_os_str()]));
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
+    words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--pid"));
     let (status, stats) = sharing::run(&program, command.as_os_str(), &words)?;
     if let Some((path, mut file)) = file {
         write_json(&path, &mut file, &stats)?;
     } else {
         let is_told = |event: &&Event| arguments.stats.is_some() || event.what.is_asked_for();
-        stats.events.iter().filter(is_told).for_each(|event| eprintln!("{}", repair::words(event)));
+        stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
     }
     end_alike(status)
 }
@@ -194,11 +206,13 @@ fn warn_of_empty_pool(arguments: &Arguments) {
     let free = pool(kind.page_bytes()).map_or(0, |pool| pool.available());
     if pooled && free == 0 && arguments.reserve == 0 {
         let knob = pool_pages_path(kind.page_bytes());
-        eprintln!(
-            "fieldstone: the pool of {kind} pages is empty: the program runs on transparent pages; \
-             `echo N | sudo tee {}` fills it, `--reserve SIZE` does so for the run",
+        let for_the_run =
+            if kind == PageKind::Hugetlb2m { ", `--reserve SIZE` does so for the run, as root" } else { "" };
+        tell(format_args!(
+            "the pool of {kind} pages is empty: the program runs on transparent pages; \
+             `echo N | sudo tee {}` fills it{for_the_run}",
             knob.display()
-        );
+        ));
     }
 }
 
@@ -212,31 +226,35 @@ fn check_from_outside(arguments: &Arguments, file: &Path, what: &str) -> anyhow:
                leave out --pages, --reserve, --prefault, --also and --process"
         );
     }
-    eprintln!("fieldstone: {file} is {what}: its memory is put on transparent huge pages from outside, as it grows");
+    tell(format_args!("{file} is {what}: its memory is put on transparent huge pages from outside, as it grows"));
     Ok(())
 }
 
-/// Opened before anything else is done: a path that cannot be written must not cost a run.
+/// Opened before anything else is done: a path that cannot be written must not cost a run. What it holds stays until it is written.
 fn stats_file(arguments: &Arguments) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
     arguments.stats.as_deref().filter(|path| *path != Path::new("-")).map(create).transpose()
 }
 
 fn create(path: &Path) -> anyhow::Result<(PathBuf, fs::File)> {
-    let file = fs::File::create(path).with_context(|| format!("cannot write the statistics to {}", path.display()))?;
+    let file = fs::File::options().write(true).create(true).truncate(false).open(path);
+    let file = file.with_context(|| format!("cannot write the statistics to {}", path.display()))?;
     Ok((path.to_owned(), file))
 }
 
 fn write_stats(stats: &RunStats, file: Option<(PathBuf, fs::File)>) -> anyhow::Result<()> {
     let Some((path, mut file)) = file else {
-        eprint!("{}", fieldstone_report::text::run(stats, fieldstone_report::text::Style::default()));
+        talk(&text::run(stats, style_of(io::stderr())));
         return Ok(());
     };
     write_json(&path, &mut file, stats)
 }
 
 fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(data)?;
-    writeln!(file, "{text}").with_context(|| format!("cannot write the statistics to {}", path.display()))
+    let text = saved::to_json(data)?;
+    // A pipe or a terminal has no length.
+    let emptied = if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) };
+    let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("cannot write the statistics to {}", path.display()))
 }
 
 /// Ends as the program ended: its exit code, or its signal.

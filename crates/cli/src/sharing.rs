@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,8 +14,7 @@ use fieldstone_supervise::sharing::{Look, Looked, look_on, look_on_program};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_supervise::{Program, outcome};
 
-use crate::output::style;
-use crate::profile::check_writable;
+use crate::output::{check_files, deliver, style};
 
 /// Tells which cache lines a program's threads fight for with different bytes, and how to part these
 #[derive(Debug, Args)]
@@ -24,9 +22,9 @@ use crate::profile::check_writable;
 Examples:
   fieldstone sharing -- ./linear_regression points
   fieldstone sharing --pid 4242 --duration 10 --html sharing.html
-  fieldstone sharing --ignore known.txt -- make test
+  fieldstone sharing --ignore known.txt --format json -- ./server --benchmark
 
-The program is sampled from outside and not changed: a hundredth slower, or less. Only the process itself is looked at, not what it starts.
+The program is sampled from outside and not changed. Only the process itself is looked at, not what it starts.
 Exit code: 0 nothing found, 1 a finding, 2 an error.")]
 pub(crate) struct Arguments {
     /// Look at a process that already runs
@@ -82,9 +80,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    for path in [&arguments.json, &arguments.html].into_iter().flatten() {
-        check_writable(path)?;
-    }
+    check_files(arguments.json.as_deref(), arguments.html.as_deref())?;
     let ignore = arguments.ignore.as_deref().map(read_ignore).transpose()?;
     let settings = Settings { pairs: arguments.pairs, ..Look::default().settings };
     let look = Look { hertz: arguments.hertz, settings, duration: arguments.duration };
@@ -156,15 +152,10 @@ fn keep_back(sharing: &mut Sharing, ignore: &Ignore) {
 }
 
 fn write(arguments: &Arguments, sharing: &Sharing) -> anyhow::Result<()> {
-    if let Some(path) = &arguments.json {
-        saved::save(sharing, path)?;
-    }
-    if let Some(path) = &arguments.html {
-        fs::write(path, told::page(sharing)?).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    let json = || saved::to_json(sharing);
     let words = match arguments.format {
         Format::Text => told::text(sharing, style()),
-        Format::Json => saved::to_json(sharing)?,
+        Format::Json => json()?,
     };
-    std::io::stdout().write_all(words.as_bytes()).context("cannot write to standard output")
+    deliver(&words, [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &|| told::page(sharing))])
 }

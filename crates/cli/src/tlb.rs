@@ -1,12 +1,10 @@
 //! `fieldstone tlb`: the description of a processor as a file, to start one of one's own from.
 
-use std::io::Write;
-
-use anyhow::Context;
 use clap::Args;
 use fieldstone_translation::Machine;
 use serde_json::Value;
 
+use crate::output::print;
 use crate::profile::trace;
 
 /// Prints the description of a processor, as `profile --tlb FILE` reads it
@@ -28,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(text) => text.to_owned(),
         None => written(&serde_json::to_value(trace::machine(&arguments.processor)?)?),
     };
-    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    print(&text)?;
     Ok(0)
 }
 

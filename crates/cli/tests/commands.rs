@@ -160,6 +160,38 @@ fn a_processor_s_description_is_printed_as_it_is_read() {
     assert!(unknown.status.code() == Some(2) && said(&unknown).contains("zen4"), "{}", said(&unknown));
 }
 
+#[test]
+fn processors_are_named_in_one_order() {
+    let names: Vec<_> = Machine::presets().into_iter().map(|machine| machine.name).collect();
+    for command in ["profile", "tlb"] {
+        let help = printed(&fieldstone(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(&names.join(", ")), "{help}");
+    }
+}
+
+/// Nobody hears it, and nothing else changes.
+#[test]
+fn talk_that_cannot_be_written_ends_nothing() {
+    let deaf = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
+        command.args(arguments).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
+        command.stderr(fs::File::options().write(true).open("/dev/full").unwrap()).output().unwrap().status.code()
+    };
+    assert_eq!(deaf(&["run", "--region", "--pages", "hugetlb-1g", "--", "sh", "-c", "exit 42"]), Some(42));
+    assert_eq!(deaf(&["run", "--region", "--stats", "-", "--", "sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(deaf(&["profile", "--runs", "1", "--pages", "4k", "--", "true"]), Some(0));
+    assert_eq!(deaf(&["report", "/no/such/file"]), Some(2));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let line = format!("{} tlb zen4 | true; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_fieldstone"));
+    match Command::new("bash").args(["-c", &line]).output() {
+        Ok(output) => assert_eq!((printed(&output), said(&output)), ("0\n".to_owned(), String::new())),
+        Err(_) => println!("SKIP bash not installed"),
+    }
+}
+
 /// On a terminal, which `script` is here: what is drawn once stays above all that follows, unless it is cleared.
 #[test]
 fn no_bar_of_nothing_is_drawn() {

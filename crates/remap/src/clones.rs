@@ -22,17 +22,17 @@ const BYTES_AN_INSTRUCTION: u64 = 16;
 const BYTES_AN_ENTRY: u64 = 128;
 
 /// A loop that can be cloned, with what in it goes where.
-struct Found {
-    flow: Flow,
-    within: Loop,
-    redirects: Vec<Redirect>,
+pub(crate) struct Found {
+    pub(crate) flow: Flow,
+    pub(crate) within: Loop,
+    pub(crate) redirects: Vec<Redirect>,
 }
 
 impl Process {
     /// Where the thread with these registers goes on in a new clone of the loop around it. None where there is no loop, it cannot be cloned, or
     /// there is a clone for these addresses already: then this access is one that it does not know.
     pub(crate) fn enter_clone(&mut self, registers: &Registers) -> Result<Option<u64>> {
-        self.ours.heads.retire(&self.memory);
+        self.ours.retire(&self.memory);
         let Some(found) = self.loop_around(registers) else { return Ok(None) };
         let head = found.within.head;
         if self.ours.heads.led.get(&head).is_some_and(|known| known.is_full(&found.redirects)) {
@@ -42,17 +42,23 @@ impl Process {
             return Ok(None);
         }
         let Some(clone) = self.place_clone(&found, registers.rip)? else { return Ok(None) };
-        let Some(way) = self.ours.heads.led.get(&head).and_then(|known| jump(known.station, clone.entry)) else {
-            self.ours.code.free(clone.at);
-            return Ok(None);
-        };
         let inside = clone.entries.iter().find(|(ip, _)| *ip == registers.rip).map(|(_, at)| *at);
-        if let Some(known) = self.ours.heads.led.get_mut(&head) {
-            known.clones.push(Cloned { clone, redirects: found.redirects });
-        }
+        let is_led = self.lead_to(head, Cloned { clone, redirects: found.redirects })?;
+        Ok(inside.filter(|_| is_led))
+    }
+
+    /// Leads a prepared head to code that was made for it; false where no jump reaches it, and the code is given back.
+    pub(crate) fn lead_to(&mut self, head: u64, cloned: Cloned) -> Result<bool> {
+        let known = self.ours.heads.led.get_mut(&head);
+        let way = known.and_then(|known| Some((jump(known.station, cloned.clone.entry)?, known)));
+        let Some((way, known)) = way else {
+            self.ours.code.free(cloned.clone.at);
+            return Ok(false);
+        };
+        known.clones.push(cloned);
         self.keep_record()?;
         self.lead_head(head, way)?;
-        Ok(inside)
+        Ok(true)
     }
 
     /// The innermost loop around an access that has no calls, and those of its accesses that are on moved pages.
@@ -83,7 +89,7 @@ impl Process {
     }
 
     /// Copies what the jump at the head will overwrite, and finds it a station; whether that can be.
-    fn prepare_head(&mut self, found: &Found) -> Result<bool> {
+    pub(crate) fn prepare_head(&mut self, found: &Found) -> Result<bool> {
         let head = found.within.head;
         if self.ours.heads.overlap(head) || !self.is_lasting(found)? {
             return Ok(false);
@@ -127,7 +133,7 @@ impl Process {
     }
 
     /// Has the head's station lead elsewhere, by this jump, and the head lead to its station.
-    fn lead_head(&mut self, head: u64, way: [u8; JUMP]) -> Result<()> {
+    pub(crate) fn lead_head(&mut self, head: u64, way: [u8; JUMP]) -> Result<()> {
         let Some(station) = self.ours.heads.led.get(&head).map(|known| known.station) else { return Ok(()) };
         let Some(first) = jump(head, station) else { return Ok(()) };
         self.threads.stop_all()?;
@@ -151,16 +157,29 @@ impl Process {
     }
 }
 
-/// A clone that can be entered where one of its checks is, by a clone whose own check has failed there; and at `ip`, if that can be.
+/// A clone that can be entered where its checks are, by a clone whose own check has failed there; and at `ip`. Where one of these would pass
+/// by another check, it is left out: who comes there goes on in the original.
 fn clone_with_entries(plan: &Plan<'_>, ip: u64) -> Option<LoopClone> {
     let alone = LoopClone::new(plan).ok()?;
-    let mut enter: Vec<u64> = alone.colds.iter().map(|&(_, ip)| ip).filter(|&ip| ip != plan.within.head).collect();
-    enter.sort_unstable();
-    enter.dedup();
-    let at_checks = LoopClone::new(&Plan { enter: &enter, ..*plan }).ok()?;
-    if enter.contains(&ip) || ip == plan.within.head {
-        return Some(at_checks);
+    let mut wanted: Vec<u64> = alone.colds.iter().map(|&(_, ip)| ip).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    // What has faulted first: the thread is to go on there.
+    wanted.retain(|&other| other != ip);
+    wanted.insert(0, ip);
+    wanted.retain(|&ip| ip != plan.within.head);
+    let with = |enter: &[u64]| LoopClone::new(&Plan { enter, ..*plan }).ok();
+    if let Some(all) = with(&wanted) {
+        return Some(all);
     }
-    enter.push(ip);
-    Some(LoopClone::new(&Plan { enter: &enter, ..*plan }).unwrap_or(at_checks))
+    let mut made = alone;
+    let mut enter = Vec::new();
+    for ip in wanted {
+        enter.push(ip);
+        match with(&enter) {
+            Some(more) => made = more,
+            None => drop(enter.pop()),
+        }
+    }
+    Some(made)
 }

@@ -25,6 +25,8 @@ const ALIGNMENT: u64 = 16;
 /// Room for a jump.
 const STATION_BYTES: u64 = JUMP_BYTES;
 const PAGE: u64 = 4096;
+/// How often code is made that had no room where it was tried.
+const TRIES: u32 = 3;
 /// How far from a cache code may be: what is in the cache reaches it, and its data beside it.
 const NEAR: u64 = 1 << 30;
 
@@ -146,8 +148,8 @@ impl Process {
 }
 
 impl Process {
-    /// Makes code that stands for what is at `ip`, and writes it to a place with room for so many bytes. None where it cannot be made, or has
-    /// no room: nothing is taken then.
+    /// Makes code that stands for what is at `ip`, and writes it to a place that has room for it; so many bytes are tried first. None where it
+    /// cannot be made: nothing is taken then.
     ///
     /// # Errors
     /// As [`Self::room_for_code`], and where the process is gone.
@@ -155,18 +157,24 @@ impl Process {
         &mut self,
         ip: u64,
         room_bytes: u64,
-        make: impl FnOnce(&Self, u64) -> Option<T>,
-        bytes_of: impl FnOnce(&T) -> &[u8],
+        mut make: impl FnMut(&Self, u64) -> Option<T>,
+        bytes_of: impl Fn(&T) -> &[u8],
     ) -> Result<Option<T>> {
-        let at = self.room_for_code(ip, room_bytes)?;
-        let made = make(self, at);
-        let code = made.as_ref().map(bytes_of).filter(|code| code.len() as u64 <= room_bytes);
-        let Some(code) = code else {
+        let mut room_bytes = room_bytes;
+        for _ in 0..TRIES {
+            let at = self.room_for_code(ip, room_bytes)?;
+            let made = make(self, at);
+            let needed = made.as_ref().map(|made| bytes_of(made).len() as u64);
+            if needed.is_some_and(|needed| needed <= room_bytes) {
+                self.memory.write(at, made.as_ref().map(&bytes_of).unwrap_or_default())?;
+                return Ok(made);
+            }
             self.ours.code.free(at);
-            return Ok(None);
-        };
-        self.memory.write(at, code)?;
-        Ok(made)
+            // At another place jumps may be longer.
+            let Some(needed) = needed else { return Ok(None) };
+            room_bytes = needed + needed / 4;
+        }
+        Ok(None)
     }
 }
 

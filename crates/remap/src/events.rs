@@ -221,7 +221,7 @@ impl Process {
     }
 
     /// Signals on their way to a thread, new threads, the end.
-    fn attend(&mut self) -> Result<Vec<Done>> {
+    pub(crate) fn attend(&mut self) -> Result<Vec<Done>> {
         let (ours, memory) = (&self.ours, &self.memory);
         let mut trapped = Vec::new();
         let happening = self.threads.attend(&mut |held| {

@@ -141,12 +141,15 @@ impl Heads {
         self.led.iter().filter(|(_, head)| redirects(head)).map(|(&head, _)| head).collect()
     }
 
-    /// Forgets heads whose code is not what it was: a library that was unloaded, code that was written anew.
-    pub(crate) fn retire(&mut self, memory: &Memory) {
+    /// Forgets heads whose code is not what it was: a library that was unloaded, code that was written anew. Whose rewritelets go on in
+    /// the copy of one is told by it.
+    pub(crate) fn retire(&mut self, memory: &Memory) -> &[Head] {
+        let known = self.retired.len();
         let gone: Vec<Head> =
             self.led.extract_if(.., |_, head| !head.is_current(memory)).map(|(_, head)| head).collect();
         gone.iter().for_each(|head| self.remember_traps(head));
         self.retired.extend(gone);
+        &self.retired[known..]
     }
 
     pub(crate) fn remember_traps(&mut self, head: &Head) {

@@ -1,8 +1,31 @@
 //! A held thread: whether it stands still, what waits to be delivered to it, and what is done in its name.
 
-use fieldstone_sys::ptrace::Tracee;
+use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee};
 
 use crate::error::Result;
+use crate::tasks::has_signal;
+use crate::threads::gone_is_fine;
+
+/// The selector of 64-bit code.
+const CODE_OF_64_BITS: u64 = 0x33;
+/// Bytes of a `syscall` instruction.
+const SYSCALL_BYTES: u64 = 2;
+/// Calls that end with EINTR when their thread is stopped, though no signal has come (signal(7)).
+const ENDED_BY_STOPS: [libc::c_long; 13] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+];
 
 /// A held thread.
 #[derive(Debug)]
@@ -12,10 +35,14 @@ pub(crate) struct Held {
     pub(crate) state: State,
     /// Whether the stop that it is in can deliver a signal when it ends: one that a signal made.
     pub(crate) delivers: bool,
+    /// It is another process that runs in the same memory: a child by vfork, say. It has descriptors of its own.
+    pub(crate) is_child: bool,
     /// Somebody works on it: it does not go on with all the others.
     pub(crate) pinned: bool,
     /// Signals that came while it was needed for something else, to be delivered when it goes on.
-    pub(crate) kept: Vec<i32>,
+    kept: Vec<SignalInfo>,
+    /// Those that were sent once more, with what they told first.
+    resent: Vec<SignalInfo>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +59,7 @@ pub(crate) enum State {
 
 impl Held {
     pub(crate) const fn new(tracee: Tracee, state: State) -> Self {
-        Self { tracee, state, delivers: false, pinned: false, kept: Vec::new() }
+        Self { tracee, state, delivers: false, is_child: false, pinned: false, kept: Vec::new(), resent: Vec::new() }
     }
 
     /// Whether it stands still, so that its registers can be read.
@@ -53,8 +80,69 @@ impl Held {
 
     /// Takes back one that was kept for it; whether there was one.
     pub(crate) fn take_back(&mut self, signal: i32) -> bool {
-        let found = self.kept.iter().position(|&kept| kept == signal);
+        let found = self.kept.iter().position(|kept| kept.signal() == signal);
         found.map(|index| self.kept.remove(index)).is_some()
+    }
+
+    /// Takes in the signal in whose stop it is.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn keep_signal(&mut self) -> Result<()> {
+        let info = match self.tracee.signal_info() {
+            Err(error) => return gone_is_fine(Err(error)),
+            Ok(info) => info,
+        };
+        self.keep(info);
+        Ok(())
+    }
+
+    /// Where some of its kind were sent once more, the oldest of them comes first: signals with a queue come in their order.
+    fn keep(&mut self, info: SignalInfo) {
+        let resent = self.resent.iter().position(|resent| resent.signal() == info.signal());
+        let next = resent.map_or(info, |index| self.resent.remove(index));
+        if resent.is_some() && !info.is_sent_by_us() {
+            self.resent.push(info);
+        }
+        self.kept.push(next);
+    }
+
+    /// The signal that it goes on with, or 0. The others are sent once more, and come in their turn.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn next_signal(&mut self) -> Result<i32> {
+        let mut kept = std::mem::take(&mut self.kept).into_iter();
+        let first = if self.delivers { kept.next() } else { None };
+        for info in kept {
+            gone_is_fine(self.tracee.send(info.signal()))?;
+            self.resent.push(info);
+        }
+        let Some(first) = first else { return Ok(0) };
+        // Refused where it is gone.
+        let _ = self.tracee.set_signal_info(&first);
+        Ok(first.signal())
+    }
+
+    /// Has a call made again that our stop has ended, though nothing has happened in the program.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn begin_again(&self) -> Result<()> {
+        let Ok(registers) = self.tracee.registers() else { return Ok(()) };
+        let ended = registers.rax.cast_signed() == -i64::from(libc::EINTR);
+        let call = registers.orig_rax;
+        if !ended || !ENDED_BY_STOPS.contains(&call.cast_signed()) || has_signal(self.tracee.thread()) {
+            return Ok(());
+        }
+        let rip = registers.rip - SYSCALL_BYTES;
+        gone_is_fine(self.tracee.set_registers(&Registers { rax: call, orig_rax: u64::MAX, rip, ..registers }))
+    }
+
+    /// Lets go of it, with its signals.
+    pub(crate) fn let_go(mut self) {
+        let signal = if self.stands() { self.next_signal().unwrap_or(0) } else { 0 };
+        self.tracee.let_go(signal);
     }
 
     /// Makes a system call in its name, while it stands still; see [`Tracee::call`].
@@ -67,10 +155,16 @@ impl Held {
         call: (&'static str, libc::c_long),
         arguments: [u64; 6],
     ) -> Result<u64> {
-        let kept = &mut self.kept;
-        let result = self.tracee.call(instruction, call, arguments, &mut |signal| kept.push(signal));
+        let mut came = Vec::new();
+        let result = self.tracee.call(instruction, call, arguments, &mut |info| came.push(info));
+        came.into_iter().for_each(|info| self.keep(info));
         // The last stop was that of a step.
         self.delivers = true;
         Ok(result?)
     }
+}
+
+/// Whether these are of 64-bit code.
+pub(crate) const fn is_of_64_bits(registers: &Registers) -> bool {
+    registers.cs == CODE_OF_64_BITS
 }

@@ -22,8 +22,8 @@ use crate::memory::Memory;
 use crate::ours::Ours;
 use crate::threads::gone_is_fine;
 
-/// More than there are between two mapped addresses.
-const MOST_INSTRUCTIONS: u32 = 64;
+/// More than there are between two mapped addresses: an entry checks each object of its loop, by some five instructions.
+const MOST_INSTRUCTIONS: u32 = 4096;
 /// The flags that a guard saves, and those that its comparison sets.
 const SAVED_FLAGS: u64 = 0xcd5;
 const CARRY: u64 = 1;
@@ -75,7 +75,8 @@ impl Ours {
         false
     }
 
-    fn original(&self, rip: u64) -> Option<u64> {
+    /// The instruction of the program that one of ours stands for.
+    pub(crate) fn original(&self, rip: u64) -> Option<u64> {
         let of_sites = || {
             let maps = self.sites.values().flat_map(|site| &site.rewritelets).flat_map(|(_, made)| &made.map);
             maps.copied().find(|&(at, _)| at == rip).map(|(_, original)| original)
@@ -90,12 +91,17 @@ fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
     let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
     registers.rip = instruction.next_ip();
-    match instruction.code() {
-        Kind::Jmp_rel8_64 | Kind::Jmp_rel32_64 => registers.rip = instruction.near_branch_target(),
-        Kind::Ja_rel8_64 | Kind::Ja_rel32_64 if registers.eflags & (CARRY | ZERO) == 0 => {
+    let flags = registers.eflags;
+    let mut jump_if = |is_taken: bool| {
+        if is_taken {
             registers.rip = instruction.near_branch_target();
         }
-        Kind::Ja_rel8_64 | Kind::Ja_rel32_64 => {}
+    };
+    match instruction.code() {
+        Kind::Jmp_rel8_64 | Kind::Jmp_rel32_64 => jump_if(true),
+        Kind::Ja_rel8_64 | Kind::Ja_rel32_64 => jump_if(flags & (CARRY | ZERO) == 0),
+        Kind::Jb_rel8_64 | Kind::Jb_rel32_64 => jump_if(flags & CARRY != 0),
+        Kind::Jbe_rel8_64 | Kind::Jbe_rel32_64 => jump_if(flags & (CARRY | ZERO) != 0),
         Kind::Lea_r64_m => *register(registers, instruction.op0_register())? = address(&instruction, registers)?,
         Kind::Mov_r64_imm64 => *register(registers, instruction.op0_register())? = instruction.immediate64(),
         Kind::Cmp_rm64_imm32 | Kind::Cmp_rm64_imm8 | Kind::Cmp_RAX_imm32 => compare(&instruction, registers)?,
@@ -103,10 +109,7 @@ fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
             let value = *register(registers, instruction.op0_register())?;
             push(memory, registers, value)?;
         }
-        Kind::Pushfq => {
-            let flags = registers.eflags;
-            push(memory, registers, flags)?;
-        }
+        Kind::Pushfq => push(memory, registers, flags)?,
         Kind::Pop_r64 => {
             let value = pop(memory, registers)?;
             *register(registers, instruction.op0_register())? = value;
@@ -140,7 +143,7 @@ fn address(instruction: &Instruction, registers: &mut ptrace::Registers) -> Opti
     Some(base.wrapping_add(index).wrapping_add(instruction.memory_displacement64()))
 }
 
-/// As far as `ja` asks.
+/// As far as `ja`, `jb` and `jbe` ask.
 fn compare(instruction: &Instruction, registers: &mut ptrace::Registers) -> Option<()> {
     let (one, other) = (*register(registers, instruction.op0_register())?, instruction.immediate(1));
     let flags = if one < other { CARRY } else { 0 } | if one == other { ZERO } else { 0 };

@@ -17,6 +17,7 @@
 //! | `events` | what comes: accesses, memory that goes, the end |
 //! | `redirect` | one access: by a rewritelet |
 //! | `clones`, `heads` | the loop around it: by a clone |
+//! | `ladders` | without the loop, as in the thesis' plain form |
 //! | `protect` | memory that the program has protected |
 //! | `leave` | threads led out of code of ours |
 //! | `undo` | everything as it was |
@@ -40,6 +41,8 @@ mod events;
 mod heads;
 #[cfg(target_arch = "x86_64")]
 mod held;
+#[cfg(target_arch = "x86_64")]
+mod ladders;
 #[cfg(target_arch = "x86_64")]
 mod leave;
 mod memory;

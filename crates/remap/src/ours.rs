@@ -27,6 +27,14 @@ pub(crate) struct Ours {
     pub(crate) protections: Protections,
 }
 
+impl Ours {
+    /// Forgets heads whose code is not what it was, and rewritelets that go on in their copies. Who is in one finds it as it was.
+    pub(crate) fn retire(&mut self, memory: &Memory) {
+        let gone = self.heads.retire(memory);
+        self.sites.retain(|_, site| !gone.iter().any(|head| head.copy.has(site.next_ip())));
+    }
+}
+
 /// A process's memory as the program sees it: the bytes of moved pages are where they were.
 #[derive(Clone, Copy, Debug)]
 pub struct AsSeen<'a> {

@@ -18,15 +18,17 @@ use std::time::Duration;
 
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{Page, Rule};
+use fieldstone_sys::process::has_ended;
 use fieldstone_sys::userfault::{Message, Userfaultfd};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::held::is_of_64_bits;
 use crate::memory::Memory;
 use crate::process::{Process, range, word};
 use crate::protect::MOST_PAGES;
 use crate::space::{Mapping, free_near};
-use crate::tasks::{has_ended, is_filtered, pinned_kib};
+use crate::tasks::{is_filtered, is_kernels, locked_kib, pinned_kib, tasks};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -77,8 +79,9 @@ impl Process {
             return Err(no(wanted.page, &format!("{MOST_PAGES} pages are moved already")));
         }
         self.in_vain.clear();
-        self.begin_record()?;
-        self.find_protections()?;
+        let not_now = |error| not_now(wanted.page, error);
+        self.begin_record().map_err(not_now)?;
+        self.find_protections().map_err(not_now)?;
         let table = self.mappings()?;
         let mapping = self.movable(&table, wanted.page)?;
         let bytes = (wanted.owners.len() as u64 + 1) * PAGE_BYTES;
@@ -96,8 +99,9 @@ impl Process {
         }
         self.threads.stop_all()?;
         let result = self.move_now(&moved, is_file);
+        let heard = self.answer_heard();
         self.resume_all()?;
-        result.map(|()| moved)
+        result.and(heard).map(|()| moved)
     }
 
     /// Has all stand still; whether some thread is in the kernel all the same, and may be writing to any memory there.
@@ -123,11 +127,18 @@ impl Process {
             ));
         }
         // Asynchronous reads of the kernel, or a device, go to the memory itself and wait for nobody.
-        if pinned_kib(self.pid()) > 0 || table.iter().any(|mapping| mapping.name.starts_with("/[aio]")) {
+        let asynchronous =
+            |mapping: &Mapping| mapping.name.starts_with("/[aio]") || mapping.name == "anon_inode:[io_uring]";
+        let by_itself = table.iter().any(asynchronous) || tasks(self.pid()).into_iter().any(is_kernels);
+        if pinned_kib(self.pid()) > 0 || by_itself {
             return Err(no(page, "the kernel or a device may write to the program's memory by itself"));
         }
         if mapping.name.starts_with("[stack") {
             return Err(no(page, "it is on a stack"));
+        }
+        // What is mapped is filled at once then, where everything is to be locked.
+        if mapping.is_file && locked_kib(self.pid()) > 0 {
+            return Err(no(page, "it is a file's, and the program has locked memory"));
         }
         Ok(mapping)
     }
@@ -189,10 +200,11 @@ impl Process {
         replaced
     }
 
-    /// Makes a call in its name that the userfaultfd tells of. Nothing else is told then: all threads stand still, and none is in the
-    /// kernel.
+    /// Makes a call in its name that the userfaultfd tells of. Beside it only faults are told then, of other processes: all threads stand
+    /// still, and none is in the kernel.
     fn call_and_hear(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<()> {
-        let (result, _) = self.hear_while(|this| this.call(call, arguments))?;
+        let (result, heard) = self.hear_while(|this| this.call(call, arguments))?;
+        self.heard.extend(heard.into_iter().filter(|message| matches!(message, Message::Fault(_))));
         result.map(|_| ())
     }
 
@@ -231,6 +243,9 @@ impl Process {
             let registers = held.tracee.registers()?;
             if on(registers.rsp) {
                 return Err(no(page, "it is on a stack"));
+            }
+            if !is_of_64_bits(&registers) {
+                return Err(no(page, "a thread is in code of 32 bits"));
             }
             let block = registers.fs_base;
             if block != 0 && [block.saturating_sub(1), block, block.saturating_add(BLOCK_BYTES)].into_iter().any(on) {
@@ -378,6 +393,14 @@ fn together(ranges: &[Range<u64>]) -> Vec<i64> {
         (free as u64).wrapping_sub(own as u64).wrapping_mul(LINE_BYTES).cast_signed()
     };
     ranges.iter().map(&mut shift).collect()
+}
+
+/// What no thread can be made to do now is no reason to give the process up.
+fn not_now(page: u64, error: Error) -> Error {
+    match error {
+        Error::Refused { why, .. } => Error::Page { page, why },
+        other => other,
+    }
 }
 
 fn no(page: u64, why: &str) -> Error {

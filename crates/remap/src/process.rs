@@ -20,6 +20,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
+use crate::tasks::is_elsewhere;
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -44,6 +45,8 @@ pub struct Process {
     pub(crate) ours: Ours,
     /// What is kept for who comes after us, once there is something.
     pub(crate) record: Option<Record>,
+    /// Whether accesses are led to ladders, and no loop to a clone.
+    pub(crate) by_ladders: bool,
     /// Instructions whose loops could not be cloned, and how often that was tried since a page moved last.
     pub(crate) in_vain: BTreeMap<u64, u32>,
     /// Messages that were taken while a page was put back.
@@ -65,6 +68,10 @@ impl Process {
     /// [`Error::Process`] and [`Error::Linux`] where this user may not, or a debugger holds it.
     pub fn open(pid: u32) -> Result<Self> {
         check_class(pid)?;
+        if is_elsewhere(&pid.to_string()) {
+            let why = "it is in a pid namespace of its own, where its threads have other numbers: repair it from inside of its container";
+            return Err(Error::Refused { pid, why: why.to_owned() });
+        }
         let memory = Memory::open(pid)?;
         let table = mappings(pid)?;
         let syscall = find_syscall(pid, &memory, &table)?;
@@ -87,6 +94,7 @@ impl Process {
             theirs,
             ours,
             record,
+            by_ladders: false,
             in_vain: BTreeMap::new(),
             heard: Vec::new(),
             late: Vec::new(),
@@ -127,6 +135,12 @@ impl Process {
     pub fn seen_at(&self, address: u64) -> u64 {
         let with = |moved: &&Moved| moved.room.contains(&address);
         self.ours.moved.values().find(with).map_or(address, |moved| moved.seen_at(address))
+    }
+
+    /// The instruction of the program that the one at `ip` stands for, which may be in code of ours.
+    #[must_use]
+    pub fn original(&self, ip: u64) -> u64 {
+        self.ours.original(ip).unwrap_or(ip)
     }
 
     /// Its mappings. Those of the first thread are gone where that has ended before the others.

@@ -174,7 +174,11 @@ fn calls(memory: &Memory, range: &Range<u64>) -> Vec<(u64, u32)> {
         let mut piece = vec![0; bytes];
         let got = fieldstone_rewrite::Memory::read(memory, start, &mut piece);
         for (number, pattern) in &patterns {
-            found.extend(find_iter(&piece[..got], pattern).map(|offset| (start + offset as u64, *number)));
+            // Behind a prefix it is the load of another register.
+            let is_alone =
+                |offset: &usize| offset.checked_sub(1).is_none_or(|before| !matches!(piece[before], 0x40..=0x4f));
+            let places = find_iter(&piece[..got], pattern).filter(is_alone);
+            found.extend(places.map(|offset| (start + offset as u64, *number)));
         }
     }
     found

@@ -9,19 +9,18 @@
 
 use fieldstone_rewrite::trampoline::Site as Access;
 use fieldstone_rewrite::{Form, Live, Operand, Registers, Trampoline};
+use fieldstone_sys::process::has_ended;
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::events::{Done, Touch, Why};
+use crate::held::is_of_64_bits;
 use crate::process::Process;
-use crate::tasks::has_ended;
 
 /// The longest instruction, and the room that a rewritelet for one access is given.
 const LONGEST: usize = 15;
 const REWRITELET_BYTES: u64 = 64;
-/// The selector of 64-bit code.
-const CODE_OF_64_BITS: u64 = 0x33;
 const NO_64_BITS: &str = "it is code of 32 bits";
 
 /// The loop around an instruction is looked at so often.
@@ -35,6 +34,13 @@ pub(crate) struct Site {
     instruction: Instruction,
     /// The distance, and where the rewritelet lies.
     pub(crate) rewritelets: Vec<(i64, Trampoline)>,
+}
+
+impl Site {
+    /// What comes after the instruction.
+    pub(crate) const fn next_ip(&self) -> u64 {
+        self.instruction.next_ip()
+    }
 }
 
 impl Process {
@@ -62,8 +68,7 @@ impl Process {
             kernel.rip = original;
         }
         let registers = of_kernel(&kernel);
-        let target =
-            if kernel.cs == CODE_OF_64_BITS { self.target(&registers, page) } else { Err(NO_64_BITS.to_owned()) };
+        let target = if is_of_64_bits(&kernel) { self.target(&registers, page) } else { Err(NO_64_BITS.to_owned()) };
         let target = match target {
             Ok(target) => target,
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
@@ -94,12 +99,13 @@ impl Process {
         Ok(Some(if target.is_watched { Done::Touched(touch) } else { redirected }))
     }
 
-    /// [`Self::enter_clone`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
+    /// [`Self::enter_clone`] or [`Self::enter_ladder`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
     fn try_clone(&mut self, registers: &Registers) -> Option<u64> {
         if self.in_vain.get(&registers.rip).is_some_and(|&times| times >= MOST_IN_VAIN) {
             return None;
         }
-        let entry = self.enter_clone(registers).unwrap_or_default();
+        let entry = if self.by_ladders { self.enter_ladder(registers) } else { self.enter_clone(registers) };
+        let entry = entry.unwrap_or_default();
         if entry.is_none() {
             *self.in_vain.entry(registers.rip).or_default() += 1;
         }

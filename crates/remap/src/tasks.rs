@@ -10,11 +10,6 @@ pub(crate) fn sleeps_deeply(thread: u32) -> bool {
     process::stat(thread).is_ok_and(|stat| stat.state == State::DiskSleep)
 }
 
-/// Whether it has ended. The first thread of a process is still listed then, until all others have too.
-pub(crate) fn has_ended(thread: u32) -> bool {
-    process::stat(thread).map_or(true, |stat| stat.state.ended())
-}
-
 /// Processor time that a thread has had, in nanoseconds.
 pub(crate) fn processor_ns(thread: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
@@ -41,9 +36,49 @@ pub(crate) fn tracer_of(thread: u32) -> Option<u32> {
     field(thread, "TracerPid:").filter(|&tracer| tracer != 0)
 }
 
+/// The process that a thread is of.
+pub(crate) fn process_of(thread: u32) -> Option<u32> {
+    field(thread, "Tgid:")
+}
+
 /// Whether a filter looks at its system calls, which may end it for one that is made in its name.
 pub(crate) fn is_filtered(thread: u32) -> bool {
     field(thread, "Seccomp:").is_some_and(|mode| mode != 0)
+}
+
+/// Whether it is a thread of the kernel's own in the process, such as `io_uring` has.
+pub(crate) fn is_kernels(thread: u32) -> bool {
+    /// `PF_IO_WORKER` and `PF_USER_WORKER`.
+    const WORKER: u64 = 0x10 | 0x4000;
+    let text = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    // Behind the name, which may be anything: state, five numbers, flags.
+    let flags = text.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(6));
+    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & WORKER != 0)
+}
+
+/// Whether a signal waits that it does not block.
+pub(crate) fn has_signal(thread: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let set = |name| {
+        let digits = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+        u64::from_str_radix(digits.trim(), 16).unwrap_or(0)
+    };
+    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+}
+
+/// Memory of a process that is locked, in KiB.
+pub(crate) fn locked_kib(pid: u32) -> u32 {
+    field(pid, "VmLck:").unwrap_or(0)
+}
+
+/// Whether a process is in a namespace of processes that we are not in: then it knows its threads by other numbers.
+pub(crate) fn is_elsewhere(pid: &str) -> bool {
+    let numbers = |pid: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(str::to_owned);
+        line.map_or(0, |line| line.split_ascii_whitespace().count())
+    };
+    numbers(pid) > numbers("self")
 }
 
 /// Pages of a process that devices or the kernel itself hold on to, in KiB.
@@ -70,11 +105,13 @@ mod tests {
     #[test]
     fn this_process_is_understood() {
         let own = std::process::id();
-        assert!(tasks(own).contains(&own) && !has_ended(own) && has_ended(u32::MAX - 1));
+        assert!(tasks(own).contains(&own) && !process::has_ended(own) && process::has_ended(u32::MAX - 1));
         assert_eq!((tracer_of(own), pinned_kib(own)), (None, 0), "unless a debugger runs the tests");
         let thread = u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();
         // Whoever reads this is in read(2).
         assert_eq!(in_system_call(thread), u32::try_from(libc::SYS_read).ok());
         assert!(goes_on_at(thread).is_some());
+        assert_eq!(process_of(thread), Some(own));
+        assert!(!is_kernels(thread) && !has_signal(thread) && !is_elsewhere(&own.to_string()));
     }
 }

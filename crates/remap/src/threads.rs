@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   seize every thread of /proc/PID/task, again until none is new     (what a held thread starts is held from its first instruction)
-//!   stop_all    every one stands still in user mode or in a system call; what waits to be delivered is kept
+//!   stop_all    every one that is known stands still in user mode or in a system call; what waits to be delivered is kept
 //!   resume_all  each goes on, with its signal; those that job control has stopped stay so
 //! ```
 //! A signal that comes to a held thread stops it first. [`Threads::attend`] hands it on, as long as `before_signal` is done.
 
 use std::collections::BTreeMap;
 
-use fieldstone_sys::ptrace::{Stop, Tracee};
+use fieldstone_sys::process::has_ended;
+use fieldstone_sys::ptrace::{Stop, Tracee, share_memory};
 
 use crate::error::{Error, Result};
-use crate::held::{Held, State};
-use crate::tasks::{has_ended, is_filtered, processor_ns, sleeps_deeply, tasks, tracer_of};
+use crate::held::{Held, State, is_of_64_bits};
+use crate::tasks::{is_filtered, is_kernels, process_of, processor_ns, sleeps_deeply, tasks, tracer_of};
 
 /// Looks at a thread that was asked to stop, between two looks at where it waits.
 const LOOKS: u32 = 64;
@@ -58,7 +59,8 @@ impl Threads {
         loop {
             let before = this.held.len();
             for thread in tasks(pid) {
-                if !this.held.contains_key(&thread) {
+                // Those that the kernel has made for itself never come to user mode.
+                if !this.held.contains_key(&thread) && !is_kernels(thread) {
                     this.seize_one(thread)?;
                 }
             }
@@ -71,7 +73,7 @@ impl Threads {
     fn seize_one(&mut self, thread: u32) -> Result<()> {
         let error = match Tracee::seize(thread) {
             Ok(tracee) => {
-                self.hold(tracee, State::Runs);
+                self.held.insert(thread, Held::new(tracee, State::Runs));
                 return Ok(());
             }
             Err(error) => error,
@@ -92,10 +94,6 @@ impl Threads {
         }
     }
 
-    fn hold(&mut self, tracee: Tracee, state: State) {
-        self.held.insert(tracee.thread(), Held::new(tracee, state));
-    }
-
     /// Their numbers.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.held.keys().copied()
@@ -105,12 +103,14 @@ impl Threads {
     /// job control has stopped last. `unfit` is asked of where it stands.
     pub(crate) fn standing(&mut self, unfit: &dyn Fn(u64) -> bool) -> Option<&mut Held> {
         let is_over = self.is_over();
-        let mut able: Vec<&mut Held> = self.held.values_mut().filter(|held| held.stands() && !is_over).collect();
+        let can = |held: &&mut Held| held.stands() && !held.is_child && !is_over;
+        let mut able: Vec<&mut Held> = self.held.values_mut().filter(can).collect();
         // Of the first one no end is told until all others have ended, so that one that is killed meanwhile is waited for in vain.
         let pid = self.pid;
         able.sort_by_key(|held| (held.state == State::Stopped, held.tracee.thread() == pid, held.has_signals()));
         let is_fit = |held: &&mut Held| {
-            !is_filtered(held.tracee.thread()) && held.tracee.registers().is_ok_and(|registers| !unfit(registers.rip))
+            let can = |registers| is_of_64_bits(&registers) && !unfit(registers.rip);
+            !is_filtered(held.tracee.thread()) && held.tracee.registers().is_ok_and(can)
         };
         able.into_iter().find(is_fit)
     }
@@ -202,14 +202,14 @@ impl Threads {
         held.state = State::Stands;
         held.delivers = matches!(stop, Stop::Signal(_));
         match stop {
-            Stop::Asked => {}
-            Stop::Signal(signal) => held.kept.push(signal),
+            Stop::Asked => held.begin_again()?,
+            Stop::Signal(_) => held.keep_signal()?,
             Stop::Group => held.state = State::Stopped,
             Stop::Cloned(new) | Stop::Forked(new) => {
                 // It stands in the middle of its system call: nothing can be done in its name there.
                 held.state = State::Runs;
                 gone_is_fine(held.tracee.resume(0))?;
-                self.adopt(new, matches!(stop, Stop::Cloned(_)))?;
+                self.adopt(new, matches!(stop, Stop::Cloned(_)) || share_memory(thread, new))?;
             }
             // It had borrowed our memory (vfork) and has its own now, or all of the process is another program.
             Stop::Exec if thread != self.pid => drop(self.held.remove(&thread)),
@@ -231,7 +231,9 @@ impl Threads {
             return Ok(());
         }
         if in_our_memory {
-            self.hold(tracee, State::Stands);
+            let mut held = Held::new(tracee, State::Stands);
+            held.is_child = process_of(new) != Some(self.pid);
+            self.held.insert(new, held);
         } else {
             self.children.push(tracee);
         }
@@ -279,13 +281,8 @@ impl Threads {
             State::Stands => {}
         }
         held.state = State::Runs;
-        let mut kept = std::mem::take(&mut held.kept).into_iter();
-        // One goes with the resumption; the rest are sent again, and come in their turn.
-        let first = if held.delivers { kept.next().unwrap_or(0) } else { 0 };
-        for signal in kept {
-            gone_is_fine(held.tracee.send(signal))?;
-        }
-        gone_is_fine(held.tracee.resume(first))
+        let signal = held.next_signal()?;
+        gone_is_fine(held.tracee.resume(signal))
     }
 
     /// Lets go of all.
@@ -294,6 +291,8 @@ impl Threads {
             if has_ended(thread) {
                 // The first thread may have ended long before the others: it does not stop any more to be let go. Nothing is kept of it here.
                 std::mem::forget(held);
+            } else {
+                held.let_go();
             }
         }
     }
@@ -320,7 +319,7 @@ impl Threads {
                 before_signal(held)?;
             }
             self.resume(thread)?;
-            if let Stop::Cloned(new) = stop {
+            if let Stop::Cloned(new) | Stop::Forked(new) = stop {
                 self.resume(new)?;
             }
         }

@@ -1,5 +1,8 @@
 //! Everything as it was: a page back where the program looks for it, the code that led to its views gone.
 
+use std::time::{Duration, Instant};
+
+use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
 
 use crate::error::{Error, Result};
@@ -9,8 +12,15 @@ use crate::memory::Memory;
 use crate::page::Moved;
 use crate::process::{Process, range};
 use crate::record::Record;
-use crate::tasks::{goes_on_at, has_ended};
+use crate::redirect::Site;
+use crate::tasks::goes_on_at;
 use crate::threads::gone_is_fine;
+
+/// Threads that may have run into a trap of ours are let on so often, for so long, before all is let go.
+const MOST_ROUNDS: u32 = 4;
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(1);
+/// A page is fetched for a thread within so long, whatever that takes.
+const LONGEST_FAULT: Duration = Duration::from_millis(250);
 
 impl Process {
     /// Puts a page back. All threads stand still meanwhile.
@@ -64,11 +74,30 @@ impl Process {
     /// # Errors
     /// Where the process is gone.
     pub fn release(mut self) -> Result<Vec<Done>> {
-        let done = self.put_all_back()?;
+        let mut done = self.put_all_back()?;
         self.threads.stop_all()?;
+        for _ in 0..MOST_ROUNDS {
+            if !self.is_anyone_behind_a_trap() {
+                break;
+            }
+            // A trap on its way, which only we understand: or an instruction of the program's own that begins there.
+            self.resume_all()?;
+            std::thread::sleep(BETWEEN_ROUNDS);
+            done.extend(self.attend()?);
+            self.threads.stop_all()?;
+        }
         let left = self.leave_nothing();
         self.resume_all()?;
         left.map(|()| done)
+    }
+
+    fn is_anyone_behind_a_trap(&mut self) -> bool {
+        let threads: Vec<u32> = self.threads.numbers().collect();
+        threads.into_iter().any(|thread| {
+            let held = self.threads.get_mut(thread).filter(|held| held.stands());
+            let registers = held.and_then(|held| held.tracee.registers().ok());
+            registers.is_some_and(|registers| self.ours.heads.is_behind_trap(registers.rip))
+        })
     }
 
     /// Where no thread can do it, because all sleep in the kernel, it stays: memory that nobody looks for, and a descriptor.
@@ -165,8 +194,14 @@ impl Process {
         Ok(())
     }
 
+    /// Nobody is in code of ours.
     fn give_up_head(&mut self, found: &Head) {
         self.ours.heads.remember_traps(found);
+        // They go on in its copy.
+        let before_it = |_: &u64, site: &mut Site| found.copy.has(site.next_ip());
+        for (_, site) in self.ours.sites.extract_if(.., before_it) {
+            site.rewritelets.iter().for_each(|(_, trampoline)| self.ours.code.free(trampoline.at));
+        }
         self.ours.code.free(found.copy.at);
         self.ours.code.free(found.station);
         found.clones.iter().for_each(|cloned| self.ours.code.free(cloned.clone.at));
@@ -176,10 +211,12 @@ impl Process {
     fn leave_code(&mut self) -> Result<()> {
         let threads: Vec<u32> = self.threads.numbers().collect();
         for thread in threads {
-            // Memory of the program's own that has to be fetched first: it stops when it has it.
-            while goes_on_at(thread).is_some_and(|at| self.ours.code.contains(at))
-                && self.threads.still_waits(thread)?
-            {
+            // Memory of the program's own that has to be fetched first: it stops when it has it. Where it will go on is not known as long as
+            // it runs in the kernel; one that does so for longer is in a system call, and none is made in code of ours.
+            let began = Instant::now();
+            let may_be_in =
+                |at: Option<u64>| at.map_or(began.elapsed() < LONGEST_FAULT, |at| self.ours.code.contains(at));
+            while may_be_in(goes_on_at(thread)) && self.threads.still_waits(thread)? {
                 std::thread::yield_now();
             }
             let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };

@@ -4,6 +4,7 @@
 
 mod stage;
 
+use fieldstone_remap::{Done, Wanted, Why};
 use stage::{Stage, apart, put_back, redirected};
 
 /// A loop that is entered at its condition, inside of the five bytes that a jump at its head takes.
@@ -132,4 +133,31 @@ fn code_that_the_program_writes_anew_is_not_run_as_it_was() {
     let body = "for (int sum = 1; sum < 10; sum++) { write_code(sum); uint64_t begin = counters[20]; ((void (*)(volatile uint64_t *, long))code)(counters + 20, 20);
         CHECK(counters[20] == begin + 20 * sum); }";
     Stage::of(body).with(globals).before(before).right_all_the_same();
+}
+
+/// A rewritelet goes on in the copy of the head that follows it: when that is given up its place is another's.
+#[test]
+fn what_goes_on_in_the_copy_of_a_head_goes_with_it() {
+    // The jump over the first sum reaches into the second one.
+    let globals = r#"static int times; static volatile uint64_t sum;
+        static __attribute__((noinline)) void both(volatile uint64_t *one, volatile uint64_t *other, long n) {
+          __asm__ volatile("1: addq $1, (%0)\n addq $1, (%1)\n dec %2\n jnz 1b" : "+D"(one), "+S"(other), "+c"(n) :: "memory", "cc"); }
+        static __attribute__((noinline)) void third(volatile uint64_t *word, long n) {
+          for (long i = 0; i < n; i++) { *word += 3; *word ^= 5; *word -= i; *word ^= 9; } }"#;
+    let body = "volatile uint64_t *first = (uint64_t *)second + 8, *watched = (uint64_t *)(second + 4096) + 8; uint64_t begin = *watched; sum = 0;
+        if (!times++) both(first, &sum, 100000); else { uint64_t own = *first; third(first, 100000); volatile uint64_t same = own; third(&same, 100000); CHECK(same == *first); }
+        uint64_t before = sum; both(watched, &sum, 50); CHECK(*watched == begin + 50); CHECK(sum == before + 50);";
+    let mut running = Stage::of(body).with(globals).start();
+    let Some(mut process) = running.remap() else { return };
+    let (page, watched) = (running.second, running.second + 4096);
+    process.move_page(&apart(page)).unwrap();
+    process
+        .move_page(&Wanted { watched: std::iter::once(watched..watched + 4096).collect(), ..apart(watched) })
+        .unwrap();
+    let then = running.go_on(&mut process);
+    assert!(then.iter().filter(|done| matches!(done, Done::Touched(_))).count() >= 50, "{then:?}");
+    process.put_page_back(page, Why::Asked).unwrap();
+    process.move_page(&apart(page)).unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }

@@ -9,26 +9,25 @@ use stage::{Stage, apart, put_back};
 
 /// A handler that looks at where it came, and lingers.
 const HANDLER: &str = r#"
+#include <dlfcn.h>
 #include <ucontext.h>
 extern char __executable_start, etext;
 static volatile int seen, strange;
 static void on(int s, siginfo_t *info, void *context) {
   char *rip = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
   if (rip >= (char *)&__executable_start && rip < &etext) { seen++; struct timespec t = { 0, 100000 }; nanosleep(&t, 0); }
-  else if (rip < (char *)dl_iterate_phdr - (64 << 20) || rip > (char *)dl_iterate_phdr + (64 << 20)) strange++;
+  else { Dl_info found; if (!dladdr(rip, &found)) strange++; }
 }
 static void every(long us) {
   struct sigaction a; memset(&a, 0, sizeof a); a.sa_sigaction = on; a.sa_flags = SA_SIGINFO | SA_RESTART; sigaction(SIGALRM, &a, 0);
   struct itimerval t = { { 0, us }, { 0, us } }; setitimer(ITIMER_REAL, &t, 0);
   sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(us ? SIG_BLOCK : SIG_UNBLOCK, &set, 0); }
 "#;
-const GLOBALS: &str = "#include <link.h>\n";
-
 #[test]
 fn handlers_see_the_programs_own_code() {
     let body = "int begin = seen; every(700); for (int i = 0; seen < begin + 200 && i < 20000; i++) usleep(1000); every(0); CHECK(seen >= begin + 200); CHECK(!strange);";
     for options in [&["-O2"][..], &["-O0"]] {
-        let stage = Stage::of(body).with(GLOBALS).with(HANDLER).options(options);
+        let stage = Stage::of(body).with(HANDLER).options(options);
         if stage.right_all_the_same().is_none() {
             return;
         }
@@ -39,7 +38,7 @@ fn handlers_see_the_programs_own_code() {
 fn handlers_return_where_the_page_has_come_and_gone_meanwhile() {
     let body = "every(500); sleep(2); every(0); CHECK(seen > 100); CHECK(!strange);";
     for options in [&["-O2"][..], &["-O0"]] {
-        let mut running = Stage::of(body).with(GLOBALS).with(HANDLER).options(options).start();
+        let mut running = Stage::of(body).with(HANDLER).options(options).start();
         let Some(mut process) = running.remap() else { return };
         running.settle(&mut process);
         running.say();
@@ -79,10 +78,61 @@ fn the_programs_own_handler_of_faults_gets_them_from_cloned_loops() {
 #[test]
 fn an_alternate_stack_on_the_page_has_it_put_back() {
     let globals = "static volatile int seen; static void on(int s) { seen++; }";
-    let body = "stack_t old, own; memset(&own, 0, sizeof own); char *low = (char *)mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        (void)low; own.ss_sp = (char *)counters - 4096; own.ss_size = 4096 + 64; if (own.ss_size < sysconf(_SC_MINSIGSTKSZ)) { counters[100] += 1; int p[2]; pipe(p); write(p[1], (void *)(counters + 100), 1); return; }
+    // Its top, which the kernel writes to first, is on the fourth page of `second`.
+    let body = "stack_t old, own; memset(&own, 0, sizeof own); own.ss_sp = second; own.ss_size = 12288 + 64; CHECK(own.ss_size >= sysconf(_SC_MINSIGSTKSZ));
         CHECK(!sigaltstack(&own, &old)); struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; a.sa_flags = SA_ONSTACK; sigaction(SIGUSR1, &a, 0);
         int begin = seen; raise(SIGUSR1); CHECK(seen == begin + 1); CHECK(!sigaltstack(&old, 0));";
-    let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
+    let mut running = Stage::of(body).with(globals).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    process.move_page(&apart(running.second + 12288)).unwrap();
+    let then = running.go_on(&mut process);
     assert!(matches!(put_back(&then), Some(Why::Kernel(_))), "{then:?}");
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+/// Moves the page and puts it back again and again while a program does this, which takes some time.
+fn while_the_page_comes_and_goes(stage: &Stage) {
+    let mut running = stage.start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.say();
+    for _ in 0..60 {
+        (0..3).for_each(|_| drop(process.serve(std::time::Duration::from_millis(3)).unwrap()));
+        let moved = process.put_all_back().and_then(|_| process.move_page(&apart(running.page)));
+        if moved.is_err() && running.has_ended() {
+            break;
+        }
+        moved.unwrap();
+    }
+    running.serve_until(&mut process, |line| line == "done");
+    let _ = process.put_all_back();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn what_a_signal_tells_is_what_it_was_sent_with() {
+    let globals = "static volatile pthread_t counting; static volatile int seen, strange;
+        static void on(int s, siginfo_t *info, void *context) { if (info->si_code != SI_QUEUE || info->si_value.sival_int != seen) strange++; seen++; }";
+    let lap = "static uint64_t lap(volatile uint64_t *own) { int i; if (own == counters + 8) counting = pthread_self(); for (i = 0; i < 1000; i++) ++*own; return 1000; }";
+    let body = "struct sigaction a; memset(&a, 0, sizeof a); a.sa_sigaction = on; a.sa_flags = SA_SIGINFO | SA_RESTART; sigaction(SIGRTMIN, &a, 0); seen = 0;
+        for (int i = 0; i < 3000; i++) { union sigval value; value.sival_int = i; CHECK(!pthread_sigqueue(counting, SIGRTMIN, value)); for (long n = 0; seen <= i - 20; n++) { sched_yield(); if (n > 3000000) { printf(\"lost: %d of %d, %d strange\\n\", seen, i, strange); fflush(stdout); _exit(3); } } if (i % 4 == 0) usleep(500); }
+        for (int i = 0; seen < 3000 && i < 5000; i++) usleep(1000); CHECK(seen == 3000); CHECK(!strange);";
+    while_the_page_comes_and_goes(&Stage::of(body).with(globals).counting(lap));
+}
+
+#[test]
+fn calls_that_a_stop_would_end_go_on_and_those_that_a_signal_ends_do_not() {
+    let globals = "#include <sys/epoll.h>\nstatic void on(int s) { }";
+    let body = "int e = epoll_create1(0); struct epoll_event none; for (int i = 0; i < 20; i++) CHECK(epoll_wait(e, &none, 1, 20) == 0);
+        struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; sigaction(SIGALRM, &a, 0); struct itimerval t = { { 0, 0 }, { 0, 50000 } };
+        sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(SIG_UNBLOCK, &set, 0);
+        for (int i = 0; i < 3; i++) { t.it_value.tv_usec = 50000; setitimer(ITIMER_REAL, &t, 0); int n = epoll_wait(e, &none, 1, 10000); CHECK(n == -1 && errno == EINTR); }
+        close(e);";
+    let lap = "static uint64_t lap(volatile uint64_t *own) { static __thread int once; if (!once++) { sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(SIG_BLOCK, &set, 0); }
+        int i; for (i = 0; i < 1000; i++) ++*own; return 1000; }";
+    while_the_page_comes_and_goes(&Stage::of(body).with(globals).counting(lap));
 }

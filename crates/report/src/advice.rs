@@ -67,6 +67,11 @@ pub enum Advice {
         /// How often.
         runs: u32,
     },
+    /// The traced run came to nothing.
+    NotTraced {
+        /// What went wrong.
+        why: String,
+    },
     /// The same page kind gave different output from run to run.
     OutputVaries {
         /// The kind.
@@ -212,6 +217,7 @@ impl fmt::Display for Advice {
                 seconds(*limit_s),
                 if *runs == 1 { "was" } else { "were" }
             ),
+            Self::NotTraced { why } => write!(f, "Nothing is told of page walks: {why}."),
             Self::OutputVaries { kind } => write!(
                 f,
                 "Its output differs from run to run on the same pages ({kind}), so output says nothing about page kinds: fix its seed, or leave out --check-output."

@@ -112,6 +112,7 @@ fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec
                 told.push(kind.clone());
                 Advice::TimedOut { kind, limit_s, runs }
             }
+            Finding::NotTraced { why } => Advice::NotTraced { why },
             Finding::Unknown => continue,
         });
     }

@@ -47,12 +47,18 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file is of another version.
-    #[error("{} has the schema {found}; this version reads fieldstone-profile/1, fieldstone-run/1 and fieldstone-sharing/1: open it with the version that wrote it, or measure again", path.display())]
+    #[error("{} has the schema {found}; this version reads fieldstone-profile/1, fieldstone-run/1, fieldstone-collapse/1 and fieldstone-sharing/1: open it with the version that wrote it, or measure again", path.display())]
     OtherSchema {
         /// The file.
         path: PathBuf,
         /// Its schema string.
         found: String,
+    },
+    /// The file holds the events of a repair.
+    #[error("{} holds the events of a repair, for programs to read: `run --repair --stats -` prints them while it runs, as `fieldstone repair` does", path.display())]
+    Repair {
+        /// The file.
+        path: PathBuf,
     },
     /// The schema is ours, but the contents do not fit it.
     #[error("{} says it is {schema}, but does not fit ({source}): it was cut short or edited; measure again", path.display())]

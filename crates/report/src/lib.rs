@@ -1,12 +1,13 @@
 //! Turns measurements into words, numbers and pictures.
 //!
 //! One way through: a [`Profile`] (what `fieldstone profile` measured) or a [`RunStats`] (what
-//! `fieldstone run --stats` counted) is written as JSON and read back by [`Saved::load`];
+//! `fieldstone run --stats` counted), among others, is written as JSON and read back by [`Saved::load`];
 //! [`Summary::of`] draws the statistics and the advice from a profile; `text`, `csv` and `html`
 //! only print what the summary says, with the numbers written by [`quantity`].
 //!
 //! ```text
-//!   profile, footprint, run    the model: plain data, one JSON schema each
+//!   profile, footprint, run,   the model: plain data, one JSON schema each
+//!   collapse
 //!   translation                the same for a trace: what it told, what that means, where the walks come from
 //!   sharing                    the same for a look at false sharing, and where that is shown
 //!   stats                      medians, intervals, shifts: slices of f64 in, estimates out
@@ -23,6 +24,7 @@
 
 pub mod advice;
 mod advise;
+pub mod collapse;
 pub mod csv;
 pub mod diff;
 pub mod error;
@@ -42,6 +44,7 @@ pub mod text;
 pub mod translation;
 
 pub use advice::Advice;
+pub use collapse::{Collapse, CollapsedProcess, LeftSmall, Tally};
 pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};

@@ -207,6 +207,11 @@ pub enum Finding {
         /// How many were.
         runs: u32,
     },
+    /// The traced run came to nothing.
+    NotTraced {
+        /// What went wrong.
+        why: String,
+    },
     /// A finding that this version does not know.
     #[serde(other)]
     Unknown,

@@ -61,9 +61,14 @@ pub fn ratio(value: f64) -> String {
     if value.abs() < 9.9995 { format!("{value:.3}") } else { significant(value) }
 }
 
-/// A ratio that is only estimated: `0.61`.
+/// A price: `30.4 ns`.
+pub fn nanoseconds(value_ns: f64) -> String {
+    format!("{} ns", significant(value_ns))
+}
+
+/// A time as a part of another, only estimated: `0.61`. No run takes no time: `< 0.01`.
 pub fn hundredths(value: f64) -> String {
-    format!("{value:.2}")
+    if value < 0.005 { "< 0.01".to_owned() } else { format!("{value:.2}") }
 }
 
 /// A change, given as a fraction: `38.8 %`, `-2.5 %`.
@@ -108,8 +113,14 @@ pub fn estimate(of: &Range, write: fn(f64) -> String) -> String {
     if low.starts_with('<') || high.starts_with('<') {
         return format!("{likely} ({low} to {high})");
     }
-    let bare = |words: &str| words.trim_end_matches(" %").to_owned();
+    let bare = |words: &str| words.trim_end_matches(" %").trim_end_matches(" ns").to_owned();
     format!("{likely} ({}–{})", bare(&low), bare(&high))
+}
+
+/// The bounds of an estimate whose middle says nothing: `10.8 % to 100.0 %`.
+pub fn bounds(of: &Range, write: fn(f64) -> String) -> String {
+    let [low, high] = [of.low, of.high].map(write);
+    if low == high { low } else { format!("{low} to {high}") }
 }
 
 /// A rate, such as walks a thousand accesses: `0`, `0.004`, `1.25`, `962`. What is not nothing is never written as 0.
@@ -227,6 +238,11 @@ mod tests {
         assert_eq!(estimate(&range, share), "0.01 % (< 0.01 % to 0.02 %)");
         let range = Range { low: 1e-9, likely: 7e-7, high: 9e-7 };
         assert_eq!(estimate(&range, share), "< 0.01 %");
+        let range = Range { low: 0.0, likely: 0.56, high: 0.89 };
+        assert_eq!(estimate(&range, hundredths), "0.56 (< 0.01 to 0.89)", "no run takes no time");
+        assert_eq!(bounds(&range, hundredths), "< 0.01 to 0.89");
+        assert_eq!(bounds(&Range { low: 1.0, likely: 1.0, high: 1.0 }, hundredths), "1.00");
+        assert_eq!(estimate(&Range { low: 0.0, likely: 9.04, high: 32.4 }, nanoseconds), "9.04 ns (0.00–32.4)");
         let rates = [0.0, 1e-9, 0.0042, 0.99, 0.996, 961.7].map(rate);
         assert_eq!(rates, ["0", "< 0.001", "0.004", "0.990", "1.00", "962"]);
     }

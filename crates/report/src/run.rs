@@ -73,7 +73,7 @@ pub struct RegionStats {
     pub outside: Vec<Outside>,
     /// hugetlb memory that moved to ordinary pages, because something needed their manners (a fork, a partial munmap).
     pub demoted_bytes: u64,
-    /// Memory that asked for huge pages and got small ones, because the pool was empty.
+    /// Memory that asked for hugetlb pages and lies on transparent ones: the pool was empty, or userfaultfd is not permitted.
     pub fell_back_bytes: u64,
     /// Pages really got, from the kernel's tables, when the region was largest.
     pub pages: Vec<PageShare>,

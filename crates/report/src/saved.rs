@@ -1,17 +1,24 @@
 //! Reports as files: JSON in, JSON out, told apart by their schema string.
 
-use crate::{Error, Profile, RunStats, Sharing};
+use crate::{Collapse, Error, Profile, RunStats, Sharing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
+
+/// The schema of what `fieldstone run --repair --stats` writes, whose events are not known here.
+pub const REPAIR_SCHEMA: &str = "fieldstone-repair/1";
 
 /// What a file of ours holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Saved {
     /// What `fieldstone profile` measured.
     Profile(Box<Profile>),
-    /// What `fieldstone run --stats` counted.
+    /// What `fieldstone run --region --stats` counted.
     RunStats(Box<RunStats>),
+    /// What `fieldstone run --pid --stats` did.
+    Collapse(Box<Collapse>),
     /// What `fieldstone sharing` found.
     Sharing(Box<Sharing>),
 }
@@ -31,6 +38,8 @@ impl Saved {
         match schema.as_str() {
             Profile::SCHEMA => decode(value, path, schema).map(|profile| Self::Profile(Box::new(profile))),
             RunStats::SCHEMA => decode(value, path, schema).map(|run| Self::RunStats(Box::new(run))),
+            Collapse::SCHEMA => decode(value, path, schema).map(|done| Self::Collapse(Box::new(done))),
+            REPAIR_SCHEMA => Err(Error::Repair { path: path.to_owned() }),
             Sharing::SCHEMA => decode(value, path, schema).map(|sharing| Self::Sharing(Box::new(sharing))),
             _ if schema.starts_with("fieldstone-") => Err(Error::OtherSchema { path: path.to_owned(), found: schema }),
             _ => Err(Error::NoSchema { path: path.to_owned() }),
@@ -44,7 +53,9 @@ impl Saved {
     pub fn load_profile(path: &Path) -> Result<Profile, Error> {
         match Self::load(path)? {
             Self::Profile(profile) => Ok(*profile),
-            Self::RunStats(_) | Self::Sharing(_) => Err(Error::NotProfile { path: path.to_owned() }),
+            Self::RunStats(_) | Self::Collapse(_) | Self::Sharing(_) => {
+                Err(Error::NotProfile { path: path.to_owned() })
+            }
         }
     }
 }
@@ -63,12 +74,38 @@ pub fn to_json(report: &impl Serialize) -> Result<String, Error> {
     Ok(json)
 }
 
-/// Writes `report` to `path` as [`to_json`] does, replacing what was there.
+/// Writes `report` to `path` as [`to_json`] does, and as [`write()`] does.
 ///
 /// # Errors
 /// [`Error::Encode`] and [`Error::Write`].
 pub fn save(report: &impl Serialize, path: &Path) -> Result<(), Error> {
-    std::fs::write(path, to_json(report)?).map_err(|source| Error::Write { path: path.to_owned(), source })
+    write(&to_json(report)?, path)
+}
+
+/// Writes `text` to `path`. A file that was there is replaced once all of the new one is written, where its directory allows that.
+///
+/// # Errors
+/// [`Error::Write`]: then what was there is there still.
+pub fn write(text: &str, path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Write { path: path.to_owned(), source };
+    // A link's file is replaced, and not the link; a device or a pipe is written to.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let old = fs::symlink_metadata(&target);
+    if old.as_ref().is_ok_and(|old| !old.is_file()) {
+        return fs::write(&target, text).map_err(failed);
+    }
+    let mut partial = target.clone().into_os_string();
+    partial.push(format!(".{}", std::process::id()));
+    let replaced = fs::write(&partial, text)
+        .and_then(|()| old.map_or(Ok(()), |old| fs::set_permissions(&partial, old.permissions())))
+        .and_then(|()| fs::rename(&partial, &target));
+    replaced.or_else(|error| {
+        let _ = fs::remove_file(&partial);
+        match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => fs::write(&target, text).map_err(failed),
+            _ => Err(failed(error)),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -85,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_file_come_back_as_they_were() {
+    fn each_kind_of_file_comes_back_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile.json");
         let mut profile = fixture::profile();
@@ -98,6 +135,27 @@ mod tests {
         save(&fixture::run_stats(), &path).unwrap();
         assert_eq!(Saved::load(&path).unwrap(), Saved::RunStats(Box::new(fixture::run_stats())));
         assert!(matches!(Saved::load_profile(&path), Err(Error::NotProfile { .. })));
+        let done = Collapse { schema: Collapse::SCHEMA.into(), ..Collapse::default() };
+        save(&done, &path).unwrap();
+        assert_eq!(Saved::load(&path).unwrap(), Saved::Collapse(Box::new(done)));
+    }
+
+    #[test]
+    fn what_was_there_stays_until_all_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("page.html"), folder.path().join("link"));
+        write("first", &path).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write("second", &link).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "second");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(matches!(write("third", Path::new("/dev/full")), Err(Error::Write { .. })));
+        // Where the new file has no room for its name, the old one is as it was.
+        let long = folder.path().join("x".repeat(255));
+        fs::write(&long, "old").unwrap();
+        assert!(write("new", &long).is_err());
+        assert_eq!(fs::read_to_string(&long).unwrap(), "old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing is left behind");
     }
 
     #[test]
@@ -139,6 +197,7 @@ mod tests {
             (r#"{"schema": 1}"#, "no schema of ours"),
             (r#"{"schema": "somebody-else/1"}"#, "no schema of ours"),
             (r#"{"schema": "fieldstone-profile/2"}"#, "fieldstone-profile/2; this version reads"),
+            (r#"{"schema": "fieldstone-repair/1"}"#, "`run --repair --stats -`"),
             (r#"{"schema": "fieldstone-profile/1"}"#, "missing field `program`"),
             (r#"{"schema": "fieldstone-run/1", "command": 3}"#, "does not fit"),
         ] {

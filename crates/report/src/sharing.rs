@@ -3,12 +3,11 @@
 //! ```text
 //!   Sharing ─┬─ findings ─┐  Found: the line with its verdict, what it costs, whose memory it is, the code, the remedy
 //!            ├─ others  ──┘  lines that are no finding, with what they are instead
-//!            ├─ threads      who they are
-//!            └─ repair       what `run --repair` did about it, page by page
+//!            └─ threads      who they are
 //! ```
 //! | file | |
 //! |---|---|
-//! | `place`, `repair` | whose memory a line is; pages that were moved, in time |
+//! | `place` | whose memory a line is |
 //! | `saved` | a file of it, read again |
 //! | `threads`, `uses` | a letter and a colour a thread; who uses which bytes of a line |
 //! | `groups`, `headline`, `others` | findings by object; what dominates and what to do; what is no finding, in words |
@@ -16,7 +15,7 @@
 //! | `text`, `html` | where it is shown |
 //!
 //! Invariants: numbers are finite, threads of lines may be unknown to [`Sharing::threads`], a finding's verdict is one by
-//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples, of which those of long ago count less. Fields that a later
+//! [`fieldstone_sharing::Verdict::is_finding`]. Weights are samples. Fields that a later
 //! version adds are skipped on reading, and fields that an earlier version lacked are empty.
 
 #[cfg(test)]
@@ -26,7 +25,6 @@ mod headline;
 mod html;
 mod others;
 mod place;
-mod repair;
 mod saved;
 mod tables;
 mod text;
@@ -37,7 +35,6 @@ mod words;
 pub use headline::Headline;
 pub use html::page;
 pub use place::{Kind, Place};
-pub use repair::{Ending, PageMoved, Repair};
 pub use saved::load;
 pub use text::text;
 
@@ -87,9 +84,6 @@ pub struct Sharing {
     /// What could not be seen, a sentence each.
     #[serde(default)]
     pub unseen: Vec<String>,
-    /// What was done about it, if it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repair: Option<Repair>,
 }
 
 /// How the threads were looked at.
@@ -183,7 +177,6 @@ impl Default for Sharing {
             ignored: 0,
             ignore_file: None,
             unseen: Vec::new(),
-            repair: None,
         }
     }
 }

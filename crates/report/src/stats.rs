@@ -81,9 +81,12 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// How far two runs of the same thing, one after the other, usually are apart: the median of their ratios, the larger
-/// over the smaller, less 1. `values` are in the order of the runs. None below two positive values.
+/// over the smaller, less 1. `values` are in the order of the runs. None below three positive values: one pair has nothing usual.
 pub fn noise(values: &[f64]) -> Option<f64> {
     let values = positive(values);
+    if values.len() < 3 {
+        return None;
+    }
     let apart: Vec<f64> = values.windows(2).map(|pair| (pair[1] / pair[0]).ln().abs()).collect();
     median(&apart).map(f64::exp_m1)
 }

@@ -24,7 +24,7 @@ pub struct Summary {
     pub metric: Metric,
     /// The page kind that the others are held against.
     pub baseline: String,
-    /// How far two neighbouring baseline runs usually are apart, as a fraction; none below two.
+    /// How far two neighbouring baseline runs usually are apart, as a fraction; none below three.
     pub noise: Option<f64>,
     /// The page kinds, in the profile's order: the baseline first.
     pub kinds: Vec<KindSummary>,
@@ -154,7 +154,7 @@ impl Summary {
         let noise = stats::noise(&baseline);
         let (advice, notes) = Advice::on(profile, &kinds, noise, usual.as_deref());
         let traced = profile.translation.as_ref();
-        let translation = traced.map(|traced| TranslationSummary::of(traced, &kinds, &profile.program.command));
+        let translation = traced.map(|traced| TranslationSummary::of(traced, &kinds, &profile.program));
         Self { metric: profile.metric, baseline: profile.baseline.clone(), noise, kinds, advice, notes, translation }
     }
 

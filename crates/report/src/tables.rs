@@ -207,8 +207,22 @@ fn pages_got(region: &RegionStats) -> String {
     if got.is_empty() { NONE.to_owned() } else { got }
 }
 
-/// `0.590 – 0.612`, and that it is no interval where it is none.
+/// `0.590 – 0.612`, and that it is no interval where it is none. A single value has neither.
 fn spread(estimate: &Estimate) -> String {
+    if estimate.n < 2 {
+        return NONE.to_owned();
+    }
     let ends = interval(estimate.low, estimate.high, ratio);
     if estimate.is_interval() { ends } else { format!("range {ends}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_value_has_no_range() {
+        let of = |values: &[f64]| spread(&Estimate::of_median(values).unwrap());
+        assert_eq!((of(&[0.899]), of(&[0.8, 0.9])), ("–".to_owned(), "range 0.800 – 0.900".to_owned()));
+    }
 }

@@ -6,17 +6,22 @@
 //! ```text
 //!   Translation           plain data, a part of a profile's JSON
 //!   summary, verdict      what it means beside the measured runs, and what to do
+//!   names                 of functions, as short as a table needs them
 //!   sites                 where the walks come from, in lines that can be shown
 //!   sources               what came from where
 //! ```
 
+pub mod names;
 pub mod sites;
 pub mod sources;
 pub mod summary;
 pub mod verdict;
 
-use crate::quantity::{estimate, percent, seconds};
+use crate::quantity::{estimate, nanoseconds, percent};
 use serde::{Deserialize, Serialize};
+
+/// No model makes a run so many times longer or shorter.
+const MOST_TIMES: f64 = 100.0;
 
 /// A number that is not known exactly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -46,6 +51,13 @@ impl Range {
     #[must_use]
     pub fn finite(self) -> Option<Self> {
         [self.low, self.likely, self.high].into_iter().all(f64::is_finite).then_some(self)
+    }
+
+    /// Itself, if it can be a part of a run's time, or of another run's: what a file says that is no such number is not known.
+    #[must_use]
+    pub fn as_share(self) -> Option<Self> {
+        let is_ordered = self.low <= self.likely && self.likely <= self.high;
+        (is_ordered && self.low >= -MOST_TIMES && self.high <= MOST_TIMES).then_some(self)
     }
 }
 
@@ -104,6 +116,14 @@ impl Translation {
         let name = canonical(name);
         self.configurations.iter().find(|modelled| canonical(&modelled.name) == name)
     }
+
+    /// What is counted with the program where its allocations are recorded.
+    pub(crate) fn recorder_sentence(&self) -> Option<&'static str> {
+        let is_recorded = self.sites.iter().any(|site| site.allocations > 0);
+        is_recorded.then_some(
+            "The accesses of the recorder of allocations, which is preloaded into the program, are among all of these counts; with --no-sites there is none.",
+        )
+    }
 }
 
 /// One spelling of a configuration's name: `4K` is `4k`, `direct segment` is `direct-segment`, `no translation` is `none`.
@@ -123,6 +143,21 @@ pub struct Processor {
     pub geometry: String,
     /// Where the sizes are from.
     pub source: String,
+    /// Whether it is another one than that of the machine that it was modelled on.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
+}
+
+impl Processor {
+    /// What holds for all that is told of another processor than this machine's.
+    fn caveat(&self) -> Option<String> {
+        self.foreign.then(|| {
+            format!(
+                "{} is not this machine's processor: the walks are those of its TLBs, priced on this one. They are not what a run spends here, so measured times are no check of them.",
+                self.name
+            )
+        })
+    }
 }
 
 /// What the accesses did in one configuration.
@@ -309,7 +344,7 @@ impl Mosaics {
     /// What the fit says, beside the calibrated price: sentences for a report.
     #[must_use]
     pub fn sentences(&self, calibrated: Option<&WalkCost>) -> Vec<String> {
-        let ns = |of: &Range| estimate(of, |ns| seconds(ns * 1e-9));
+        let ns = |of: &Range| estimate(of, nanoseconds);
         let mut sentences = vec![format!("Price of a walk by the line through these times: {}.", ns(&self.fitted_ns))];
         if let Some(cost) = calibrated.filter(|cost| cost.ns.finite().is_some()) {
             let meet = cost.ns.low <= self.fitted_ns.high && self.fitted_ns.low <= cost.ns.high;

@@ -103,7 +103,7 @@ impl Refused {
             Self::Overlap => "instructions overlap: start from another sample",
             Self::NoMemory => "it touches no memory that can be redirected: look at the instruction before it",
             Self::SeveralOperands => "it touches several places: undo the rules of this page",
-            Self::String => "a string instruction: let the agent do it piece by piece",
+            Self::String => "a string instruction: undo the rules of this page",
             Self::Gather => "a gather or scatter: undo the rules of this page",
             Self::Segment => "its address goes through fs or gs: do not remap thread-local memory",
             Self::Stack => "its operand lies on the stack: do not remap stacks",
@@ -111,11 +111,11 @@ impl Refused {
             Self::Branch => "a jump or call through memory: undo the rules of this page",
             Self::BitString => "a bit string without an end: undo the rules of this page",
             Self::AddressForm => "its address has no displacement to change: undo the rules of this page",
-            Self::Straddles => "it does not fit into the rule's bytes: let the agent do it, or widen the rule",
+            Self::Straddles => "it does not fit into the rule's bytes: undo the rules of this page, or widen the rule",
             Self::OutsideRule => "it is outside the rule's bytes: give the rule that holds it",
             Self::OutOfReach => "the distance is beyond 2 GiB: place the code or the view nearer",
-            Self::NoScratch => "no register is free: rewrite the accesses one by one",
-            Self::Call => "the loop calls: rewrite the accesses one by one",
+            Self::NoScratch => "no register is free: leave the loop as it is",
+            Self::Call => "the loop calls: leave it as it is",
             Self::NotInLoop => "it is not in the loop: rewrite it by itself",
             Self::BehindCheck => "a check of the clone would be passed by: enter at the beginning of a block",
             Self::ShortHead => "fewer than five bytes are known at the head: leave it unpatched",
@@ -138,10 +138,7 @@ mod tests {
     #[test]
     fn a_refusal_tells_where_why_and_what_to_do() {
         let error = Error::refused(0x40_1000, Refused::Call);
-        assert_eq!(
-            error.to_string(),
-            "code at 0x401000 is not rewritten: the loop calls: rewrite the accesses one by one"
-        );
+        assert_eq!(error.to_string(), "code at 0x401000 is not rewritten: the loop calls: leave it as it is");
         assert_eq!(error.reason(), Some(Refused::Call));
     }
 }

@@ -18,6 +18,7 @@
 //! | `operand`, `effect` | what an instruction touches; which registers and flags it reads and writes |
 //! | `flow`, `loops` | control flow around an address by backwards-jump analysis; the loops in it |
 //! | `walk/` | once around a loop with known registers: the addresses of its accesses |
+//! | `counter` | what counts a loop's laps |
 //! | `liveness` | registers and flags that are still needed |
 //! | `assembly`, `guard` | code with labels at an address; the check that an address lies in a rule's bytes |
 //! | `trampoline` | a rewritelet for one access: a guard for a rule, a ladder of them, or none |
@@ -35,6 +36,7 @@
 
 mod assembly;
 pub mod clone;
+pub mod counter;
 pub mod effect;
 pub mod error;
 pub mod flow;
@@ -51,6 +53,7 @@ pub mod trampoline;
 pub mod walk;
 
 pub use clone::{LoopClone, Plan, Redirect};
+pub use counter::Counter;
 pub use effect::Effect;
 pub use error::{Error, Refused, Result};
 pub use flow::{Block, Flow, Leave};

@@ -67,6 +67,18 @@ impl Flow {
         within.blocks.iter().flat_map(move |start| self.instructions_of(&self.blocks[start]))
     }
 
+    /// The blocks of a loop that a lap may leave out: there is a way from the head back to it that does not come by them.
+    #[must_use]
+    pub fn optional_blocks(&self, within: &Loop) -> Vec<&Block> {
+        let head = within.head;
+        let is_optional = |block: &&Block| {
+            let inside = |next: &u64| within.blocks.contains(next) && *next != head && *next != block.start;
+            let reached = closure(head, |at| self.blocks[&at].successors.iter().copied().filter(inside).collect());
+            block.start != head && reached.iter().any(|at| self.blocks[at].successors.contains(&head))
+        };
+        within.blocks.iter().filter_map(|start| self.blocks.get(start)).filter(is_optional).collect()
+    }
+
     /// Blocks that end in a jump to themselves or to before, and where that leads.
     fn jumps_back(&self) -> Vec<(u64, u64)> {
         let mut back = Vec::new();
@@ -209,6 +221,21 @@ mod tests {
         code.jmp(rax).unwrap();
         let found = loops(&mut code, 0);
         assert_eq!((found.len(), found[0].has_call, found[0].has_indirect), (1, true, true));
+    }
+
+    #[test]
+    fn a_lap_may_leave_out_what_a_condition_guards() {
+        let image = Image { start: 0x1000, bytes: branching().assemble(0x1000).unwrap() };
+        for (from, optional) in [(0, vec![0x1004]), (4, vec![0x1004]), (8, vec![0x1004])] {
+            let flow = Flow::discover(&image, 0x1000 + from).unwrap();
+            let within = &flow.loops()[0];
+            let found: Vec<u64> = flow.optional_blocks(within).iter().map(|block| block.start).collect();
+            assert_eq!(found, optional, "from {from}");
+        }
+        let mut inner = entered_at_the_condition();
+        let image = Image { start: 0x1000, bytes: inner.assemble(0x1000).unwrap() };
+        let flow = Flow::discover(&image, 0x1002).unwrap();
+        assert!(flow.optional_blocks(&flow.loops()[0]).is_empty(), "one way around");
     }
 
     #[test]

@@ -78,6 +78,14 @@ pub struct Displaced {
     pub moved: Vec<(u64, u64)>,
 }
 
+impl Displaced {
+    /// Whether it has a copy of the instruction that was there.
+    #[must_use]
+    pub fn has(&self, original: u64) -> bool {
+        self.moved.iter().any(|&(from, _)| from == original)
+    }
+}
+
 impl HeadPatch {
     /// Looks at the head of a loop; `original` are the five bytes that are there.
     ///

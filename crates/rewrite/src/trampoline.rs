@@ -6,12 +6,11 @@
 //!                                      └ no:  plain ──────┤       where another rule has the bytes, and gets that one's
 //!   Ladder       in piece 0? ── yes: redirected ──────────┤
 //!                in piece 1? ── yes: redirected ──────────┤       one rewritelet for all rules
-//!                astride two? ─ yes: cold (ud2)           │
-//!                outside: plain ──────────────────────────┤
+//!                outside, astride two: plain ─────────────┤
 //!   Displaced    redirected ──────────────────────────────┴→ the next instruction: where the address is known to whoever enters
 //! ```
-//! At each plain or redirected instruction, at the entry and at `cold` all registers, flags and the stack are as the program
-//! has them, except for what is dead: so a fault there is one of the original instruction, and [`Trampoline::map`] says of which.
+//! At each plain or redirected instruction and at the entry all registers, flags and the stack are as the program has them, except for
+//! what is dead: so a fault there is one of the original instruction, and [`Trampoline::map`] says of which.
 //!
 //! [`Form::Displaced`] is for faults: their handler knows the address, and picks the rewritelet by it. It is also the only
 //! one that gets along without a near view where the operand is absolute: its address is then loaded into a scratch register.
@@ -60,8 +59,6 @@ pub struct Trampoline {
     pub code: Vec<u8>,
     /// Addresses in it at which the program's state is that before an original instruction, and which one.
     pub map: Vec<(u64, u64)>,
-    /// Where it traps when the access straddles: the agent has to do it.
-    pub cold: Option<u64>,
 }
 
 impl Trampoline {
@@ -76,7 +73,7 @@ impl Trampoline {
         let operand = Operand::of(site.instruction, &mut factory)?;
         let effect = Effect::of(site.instruction, &mut factory);
         let code = Assembly::default();
-        let mut making = Making { site, at, operand, effect, code, spots: Vec::new(), cold: None };
+        let mut making = Making { site, at, operand, effect, code, spots: Vec::new() };
         let entry = making.code.here();
         making.spots.push(entry);
         match form {
@@ -84,12 +81,11 @@ impl Trampoline {
             Form::PerRule(rule) => making.per_rule(rule)?,
             Form::Ladder(page) => making.ladder(page)?,
         }
-        let Making { code, spots, cold, .. } = making;
+        let Making { code, spots, .. } = making;
         let encoded = code.encode(at, ip)?;
         let mut map: Vec<_> = spots.iter().filter_map(|spot| Some((encoded.address(*spot)?, ip))).collect();
         map.dedup();
-        let cold = cold.and_then(|cold| encoded.address(cold));
-        Ok(Self { at, code: encoded.bytes, map, cold })
+        Ok(Self { at, code: encoded.bytes, map })
     }
 }
 
@@ -101,7 +97,6 @@ struct Making<'a> {
     code: Assembly,
     /// Where all is as before the instruction.
     spots: Vec<Label>,
-    cold: Option<Label>,
 }
 
 impl Making<'_> {
@@ -165,18 +160,15 @@ impl Making<'_> {
         scratch.distance(&mut self.code, &self.operand, self.operand.displacement, page.start);
         let astride = self.code.label();
         let hits = self.rungs(scratch, page, astride);
+        if self.operand.bytes > 1 {
+            self.code.place(astride);
+        }
         scratch.restore(&mut self.code);
         self.finish(*self.site.instruction);
         for (hit, delta) in hits {
             self.code.place(hit);
             scratch.restore(&mut self.code);
             self.finish(self.operand.redirected(self.site.instruction, delta)?);
-        }
-        if self.operand.bytes > 1 {
-            self.code.place(astride);
-            scratch.restore(&mut self.code);
-            self.cold = Some(self.code.here());
-            self.code.push(Instruction::with(Code::Ud2));
         }
         Ok(())
     }

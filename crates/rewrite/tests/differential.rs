@@ -316,9 +316,11 @@ fn check_seed(seed: u64) {
 
 #[test]
 fn rewritten_loops_do_what_the_original_does() {
-    let clock = std::time::UNIX_EPOCH.elapsed().unwrap();
-    let first = setting("FIELDSTONE_FUZZ_SEED").unwrap_or(clock.as_secs() << 30 | u64::from(clock.subsec_nanos()));
     let (begun, seconds) = (std::time::Instant::now(), setting("FIELDSTONE_FUZZ_SECONDS").unwrap_or(0));
+    // Who gives it time wants other programs than the last time.
+    let clock = std::time::UNIX_EPOCH.elapsed().unwrap();
+    let other = if seconds == 0 { 1 } else { clock.as_secs() << 30 | u64::from(clock.subsec_nanos()) };
+    let first = setting("FIELDSTONE_FUZZ_SEED").unwrap_or(other);
     let mut seed = first;
     check_seed(seed);
     while begun.elapsed().as_secs() < seconds {
@@ -430,7 +432,7 @@ fn a_view_that_is_out_of_reach_is_reached_through_a_register() {
 }
 
 #[test]
-fn a_ladder_leaves_what_straddles_to_the_agent() {
+fn a_ladder_leaves_what_straddles_as_it_was() {
     let bench = Bench::new();
     let steps = vec![Step::Memory { kind: Kind::AddTo, place: Place::Stays(0), data: 1, wide: true }];
     let program = Program { steps, laps: 1, cell: 0, ..counters() };
@@ -448,7 +450,8 @@ fn a_ladder_leaves_what_straddles_to_the_agent() {
         let mut agent = Agent::default();
         let left = bench.machine.run(ladder.at, &state, &mut agent);
         let lost = agent.lost.load(Ordering::SeqCst) as u64;
-        assert_eq!(Some(lost), ladder.cold, "{astride:#x}");
+        // It faults as the original does.
+        assert!(ladder.map[1..].contains(&(lost, instruction.ip())), "{astride:#x}: at {lost:#x} of {:x?}", ladder.map);
         assert_eq!((left.gpr, left.flags & FLAGS), (state.gpr, state.flags & FLAGS), "all is as it was");
     }
 }

@@ -18,7 +18,17 @@ fn main() -> Result<()> {
             let address = u64::from(number >> 8) % u64::from(lines) * 64 + u64::from(at % 4) * 8;
             let (thread, at_ns) = (at % 4, u64::from(at) * 25_000);
             let site = 0x40_0000 + u64::from(at % 7);
-            table.record(&Access { address, bytes: 8, write: true, atomic: false, thread, site, weight: 0.2, at_ns });
+            table.record(&Access {
+                address,
+                bytes: 8,
+                write: true,
+                atomic: false,
+                thread,
+                site,
+                weight: 0.2,
+                at_ns,
+                cpu: thread,
+            });
         }
         let an_access = start.elapsed().as_nanos() as f64 / f64::from(ACCESSES);
         let now_ns = u64::from(ACCESSES) * 25_000;

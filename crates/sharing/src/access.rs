@@ -25,6 +25,8 @@ pub struct Access {
     pub weight: f64,
     /// When, in nanoseconds of one clock for all threads.
     pub at_ns: u64,
+    /// The number of the CPU that the thread ran on.
+    pub cpu: u32,
 }
 
 impl Access {
@@ -53,7 +55,7 @@ mod tests {
     use super::Access;
 
     const ACCESS: Access =
-        Access { address: 64, bytes: 8, write: true, atomic: false, thread: 1, site: 2, weight: 1.0, at_ns: 3 };
+        Access { address: 64, bytes: 8, write: true, atomic: false, thread: 1, site: 2, weight: 1.0, at_ns: 3, cpu: 4 };
 
     #[test]
     fn accesses_that_say_nothing_are_not_usable() {

@@ -2,7 +2,7 @@
 //!
 //! As JSON they are one hexadecimal number in a string: 128 bits are more than a JSON number bears.
 
-use std::ops::{BitAnd, BitOr, BitOrAssign, Range};
+use std::ops::{BitAnd, BitOr, BitOrAssign, BitXor, Not, Range};
 
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +96,20 @@ impl BitAnd for Bits {
     type Output = Self;
     fn bitand(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+}
+
+impl BitXor for Bits {
+    type Output = Self;
+    fn bitxor(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+}
+
+impl Not for Bits {
+    type Output = Self;
+    fn not(self) -> Self {
+        Self(!self.0)
     }
 }
 

@@ -21,7 +21,8 @@
 //! | `verdict/` | what goes on in a line |
 //! | `cost` | what a line costs at most, with an interval |
 //! | `rules/` | which bytes of a page move where |
-//! | `history`, `trial` | rules that keep changing are given up; a repair that gives nothing back is taken back |
+//! | `history` | rules that keep changing are given up |
+//! | `progress`, `trial` | how fast threads get on; a repair that gives nothing back is taken back |
 //! | `layout` | members that fight, the padded struct |
 //! | `ignore` | what is not to be told |
 //! | `requests` | rules that somebody asks for |
@@ -40,6 +41,7 @@ pub mod ignore;
 pub mod layout;
 pub mod line;
 pub mod lines;
+pub mod progress;
 pub mod requests;
 pub mod rules;
 pub mod settings;
@@ -56,9 +58,10 @@ pub use ignore::Ignore;
 pub use layout::{Advice, Fight, Member, Object, Redesign};
 pub use line::{Line, SiteWeight, ThreadUse};
 pub use lines::Lines;
+pub use progress::{Compared, Mark, Paces, Progress};
 pub use requests::Request;
 pub use rules::{Move, PagePlan, Plan, Refusal, Refused};
 pub use settings::Settings;
-pub use trial::{Better, Outcome, Trial};
+pub use trial::Outcome;
 pub use verdict::{Judged, Owner, Verdict, judge};
 pub use windows::Windows;

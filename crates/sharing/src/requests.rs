@@ -15,6 +15,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::rules::PAGE_BYTES;
+
+/// Bytes that one rule is about at most; more are taken for a mistake.
+pub const MOST_BYTES: u64 = 64 * PAGE_BYTES;
 
 /// What is done with bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -99,6 +103,9 @@ fn request(line: usize, text: &str) -> Result<Request> {
     let (_, action) = known.ok_or_else(|| wrong("begins with no action that there is"))?;
     let at = place(at).ok_or_else(|| wrong("names no place"))?;
     let bytes = number(bytes).filter(|&bytes| bytes > 0).ok_or_else(|| wrong("has no number of bytes"))?;
+    if bytes > MOST_BYTES {
+        return Err(wrong("is about more bytes than 262144"));
+    }
     Ok(Request { action: *action, at, bytes })
 }
 
@@ -166,6 +173,7 @@ mod tests {
             ("count x+y 8", "no place"),
             ("count x 0", "number of bytes"),
             ("count x -1", "number of bytes"),
+            ("count x 262145", "more bytes than 262144"),
         ] {
             let told = parse(&format!("# one\n{text}\n")).unwrap_err().to_string();
             assert!(told.contains("line 2") && told.contains(words) && told.contains("isolate stats+64 8"), "{told}");

@@ -129,10 +129,10 @@ impl Refusal {
 /// Rules for these lines.
 ///
 /// `lines` are all that is known: findings, and the other lines of their pages, of which those that were touched by one
-/// owner only can go along. `objects` are the address ranges of objects or array elements, where they are known.
+/// owner only can go along.
 /// `given_up` says of a line's address that it is not to be tried.
 #[must_use]
-pub fn plan(lines: &[Judged], objects: &[Range<u64>], most_views: u32, given_up: impl Fn(u64) -> bool) -> Plan {
+pub fn plan(lines: &[Judged], most_views: u32, given_up: impl Fn(u64) -> bool) -> Plan {
     let mut by_page: BTreeMap<u64, Vec<&Judged>> = BTreeMap::new();
     for judged in lines {
         by_page.entry(judged.line.address / PAGE_BYTES * PAGE_BYTES).or_default().push(judged);
@@ -142,7 +142,7 @@ pub fn plan(lines: &[Judged], objects: &[Range<u64>], most_views: u32, given_up:
     for (&page, lines) in &by_page {
         let before = page.checked_sub(PAGE_BYTES).and_then(|before| by_page.get(&before)?.last());
         let before = before.map(|judged| &judged.line).filter(|line| line.end() == page);
-        let page = Page { start: page, lines, before, objects, most_views };
+        let page = Page { start: page, lines, before, most_views };
         page.plan(&given_up, &mut plan);
     }
     plan
@@ -155,7 +155,6 @@ struct Page<'a> {
     lines: &'a [&'a Judged],
     /// The line before it.
     before: Option<&'a Line>,
-    objects: &'a [Range<u64>],
     most_views: u32,
 }
 
@@ -184,7 +183,7 @@ impl Page<'_> {
 
     fn moves(&self, refused: &BTreeMap<u64, Refusal>) -> Result<Vec<Move>, Refused> {
         let mut map = PageMap::new(self.start, self.lines, self.before, |line| refused.contains_key(&line))?;
-        map.grow(self.objects);
+        map.grow();
         map.check()?;
         views::moves(&map, self.most_views)
     }

@@ -63,9 +63,9 @@ fn directories() -> Vec<PathBuf> {
 
 fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<PathBuf, String> {
     let path = directory.join(name);
-    // LD_PRELOAD is a list: the loader splits it at these, and knows no way to quote them.
-    if !directory.is_absolute() || path.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
-        return Err("the loader needs an absolute path without spaces and colons".to_owned());
+    // LD_PRELOAD is a list, and so is what QEMU is told of a plugin: they are split at these, and know no way to quote them.
+    if !directory.is_absolute() || path.as_os_str().as_bytes().iter().any(|byte| b" :,\t\n".contains(byte)) {
+        return Err("the loader needs an absolute path without spaces, colons and commas".to_owned());
     }
     let text = |error: std::io::Error| error.to_string();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(text)?;
@@ -181,6 +181,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         assert!(place_in(&directory.path().join("with space"), "a.so", b"").is_err());
         assert!(place_in(&directory.path().join("with:colon"), "a.so", b"").is_err());
+        assert!(place_in(&directory.path().join("with,comma"), "a.so", b"").is_err());
         assert!(place_in(Path::new("relative"), "a.so", b"").is_err());
     }
 }

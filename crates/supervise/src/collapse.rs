@@ -13,24 +13,16 @@ mod follow;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
+use fieldstone_report::{CollapsedProcess, LeftSmall, Tally};
 use fieldstone_sys::collapse::{HUGE_BYTES, Target};
 use fieldstone_sys::pagemap::spans;
 use fieldstone_sys::smaps::{self, Mapping};
-use serde_json::{Value, json};
 
 pub(crate) use follow::Follow;
 
 use crate::error::{Error, Result};
-
-/// A process's private anonymous read-write memory: the heap, mappings, stacks, zeroed data. Its files' data is not in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// In memory.
-    pub resident_bytes: u64,
-    /// Of it, on huge pages, those of the hugetlb pool among them.
-    pub huge_bytes: u64,
-}
 
 /// A number of ranges, and what of them is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,20 +88,23 @@ pub struct Collapsed {
 }
 
 impl Collapsed {
-    /// As data, for the schema `fieldstone-collapse/1`: sizes in bytes.
+    /// As the record of process `pid`, called `name`.
     #[must_use]
-    pub fn to_json(&self) -> Value {
-        let tally = |tally: Tally| json!({"resident_bytes": tally.resident_bytes, "huge_bytes": tally.huge_bytes});
-        let left = |(reason, count): (&Left, &Count)| json!({"reason": reason.words(), "ranges": count.ranges, "bytes": count.bytes});
-        json!({
-            "before": tally(self.before),
-            "after": tally(self.after),
-            "moved_ranges": self.moved.ranges,
-            "moved_bytes": self.moved.bytes,
-            "left": self.left.iter().map(left).collect::<Vec<_>>(),
-            "not_reached_ranges": self.not_reached,
-            "ended": self.ended,
-        })
+    pub fn record(&self, pid: u32, name: String, took: Duration) -> CollapsedProcess {
+        let left =
+            |(why, count): (&Left, &Count)| LeftSmall { reason: why.words(), ranges: count.ranges, bytes: count.bytes };
+        CollapsedProcess {
+            pid,
+            name,
+            duration_s: Some(took.as_secs_f64()),
+            before: self.before,
+            after: self.after,
+            moved_ranges: self.moved.ranges,
+            moved_bytes: self.moved.bytes,
+            left: self.left.iter().map(left).collect(),
+            not_reached_ranges: self.not_reached,
+            ended: self.ended,
+        }
     }
 
     fn leave(&mut self, why: Left, bytes: u64) {
@@ -124,7 +119,7 @@ impl Collapsed {
 /// [`Error::Linux`] where the process's tables cannot be read, or it has ended before the first range.
 pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Result<Collapsed> {
     let mappings = smaps::read(target.pid())?;
-    let mut done = Collapsed { before: Tally::of(&mappings), ..Collapsed::default() };
+    let mut done = Collapsed { before: tally(&mappings), ..Collapsed::default() };
     let ranges = plan(target.pid(), &mappings, &mut done)?;
     let all = ranges.len() as u64;
     for (position, (start, bytes)) in (0..).zip(ranges) {
@@ -142,7 +137,7 @@ pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Res
         }
     }
     match smaps::read(target.pid()) {
-        Ok(mappings) => done.after = Tally::of(&mappings),
+        Ok(mappings) => done.after = tally(&mappings),
         Err(fieldstone_sys::Error::NoSuchProcess { .. }) => (done.after, done.ended) = (done.before, true),
         Err(other) => return Err(Error::Linux(other)),
     }
@@ -197,17 +192,15 @@ fn is_ours_to_collapse(mapping: &Mapping) -> bool {
     is_private_rw(mapping) && !mapping.is_hugetlb()
 }
 
-impl Tally {
-    fn of(mappings: &[Mapping]) -> Self {
-        let ours = mappings.iter().filter(|mapping| is_private_rw(mapping));
-        ours.fold(Self::default(), |sum, mapping| {
-            let hugetlb = mapping.present_bytes() - mapping.resident_bytes;
-            Self {
-                resident_bytes: sum.resident_bytes + mapping.present_bytes(),
-                huge_bytes: sum.huge_bytes + mapping.anon_huge_bytes + hugetlb,
-            }
-        })
-    }
+fn tally(mappings: &[Mapping]) -> Tally {
+    let ours = mappings.iter().filter(|mapping| is_private_rw(mapping));
+    ours.fold(Tally::default(), |sum, mapping| {
+        let hugetlb = mapping.present_bytes() - mapping.resident_bytes;
+        Tally {
+            resident_bytes: sum.resident_bytes + mapping.present_bytes(),
+            huge_bytes: sum.huge_bytes + mapping.anon_huge_bytes + hugetlb,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -243,7 +236,7 @@ Rss: 128 kB
 ";
         let mappings = smaps::parse(smaps.as_bytes()).unwrap();
         let expected = Tally { resident_bytes: 10 * MIB + (128 << 10), huge_bytes: 8 * MIB };
-        assert_eq!(Tally::of(&mappings), expected);
+        assert_eq!(tally(&mappings), expected);
         assert_eq!(mappings.iter().filter(|mapping| is_ours_to_collapse(mapping)).count(), 2);
     }
 
@@ -258,6 +251,6 @@ Rss: 128 kB
         let mut done = Collapsed::default();
         done.leave(Left::Sparse, 4096);
         done.leave(Left::Sparse, 4096);
-        assert_eq!(done.to_json()["left"][0]["bytes"], 8192);
+        assert_eq!(done.record(1, "x".into(), Duration::ZERO).left[0].bytes, 8192);
     }
 }

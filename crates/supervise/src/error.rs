@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The agent's file is not where it should be and cannot be put anywhere.
     #[error(
-        "the region agent cannot be placed: {why}; set FIELDSTONE_AGENT_DIR to a directory that can be written and executed from, with no space or colon in its path"
+        "the region agent cannot be placed: {why}; set FIELDSTONE_AGENT_DIR to a directory that can be written and executed from, with no space, colon or comma in its path"
     )]
     Agent {
         /// What failed, and where.

@@ -9,6 +9,7 @@
 //! launch      starting under a treatment: untouched, small pages, region
 //! vectors     arguments and environment as execve gets them
 //! look, watch memory and pages over time, from the kernel's tables
+//! clock       the clocks to go by
 //! identity    the names and numbers of a process
 //! sight       what was seen, put together for the reports
 //! signals     passed on, or turned into an orderly end
@@ -25,6 +26,7 @@
 
 pub mod agent;
 pub mod calibrate;
+mod clock;
 pub mod collapse;
 pub mod error;
 mod identity;

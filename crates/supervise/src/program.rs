@@ -97,11 +97,13 @@ fn locate(name: &OsStr) -> Result<PathBuf> {
     })
 }
 
-/// Where the bundled workloads may lie: beside the command in a build tree, or where `make install` puts them.
+/// Where the bundled workloads may lie: beside the command in a build tree, or where `make install` puts them. Those for false sharing have a
+/// directory of their own in both.
 fn workload_directories() -> Vec<PathBuf> {
     let Ok(command) = std::env::current_exe() else { return Vec::new() };
     let directory = command.parent().unwrap_or(Path::new("/"));
-    vec![directory.to_owned(), directory.join("../lib/fieldstone/workloads")]
+    let places = [directory.to_owned(), directory.join("../lib/fieldstone/workloads")];
+    places.into_iter().flat_map(|place| [place.join("sharing"), place]).collect()
 }
 
 fn is_executable(file: &Path) -> bool {

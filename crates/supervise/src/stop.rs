@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::{Ended, descendants, wait4};
+use fieldstone_sys::process::{Ended, comm, descendants, has_ended, wait4};
 
 use crate::error::{Error, Result};
 use crate::signals::{Interrupt, send, send_group};
@@ -66,19 +66,25 @@ pub(crate) fn end_group(leader: u32) {
 }
 
 /// Kills and reaps what a program left behind: the rest of its group, and what has become our child since its own
-/// parent ended. `spared` is a child of ours that is not the program's.
-pub(crate) fn end_strays(leader: u32, spared: u32) {
+/// parent ended. `spared` is a child of ours that is not the program's. The names of what had not ended by itself.
+pub(crate) fn end_strays(leader: u32, spared: u32) -> Vec<String> {
+    let strays = || {
+        let mut strays = descendants(std::process::id()).unwrap_or_default();
+        strays.retain(|&pid| pid != spared);
+        strays
+    };
+    let left = strays().into_iter().filter(|&pid| !has_ended(pid)).filter_map(|pid| comm(pid).ok()).collect();
     end_group(leader);
     for _ in 0..100 {
         while let Ok(Some(_)) = wait4(None, false) {}
-        let mut strays = descendants(std::process::id()).unwrap_or_default();
-        strays.retain(|&pid| pid != spared);
+        let strays = strays();
         if strays.is_empty() {
-            return;
+            break;
         }
         strays.iter().for_each(|&pid| send(pid, libc::SIGKILL));
         sleep(POLL);
     }
+    left
 }
 
 /// Asks a server to end, and makes it end if it does not within `patience`. How it ended, if that could be told.

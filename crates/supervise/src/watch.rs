@@ -1,7 +1,7 @@
 //! Watching a program and its children while they run: memory over time, and the last look before each leaves.
 //!
 //! A thread looks at every process of the tree, first often, then at longer intervals, so that looking never takes
-//! more than a twentieth of the time. A process with an agent that leaves by `exit` waits (half a second at most)
+//! more than a twentieth of a processor. A process with an agent that leaves by `exit` waits (half a second at most)
 //! until it was looked at; one that is killed is known by the look before.
 
 use std::ops::Range;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::process;
 use fieldstone_wire::{Phase, ProcessSlot};
 
+use crate::clock::processor_ns;
 use crate::identity::{Identity, inner_pid};
 use crate::look::look;
 use crate::session::SharedSession;
@@ -90,12 +91,13 @@ impl Watcher {
     fn follow(mut self) -> Sight {
         let mut interval = FIRST_INTERVAL;
         while !self.stop.load(SeqCst) {
-            let began = Instant::now();
+            let (began, busy_ns) = (Instant::now(), processor_ns());
             for pid in self.tree() {
                 self.look_at(pid, false);
             }
             interval = (interval + interval / 20).min(LONGEST_INTERVAL);
-            self.rest(began + interval.max(began.elapsed() * 20));
+            let cost = Duration::from_nanos(processor_ns() - busy_ns);
+            self.rest(began + interval.max(cost * 20));
         }
         self.sight
     }

@@ -5,6 +5,7 @@
 
 mod facts;
 mod page_kinds;
+mod sharing;
 mod verdicts;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
+
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -17,7 +19,7 @@ pub enum Error {
         pid: u32,
     },
     /// The process may not be looked into by this user.
-    #[error("process {pid} may not be looked into ({path}): run as its owner or as root, or see `fieldstone doctor`", path = path.display())]
+    #[error("process {pid} may not be looked into ({path}): {}", way_in(geteuid().is_root()), path = path.display())]
     ProcessDenied {
         /// Its number.
         pid: u32,
@@ -102,6 +104,16 @@ pub enum Error {
     },
 }
 
+/// Who may look into a process that is closed to this user.
+fn way_in(is_root: bool) -> &'static str {
+    if is_root {
+        "this root lacks CAP_SYS_PTRACE, or the process is of another user namespace, or a security module guards it; run outside of the \
+         container"
+    } else {
+        "run as its owner or as root, or see `fieldstone doctor`"
+    }
+}
+
 impl Error {
     /// A failure on a file; a missing or forbidden file of a process becomes the variant that says so.
     pub(crate) fn file(operation: &'static str, path: impl AsRef<Path>, source: impl Into<io::Error>) -> Self {
@@ -122,5 +134,15 @@ impl Error {
 
     pub(crate) fn malformed(path: impl AsRef<Path>, found: impl Into<String>) -> Self {
         Self::Malformed { path: path.as_ref().to_owned(), found: found.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::way_in;
+
+    #[test]
+    fn root_is_not_told_to_be_root() {
+        assert!(way_in(false).contains("as root") && !way_in(true).contains("as root"));
     }
 }

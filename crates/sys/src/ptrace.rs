@@ -44,6 +44,30 @@ pub struct Tracee {
     _stays_in_its_thread: PhantomData<*const ()>,
 }
 
+/// What a signal tells beside its number (`siginfo_t`), as the kernel gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalInfo([i32; 32]);
+
+impl SignalInfo {
+    /// The signal.
+    #[must_use]
+    pub const fn signal(&self) -> i32 {
+        self.0[0]
+    }
+
+    /// Whether this process has sent it by [`Tracee::send`].
+    #[must_use]
+    pub fn is_sent_by_us(&self) -> bool {
+        const CODE: usize = 2;
+        const SENDER: usize = 4;
+        self.0[CODE] == libc::SI_TKILL && u32::try_from(self.0[SENDER]) == Ok(std::process::id())
+    }
+}
+
+/// A call that is made in a thread's name raises so many signals at most that come of the call's own place in memory, before it is given up.
+#[cfg(target_arch = "x86_64")]
+const MOST_FAULTS: u32 = 4;
+
 /// A thread's registers, as the kernel gives them.
 pub type Registers = libc::user_regs_struct;
 
@@ -168,6 +192,26 @@ impl Tracee {
         unsafe { self.request(libc::PTRACE_LISTEN, 0, 0) }
     }
 
+    /// What the signal tells in whose stop it is.
+    ///
+    /// # Errors
+    /// As [`Self::resume`], and where it is in another stop.
+    pub fn signal_info(&self) -> Result<SignalInfo> {
+        let mut info = SignalInfo([0; 32]);
+        // SAFETY: the request writes one `siginfo_t`, 128 bytes, into a live local of that size.
+        unsafe { self.request(libc::PTRACE_GETSIGINFO, 0, (&raw mut info.0).expose_provenance())? };
+        Ok(info)
+    }
+
+    /// Has the signal tell this that it goes on with next.
+    ///
+    /// # Errors
+    /// As [`Self::signal_info`].
+    pub fn set_signal_info(&self, info: &SignalInfo) -> Result<()> {
+        // SAFETY: the request reads one `siginfo_t`, 128 bytes.
+        unsafe { self.request(libc::PTRACE_SETSIGINFO, 0, std::ptr::from_ref(&info.0).expose_provenance()) }
+    }
+
     /// Has it do one instruction.
     ///
     /// # Errors
@@ -215,14 +259,15 @@ impl Tracee {
     /// delivered later.
     ///
     /// # Errors
-    /// As [`Self::resume`]; [`Error::Call`] with the errno where the call itself fails.
+    /// As [`Self::resume`]; [`Error::Call`] with the errno where the call itself fails, and with EFAULT where the instruction cannot be
+    /// run in its state.
     #[cfg(target_arch = "x86_64")]
     pub fn call(
         &mut self,
         instruction: u64,
         (name, number): (&'static str, libc::c_long),
         arguments: [u64; 6],
-        meanwhile: &mut dyn FnMut(i32),
+        meanwhile: &mut dyn FnMut(SignalInfo),
     ) -> Result<u64> {
         let before = self.registers()?;
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
@@ -230,11 +275,20 @@ impl Tracee {
         let orig_rax = u64::MAX;
         let rax = number.cast_unsigned();
         self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
+        let mut faults = 0;
         loop {
             self.step()?;
             match self.wait()? {
-                Stop::Signal(libc::SIGTRAP) => break,
-                Stop::Signal(signal) => meanwhile(signal),
+                // One that was on its way before: the step is still to come.
+                Stop::Signal(libc::SIGTRAP) if self.registers()?.rip != instruction => break,
+                Stop::Signal(signal) if is_fault(signal) && faults == MOST_FAULTS => {
+                    self.set_registers(&before)?;
+                    return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
+                }
+                Stop::Signal(signal) => {
+                    faults += u32::from(is_fault(signal));
+                    meanwhile(self.signal_info()?);
+                }
                 Stop::Gone => return Err(Error::NoSuchProcess { pid: self.thread }),
                 Stop::Asked | Stop::Group | Stop::Cloned(_) | Stop::Forked(_) | Stop::Exec => {}
             }
@@ -256,20 +310,40 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        if self.gone || self.detach().is_ok() {
+        if self.gone || self.detach(0).is_ok() {
             return;
         }
         // It runs: it has to stand still to be let go.
-        let _ = self.interrupt().and_then(|()| self.wait());
-        let _ = self.detach();
+        let stop = self.interrupt().and_then(|()| self.wait());
+        let _ = self.detach(if let Ok(Stop::Signal(signal)) = stop { signal } else { 0 });
     }
 }
 
 impl Tracee {
-    fn detach(&self) -> Result<()> {
-        // SAFETY: no pointer.
-        unsafe { self.request(libc::PTRACE_DETACH, 0, 0) }
+    /// Lets it go, with a signal delivered or 0.
+    pub fn let_go(mut self, signal: i32) {
+        self.gone = self.detach(signal).is_ok();
     }
+
+    fn detach(&self, signal: i32) -> Result<()> {
+        // SAFETY: no pointer.
+        unsafe { self.request(libc::PTRACE_DETACH, 0, usize::try_from(signal).unwrap_or(0)) }
+    }
+}
+
+/// Whether two threads have the same memory: kcmp(2). False where one is gone, or that is not for this user to know.
+#[must_use]
+pub fn share_memory(one: u32, other: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: takes numbers only.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, number(one), number(other), KCMP_VM, 0, 0) };
+    order == 0
+}
+
+/// The signals that come of an instruction that cannot be run.
+#[cfg(target_arch = "x86_64")]
+const fn is_fault(signal: i32) -> bool {
+    matches!(signal, libc::SIGSEGV | libc::SIGILL | libc::SIGSYS | libc::SIGBUS)
 }
 
 /// The signals that stop a process.

@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The text is not TOML, or not of the shape of a machine.
-    #[error("line {line} of the machine's description: {problem}: start from the text of a preset")]
+    #[error("line {line} of the machine's description: {problem}: start from what `fieldstone tlb NAME` prints")]
     Text {
         /// Line in the text, from one.
         line: usize,

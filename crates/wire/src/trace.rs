@@ -163,40 +163,52 @@ impl Event {
 /// | warm-up | counted |           passing            | warm-up | counted | ...
 /// |<----- burst ----->|
 /// ```
-/// How long a run will be nobody knows. So the period is short at first, and grows with the bursts that there were: a short run has
-/// enough of them, a long one not too many. Where the period is twice as long, a burst counts twice ([`Self::weight_of`]).
+/// How long a run will be nobody knows. So bursts and periods are short at first, and grow with the bursts that there were: a short run
+/// has enough of them, a long one not too many, and such as are long enough to tell what a large TLB still holds. Where there are more walks than elsewhere in the thread's run, whoever reads asks for haste
+/// ([`Lane::haste`]): what passes between two bursts is then so many times less. A burst counts by the accesses that it is nearest to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Accesses recorded in a row, the warm-up's among them; 0: all of them.
+    /// Accesses recorded in a row, the warm-up's among them, in each of the first [`Self::EVENLY`] bursts; 0: all of them.
     pub burst: u64,
-    /// Of these, the first that only warm the model up.
+    /// What they grow to at most.
+    pub longest_burst: u64,
+    /// Of those in `burst`, the first that only warm the model up; as large a part of longer ones.
     pub warm_up: u64,
     /// Accesses that pass from the start of one burst to the start of the next, for the first [`Self::EVENLY`] bursts.
     pub period: u64,
     /// What they grow to at most; never less than `period`.
     pub longest: u64,
+    /// The most haste that is made: with so much, nothing passes between two bursts. 0 or 1: none.
+    pub haste: u64,
 }
 
 impl Plan {
     /// So many bursts of a thread have the same period; each half as many after them have twice that of those before.
     pub const EVENLY: u64 = 64;
 
-    /// How many bursts of the first kind burst number `burst` of a thread stands for, from 0.
+    /// Accesses of burst number `burst` of a thread, from 0, that only warm the model up, and those that count.
     #[must_use]
-    pub const fn weight_of(&self, burst: u64) -> u64 {
-        let most = if self.period == 0 || self.longest < self.period { 1 } else { self.longest / self.period };
-        let doublings = (burst / (Self::EVENLY / 2)).saturating_sub(1);
-        // A weight beyond any period there is would be no other.
-        let weight = 1_u64 << if doublings < 40 { doublings } else { 40 };
-        if weight < most { weight } else { most }
+    pub const fn burst_of(&self, burst: u64) -> (u64, u64) {
+        let growth = growth(self.burst, self.longest_burst, burst);
+        (self.warm_up.saturating_mul(growth), self.burst.saturating_sub(self.warm_up).saturating_mul(growth))
     }
 
-    /// Accesses from the start of burst number `burst` of a thread to the start of the next.
+    /// Accesses from the start of burst number `burst` of a thread to the start of the next, without haste.
     #[must_use]
     pub const fn period_of(&self, burst: u64) -> u64 {
-        self.period.saturating_mul(self.weight_of(burst))
+        self.period.saturating_mul(growth(self.period, self.longest, burst))
     }
+}
+
+/// How many times as long as the first ones that of burst number `burst` is, where these are of `first` accesses and none is longer than
+/// `longest`.
+const fn growth(first: u64, longest: u64, burst: u64) -> u64 {
+    let most = if first == 0 || longest < first { 1 } else { longest / first };
+    let doublings = (burst / (Plan::EVENLY / 2)).saturating_sub(1);
+    // Beyond anything that there is.
+    let growth = 1_u64 << if doublings < 40 { doublings } else { 40 };
+    if growth < most { growth } else { most }
 }
 
 /// How a batch stands.
@@ -266,6 +278,8 @@ pub struct Lane {
     pub parent: AtomicU32,
     /// Non-zero once the thread has left and its last batch is handed over.
     pub left: AtomicU32,
+    /// How many times less than planned passes between two bursts; set by us. 0: as planned.
+    pub haste: AtomicU32,
     /// The batches.
     pub batches: [Batch; BATCHES],
 }
@@ -280,6 +294,8 @@ pub struct Trace {
     pub build: u64,
     /// What was asked.
     pub plan: Plan,
+    /// The process that reads it.
+    pub reader: u32,
     /// Grows, and is woken as a futex, each time a batch is handed over.
     pub doorbell: AtomicU32,
     /// Batches handed over so far: the next [`Batch::ticket`].

@@ -9,6 +9,8 @@ pub(super) enum Form {
     Shared,
     /// The same under `run --repair`.
     Repaired,
+    /// The same with a single ladder for each access, in the place of clones.
+    Ladder,
     /// Mended by hand: each thread's element on lines of its own.
     Apart,
 }

@@ -67,13 +67,13 @@ pub(super) fn plain(file: &Path, arguments: &[String]) -> Result<Ran> {
     told(words, Vec::new())
 }
 
-/// Runs it under `run --repair`, which writes what it did to `stats`.
+/// Runs it under `run --repair` with some more options, which writes what it did to `stats`.
 ///
 /// # Errors
 /// [`Missing`] where this machine or this user cannot repair; when the program fails.
-pub(super) fn repaired(file: &Path, arguments: &[String], stats: &Path) -> Result<Ran> {
+pub(super) fn repaired(file: &Path, arguments: &[String], stats: &Path, more: &[&str]) -> Result<Ran> {
     let mut command = Command::new(fieldstone());
-    command.args(["run", "--repair", "--stats"]).arg(stats).arg("--").arg(file).args(arguments);
+    command.args(["run", "--repair", "--stats"]).arg(stats).args(more).arg("--").arg(file).args(arguments);
     let output = output(&mut command).map_err(|error| no_fieldstone(&error))?;
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     let not_repaired = || Missing(format!("not repaired: {}", complaint(&words)));

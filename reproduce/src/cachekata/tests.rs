@@ -8,9 +8,7 @@ use super::race::Round;
 use super::run::{Event, Ran};
 use super::timeline::{Progress, dated};
 use super::*;
-use crate::experiment::{Figure, Outcome, Row};
-use crate::layout::Layout;
-use crate::trial::{Task, Trial};
+use crate::experiment::{Figure, Row};
 
 fn ran(seconds: f64, moved: usize) -> Ran {
     let event = || Event { at_ms: 20.0, what: "moved".into() };
@@ -83,22 +81,6 @@ fn the_programs_know_their_options() {
             assert!(known.contains(&format!("\"{word}\"")), "{name} does not know {word}");
         }
     }
-}
-
-#[test]
-fn the_single_ladder_is_a_skip_with_its_reason() {
-    let cells = cells(Scale::Full);
-    let ladders: Vec<_> = cells.iter().filter(|cell| cell.id.starts_with("cachekata/ladder/")).collect();
-    assert_eq!(ladders.len(), 4);
-    let trial = Trial {
-        cell: ladders[0].id.clone(),
-        layout: Layout::of_seed(1),
-        quick: true,
-        memory_bytes: u64::MAX,
-        task: Task::Time,
-    };
-    let outcome = (ladders[0].measure)(&trial).unwrap();
-    assert!(matches!(outcome, Outcome::Skipped { reason } if reason.contains("ladder")));
 }
 
 /// Told every 10 ms from second 5 on; half the speed of the one by hand for 40 ms, then the same.

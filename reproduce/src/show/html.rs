@@ -64,7 +64,14 @@ pub fn page(summaries: &[Summary]) -> Result<String> {
 fn section(summary: &Summary) -> Result<Section> {
     let Summary { name, title, source, about, .. } = *summary;
     let tables = summary.tables.iter().map(shown).collect::<Result<Vec<_>>>()?;
-    Ok(Section { name, title, source, about, tables, sessions: summary.sessions.iter().map(session).collect() })
+    Ok(Section {
+        name,
+        title,
+        source,
+        about,
+        tables,
+        sessions: summary.sessions.iter().map(|of| session(summary, of)).collect(),
+    })
 }
 
 fn shown(table: &Table) -> Result<Shown> {

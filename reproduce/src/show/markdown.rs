@@ -29,7 +29,7 @@ pub fn markdown(summaries: &[Summary], command: &str) -> String {
         }
         all.push('\n');
         for of in &summary.sessions {
-            let _ = writeln!(all, "Measured {}.", session(of));
+            let _ = writeln!(all, "Measured {}.", session(summary, of));
         }
     }
     all

@@ -1,10 +1,9 @@
 //! Results for a terminal: a table each, a number with its interval and the paper's below it.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle, presets};
-use fieldstone_report::quantity::bytes;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, presets};
+use fieldstone_report::{quantity::bytes, text::Style};
 
 use super::{
     NOT_IN_TEXT, has_paper, interval, interval_words, is_published, lacks_paper, notes, ours, paper_words, session,
@@ -12,6 +11,8 @@ use super::{
 use crate::experiment::{Experiment, Scale};
 use crate::summary::{Line, Summary};
 
+/// Columns of the terminal that a table's column takes beside its words: the padding and what parts it from the next.
+const BETWEEN: usize = 3;
 const RULED: TableStyle = presets::NOTHING.header_separator(LineStyle::new('─', '─', '─', '─'));
 
 /// The results of experiments, for a terminal of so many columns.
@@ -19,45 +20,54 @@ const RULED: TableStyle = presets::NOTHING.header_separator(LineStyle::new('─'
 pub fn text(summaries: &[Summary], width: u16) -> String {
     let mut all = String::new();
     for summary in summaries {
-        // Writing to a String cannot fail.
-        let _ = writeln!(all, "{}: {}\n{}\n{}\n", summary.name, summary.title, summary.source, summary.about);
+        for words in [&format!("{}: {}", summary.name, summary.title), summary.source, summary.about] {
+            all += &paragraph(words, width);
+        }
+        all.push('\n');
         for table in &summary.tables {
             let heading: Vec<String> =
                 [table.heading.to_owned()].into_iter().chain(table.columns.iter().cloned()).collect();
-            let lines: Vec<Vec<String>> = table.lines.iter().map(row).collect();
-            for columns in fitting(&heading, &lines, width.into()) {
-                let pick = |cells: &[String]| [&cells[..1], &cells[columns.clone()]].concat();
-                let mut rows = new_table(pick(&heading), u16::MAX);
-                for line in &lines {
-                    rows.add_row(pick(line));
-                }
-                align(&mut rows, 1);
-                let _ = writeln!(all, "{}\n", rows.trim_fmt());
-            }
+            all += &numbers(&heading, width, |columns| table.lines.iter().map(|line| row(line, columns)).collect());
             for note in notes(&table.columns, &table.lines) {
-                let _ = writeln!(all, "{note}");
+                all += &paragraph(&note, width);
             }
             all.push('\n');
         }
         for of in &summary.sessions {
-            let _ = writeln!(all, "measured {}", session(of));
+            all += &paragraph(&format!("measured {}", session(summary, of)), width);
         }
         all.push('\n');
     }
     all
 }
 
+fn paragraph(words: &str, width: u16) -> String {
+    Style { width, colour: false }.hanging("", words)
+}
+
+/// A table, and again with further columns where not all fit beside the first; `cells` are those of its lines in such columns.
+fn numbers(heading: &[String], width: u16, cells: impl Fn(&Range<usize>) -> Vec<Vec<String>>) -> String {
+    let part = |columns: Range<usize>| {
+        let mut rows = new_table([&heading[..1], &heading[columns.clone()]].concat(), u16::MAX);
+        rows.add_rows(cells(&columns));
+        align(&mut rows, 1);
+        format!("{}\n\n", rows.trim_fmt())
+    };
+    let all = cells(&(1..heading.len()));
+    fitting(heading, &all, width.into()).into_iter().map(part).collect()
+}
+
 /// Ranges of columns after the first that fit beside it in so many places, at least one each: a number is never broken.
 fn fitting(heading: &[String], lines: &[Vec<String>], width: usize) -> Vec<Range<usize>> {
     let widest = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column)).chain(heading.get(column));
-        cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count()).max().unwrap_or(0) + 2
+        cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count()).max().unwrap_or(0) + BETWEEN
     };
-    let (mut ranges, mut start, mut used) = (Vec::new(), 1, widest(0));
+    let (mut ranges, mut start, mut used) = (Vec::new(), 1, 1 + widest(0));
     for column in 1..heading.len() {
         if used + widest(column) > width && column > start {
             ranges.push(start..column);
-            (start, used) = (column, widest(0));
+            (start, used) = (column, 1 + widest(0));
         }
         used += widest(column);
     }
@@ -65,8 +75,11 @@ fn fitting(heading: &[String], lines: &[Vec<String>], width: usize) -> Vec<Range
     ranges
 }
 
-/// A line: the name, and in each column the number, its interval and the paper's.
-fn row(line: &Line) -> Vec<String> {
+/// A line: the name, and in each of `columns` (0 is the name's) the number, its interval and the paper's, where any of these has one.
+fn row(line: &Line, columns: &Range<usize>) -> Vec<String> {
+    let lacks_paper = lacks_paper(line);
+    let entries = line.entries.get(columns.start - 1..columns.end - 1).unwrap_or(&line.entries).to_vec();
+    let line = &Line { row: line.row.clone(), shows: line.shows, entries };
     if is_published(line) {
         let numbers =
             line.entries.iter().map(|entry| entry.as_ref().map_or_else(String::new, |entry| ours(line.shows, entry)));
@@ -77,7 +90,7 @@ fn row(line: &Line) -> Vec<String> {
     name.extend(words.map(|words| format!("  {words}")));
     if with_paper {
         name.push("  paper".to_owned());
-    } else if lacks_paper(line) {
+    } else if lacks_paper {
         name.push(format!("  paper: {NOT_IN_TEXT}"));
     }
     let mut cells = vec![name.join("\n")];
@@ -94,28 +107,30 @@ fn row(line: &Line) -> Vec<String> {
 /// What there is to reproduce, and what it takes.
 #[must_use]
 pub fn list(experiments: &[Experiment], with_cells: bool, width: u16) -> String {
-    let heading = ["name", "what", "source", "cells", "time", "memory", "disk"].map(str::to_owned);
+    let heading = ["name", "what, and from where", "cells", "time", "memory", "disk"].map(str::to_owned);
     let mut rows = new_table(heading, width);
     for experiment in experiments {
         let needs = experiment.needs;
         rows.add_row([
             experiment.name.to_owned(),
-            experiment.title.to_owned(),
-            experiment.source.to_owned(),
+            format!("{}\n{}", experiment.title, experiment.source),
             (experiment.cells)(Scale::Full).len().to_string(),
             format!("{} min", needs.minutes),
             bytes(needs.memory_bytes),
             if needs.disk_bytes == 0 { "none".to_owned() } else { bytes(needs.disk_bytes) },
         ]);
     }
-    align(&mut rows, 3);
-    let mut all = rows.trim_fmt()
-        + "\n\nTime: in full; with --quick each takes a minute or two. Cells that memory does not hold are skipped by name.\n";
+    align(&mut rows, 2);
+    // A name is there to be typed: the words beside it are wrapped.
+    for column in [0, 2, 3, 4, 5] {
+        rows.column_mut(column).map(|column| column.set_constraint(ColumnConstraint::ContentWidth));
+    }
+    let about =
+        "Time: in full; with --quick each takes a minute or two. Cells that memory does not hold are skipped by name.";
+    let mut all = format!("{}\n\n{}", rows.trim_fmt(), paragraph(about, width));
     if with_cells {
         let cells = experiments.iter().flat_map(|experiment| (experiment.cells)(Scale::Full));
-        for cell in cells {
-            let _ = writeln!(all, "{}  {}", cell.id, bytes(cell.memory_bytes));
-        }
+        all.extend(cells.map(|cell| format!("{}  {}\n", cell.id, bytes(cell.memory_bytes))));
     }
     all
 }
@@ -132,6 +147,35 @@ fn align(table: &mut Table, text_columns: usize) {
         column.set_padding((0, 2));
         if at >= text_columns {
             column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::all;
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn the_list_is_no_wider_than_the_terminal_and_no_name_is_broken() {
+        let text = list(&all(), false, 80);
+        assert!(widest(&text) <= 80, "{text}");
+        for experiment in all() {
+            assert!(text.contains(&format!("\n {} ", experiment.name)), "{}:\n{text}", experiment.name);
+        }
+    }
+
+    #[test]
+    fn a_table_of_numbers_is_split_before_it_is_too_wide() {
+        let heading = ["a", "4KB", "4MB", "256MB"].map(str::to_owned);
+        let line = ["a row", "0", "100.0 %", "0.00000191"].map(str::to_owned);
+        let cells = |columns: &Range<usize>| vec![[&line[..1], &line[columns.clone()]].concat()];
+        for width in 22..60 {
+            assert!(widest(&numbers(&heading, width, cells)) <= width.into(), "{width}");
         }
     }
 }

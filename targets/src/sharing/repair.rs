@@ -47,6 +47,8 @@ pub(super) fn complete_at_ms(events: &[Event], first_thread: u32) -> Option<f64>
 
 #[cfg(test)]
 pub(super) mod tests {
+    use fieldstone_supervise::sharing::Seen;
+
     use super::*;
 
     const PAGE: u64 = 0x7000;
@@ -67,7 +69,7 @@ pub(super) mod tests {
     /// A record that ends with these lines parted.
     pub(in crate::sharing) fn stats_of(lines: &[u64]) -> RepairStats {
         let events = if lines.is_empty() { Vec::new() } else { vec![moved(20.0, lines)] };
-        RepairStats { events, ..RepairStats::default() }
+        RepairStats { seen: Seen { samples: 1000, ..Seen::default() }, events, ..RepairStats::default() }
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Place {
 }
 
 /// What the repair wrote.
-fn record(path: &Path, run: &Run) -> anyhow::Result<RepairStats> {
+pub(super) fn record(path: &Path, run: &Run) -> anyhow::Result<RepairStats> {
     let text = std::fs::read_to_string(path)?;
     // Who was killed wrote nothing.
     if text.is_empty() && !run.succeeded() {
@@ -167,7 +167,7 @@ pub(super) fn arguments(words: &str, size: Size) -> Vec<String> {
 }
 
 /// Runs a command to its end, or kills it with its group when it hangs.
-fn run(command: &mut Command, most: Duration) -> anyhow::Result<Run> {
+pub(super) fn run(command: &mut Command, most: Duration) -> anyhow::Result<Run> {
     let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?).process_group(0);
     let since = Instant::now();

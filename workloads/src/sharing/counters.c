@@ -14,10 +14,15 @@
 //     bits       thread i flips bit i of one byte, atomically: no byte can be given to one thread
 //     turns      as own, but one thread after the other      none worth the name
 //
+// With --save the kernel reads the elements now and then, wherever a repair has put them.
+//
 // The counter is volatile: at every level of optimisation each addition is a load and a store, or one `add`.
 
 #define _GNU_SOURCE
 #include "threads.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 static const char *const program = "counters";
 static const char *const usage_text =
@@ -26,7 +31,8 @@ static const char *const usage_text =
     "  --pattern P     own, padded, same, read, pair, bits or turns (own); bits for 8 threads at most, pair for 2\n"
     "  --atomic        adds by `lock add` with own, padded and turns too\n"
     "  --globals       the array is a global, not on the heap\n"
-    "  --reenter N     leaves the loop and enters it again every N iterations\n";
+    "  --reenter N     leaves the loop and enters it again every N iterations\n"
+    "  --save N        writes its element to a file in memory every N iterations\n";
 
 enum pattern { OWN, PADDED, SAME, READ, PAIR, BITS, TURNS };
 static const char *const patterns[] = {"own", "padded", "same", "read", "pair", "bits", "turns", NULL};
@@ -36,19 +42,21 @@ static const char *const patterns[] = {"own", "padded", "same", "read", "pair", 
 static char global_array[MAX_THREADS * APART] __attribute__((aligned(APART)));
 
 static struct {
-    uint64_t pattern, iterations, reenter, atomic, globals;
+    uint64_t pattern, iterations, reenter, save, atomic, globals;
 } asked = {.pattern = OWN, .iterations = 100000000};
 
 static const struct option options[] = {
     {.name = "--pattern", .value = &asked.pattern, .words = patterns},
     {.name = "--iterations", .value = &asked.iterations, .least = 1, .most = (uint64_t)1 << 48},
     {.name = "--reenter", .value = &asked.reenter, .least = 1, .most = (uint64_t)1 << 48},
+    {.name = "--save", .value = &asked.save, .least = 1, .most = (uint64_t)1 << 48},
     {.name = "--atomic", .value = &asked.atomic},
     {.name = "--globals", .value = &asked.globals},
     {.name = NULL},
 };
 
 static char *array;
+static int file; // of --save: a word a thread
 
 // What each thread of `read` found, far from each other.
 static struct {
@@ -105,11 +113,13 @@ static void some(unsigned index, uint64_t times) {
 
 static void work(unsigned index) {
     if (asked.pattern == TURNS) pthread_mutex_lock(&turn);
+    const uint64_t piece = asked.save > 0 ? asked.save : asked.reenter;
     for (uint64_t left = asked.iterations; left > 0;) {
-        const uint64_t times = asked.reenter > 0 && asked.reenter < left ? asked.reenter : left;
+        const uint64_t times = piece > 0 && piece < left ? piece : left;
         some(index, times);
         did(index, times);
         left -= times;
+        if (asked.save > 0 && pwrite(file, element(index), WORD, (off_t)(index * WORD)) != (ssize_t)WORD) cannot("pwrite", errno);
     }
     if (asked.pattern == TURNS) pthread_mutex_unlock(&turn);
 }
@@ -134,6 +144,11 @@ static uint64_t check(void) {
             expected = pieces * line_sum(asked.reenter) + line_sum(asked.iterations - pieces * asked.reenter);
         }
         expect("an element", value, expected);
+        if (asked.save > 0) {
+            uint64_t saved = 0;
+            if (pread(file, &saved, WORD, (off_t)(i * WORD)) != (ssize_t)WORD) cannot("pread", errno);
+            expect("what was saved", saved, asked.iterations);
+        }
         checksum = mix(checksum ^ value);
     }
     return checksum;
@@ -143,6 +158,9 @@ int main(int argc, char **argv) {
     parse(argc, argv, options);
     if (asked.pattern == PAIR && common.threads != 2) usage("--threads", "a pair is two threads");
     if (asked.pattern == BITS && common.threads > 8) usage("--threads", "a byte has eight bits");
+    if (asked.save > 0 && (asked.reenter > 0 || (asked.pattern != OWN && asked.pattern != PADDED)))
+        usage("--save", "only with own and padded, and without --reenter");
+    if (asked.save > 0 && (file = memfd_create("counters", MFD_CLOEXEC)) < 0) cannot("memfd_create", errno);
     array = asked.globals ? global_array : lines(sizeof global_array, 0);
     if (asked.pattern == READ)
         for (unsigned i = 0; i < LINE / WORD; ++i) *element(i) = i + 1;

@@ -4,7 +4,7 @@
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use fieldstone_wire::trace::{BATCHES, Batch, EVENT_WORDS, Event, Lane, Phase, Record, Standing};
 
@@ -25,9 +25,24 @@ pub(crate) fn are_several() -> bool {
     LANES.load(Relaxed) > 1
 }
 
+/// Whether the reader's number means the reader here: not in a namespace of its own.
+static READER_IN_SIGHT: AtomicBool = AtomicBool::new(true);
+
 /// A fork's child begins without a lane.
 pub(crate) fn forget_in_child() {
     LANES.store(0, Relaxed);
+    // Its parent has a number wherever both are in one namespace.
+    if std::os::unix::process::parent_id() == 0 {
+        READER_IN_SIGHT.store(false, Relaxed);
+    }
+}
+
+/// Whether the reader was killed: it could close nothing then, and who waits for it would wait for ever.
+fn reader_is_gone(reader: u32) -> bool {
+    // SAFETY: signal 0 is none: it only asks.
+    let refused = || unsafe { libc::kill(reader.cast_signed(), 0) } != 0;
+    let absent = || std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    READER_IN_SIGHT.load(Relaxed) && refused() && absent()
 }
 
 /// Where the next record goes.
@@ -91,6 +106,11 @@ impl Writer {
         lane.thread.store(thread, Relaxed);
         lane.parent.store(std::os::unix::process::parent_id(), Relaxed);
         Some(Self { lane, at: 0, fresh: 0 })
+    }
+
+    /// How many times less than planned is to pass between two bursts.
+    pub(crate) fn haste(&self) -> u64 {
+        u64::from(self.lane.haste.load(Relaxed)).max(1)
     }
 
     fn batch(&self) -> &'static Batch {
@@ -165,6 +185,9 @@ impl Writer {
         let next = self.batch();
         while next.state.load(Acquire) == Standing::Full as u32 && trace.closed.load(Relaxed) == 0 {
             sleep_while(&next.state, Standing::Full as u32);
+            if reader_is_gone(trace.reader) {
+                trace.closed.store(1, Relaxed);
+            }
         }
         *cursor = self.start();
     }

@@ -33,6 +33,9 @@ const PAGE_SHIFT: u32 = 12;
 /// An access that begins here or later in its page may reach the next page: none is longer than 64 bytes.
 const NEAR_END: u64 = 0xfc0;
 
+/// Accesses that pass from one look at whether haste is asked for to the next.
+const PIECE: u64 = 1 << 17;
+
 /// What a system call was asked, until it returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked(pub(crate) [u64; 4]);
@@ -50,8 +53,11 @@ pub(crate) struct Thread {
     rest: Run,
     /// What had run when the last marker did.
     marked: Run,
-    /// The accesses at which the phase ends.
+    /// The accesses at which the phase ends, or is looked at.
     limit: u64,
+    /// The accesses at which the last burst ended, and those that pass before the next one.
+    ended: u64,
+    gap: u64,
     environment: Environment,
     phase: Phase,
     /// Bursts that are over.
@@ -76,6 +82,8 @@ impl Thread {
         rest: Run::NONE,
         marked: Run::NONE,
         limit: u64::MAX,
+        ended: 0,
+        gap: u64::MAX,
         environment: Environment::NEW,
         phase: Phase::Passing,
         bursts: 0,
@@ -97,15 +105,20 @@ impl Thread {
             self.bursts = 0;
             self.cursor = self.writer.as_ref().map_or(Cursor::NOWHERE, Writer::start);
         }
-        let counted = plan.burst.saturating_sub(plan.warm_up);
+        let (warm_up, counted) = plan.burst_of(self.bursts);
         let (phase, length) = match self.phase {
             _ if self.writer.is_none() => (Phase::Passing, u64::MAX),
             _ if plan.burst == 0 => (Phase::Counted, u64::MAX),
-            Phase::Passing if plan.warm_up > 0 => (Phase::Warming, plan.warm_up),
+            Phase::Passing if warm_up > 0 => (Phase::Warming, warm_up),
             Phase::Passing | Phase::Warming => (Phase::Counted, counted),
             Phase::Counted => {
+                self.ended = self.run.accesses;
+                self.gap = plan.period_of(self.bursts).saturating_sub(warm_up + counted);
                 self.bursts += 1;
-                (Phase::Passing, plan.period_of(self.bursts - 1).saturating_sub(plan.burst))
+                match self.left_to_pass() {
+                    0 if warm_up > 0 => (Phase::Warming, warm_up),
+                    left => (Phase::Passing, until_look(left)),
+                }
             }
         };
         self.phase = phase;
@@ -113,6 +126,20 @@ impl Thread {
         self.mask = if phase == Phase::Passing { 0 } else { u64::MAX };
         self.data.clear();
         self.code.clear();
+    }
+
+    /// Accesses that are still to pass before the next burst, with the haste that is asked for now.
+    fn left_to_pass(&self) -> u64 {
+        let haste = self.writer.as_ref().map_or(1, Writer::haste);
+        let gap = if haste > 1 && haste >= trace().plan.haste { 0 } else { self.gap / haste };
+        self.ended.saturating_add(gap).saturating_sub(self.run.accesses)
+    }
+
+    /// Whether accesses go on passing, and until when.
+    fn passes_on(&mut self) -> bool {
+        let left = if self.phase == Phase::Passing && self.writer.is_some() { self.left_to_pass() } else { 0 };
+        self.limit = self.run.accesses.saturating_add(until_look(left));
+        left > 0
     }
 
     #[inline(never)]
@@ -213,7 +240,7 @@ impl Thread {
         if self.paused.is_some() {
             return;
         }
-        if self.run.accesses >= self.limit {
+        if self.run.accesses >= self.limit && !self.passes_on() {
             self.turn();
         }
         self.environment.want(state, self.mask != 0);
@@ -311,6 +338,11 @@ impl Thread {
         }
         *self = Self::NEW;
     }
+}
+
+/// Of accesses that are still to pass, those before the next look: all, where no haste is made.
+fn until_look(left: u64) -> u64 {
+    if trace().plan.haste > 1 { left.min(PIECE) } else { left }
 }
 
 struct States([UnsafeCell<Thread>; THREADS]);

@@ -29,7 +29,7 @@ const PERCENTS: [u32; 3] = [25, 50, 75];
 #[derive(Debug, Args)]
 #[group(id = "tracing")]
 pub(crate) struct Arguments {
-    /// The processor that is modelled: `host`, a TOML file, or one of sandy-bridge, nehalem, skylake, golden-cove, zen4, neoverse-v2;
+    /// The processor that is modelled: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake, golden-cove, zen4, neoverse-v2;
     /// `fieldstone tlb NAME` prints one as such a file
     #[arg(long, value_name = "PROCESSOR", default_value = "host", requires = "trace")]
     tlb: String,
@@ -112,14 +112,16 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
         bail!("this command was built without its tracing plugin");
     }
     let tracer = Tracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
-    let machine = machine(&arguments.tlb)?;
+    let (machine, foreign) = modelled(&arguments.tlb)?;
     let recording = recording(arguments)?;
-    let asked = arguments.models.iter().flat_map(|model| model.configurations(&machine));
+    let models = arguments.models.iter().enumerate().filter(|&(at, model)| !arguments.models[..at].contains(model));
+    let asked = models.flat_map(|(_, model)| model.configurations(&machine));
     let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(asked).collect();
     Ok(Tracing {
         tracer,
         recording,
         machine,
+        foreign,
         configurations,
         sites: !arguments.no_sites,
         timeout: Duration::from_secs_f64(timeout_s * SLOWER),
@@ -144,6 +146,19 @@ fn recording(arguments: &Arguments) -> anyhow::Result<Recording> {
 fn presets() -> String {
     let presets: Vec<_> = Machine::presets().into_iter().map(|machine| machine.name).collect();
     presets.join(", ")
+}
+
+/// The processor of that name, and whether it is another one than this machine's. One of a file is called after it too.
+fn modelled(name: &str) -> anyhow::Result<(Machine, bool)> {
+    let machine = machine(name)?;
+    let is_named = name == "host" || Machine::preset(name).is_some();
+    // A preset lacks no more of this processor than what CPUID corrects.
+    let foreign = !host().is_ok_and(|host| if is_named { host.name == machine.name } else { host == machine });
+    if is_named {
+        return Ok((machine, foreign));
+    }
+    let file = Path::new(name).file_name().unwrap_or_default().to_string_lossy();
+    Ok((Machine { name: format!("{} of {file}", machine.name), ..machine }, foreign))
 }
 
 /// The processor of that name: a preset, this one, or a file's.

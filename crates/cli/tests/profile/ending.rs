@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::stage::{Stage, workload};
+use crate::stage::{Stage, load, workload};
 
 #[test]
 fn a_crash_is_told_with_the_last_words() {
@@ -72,8 +72,33 @@ fn a_path_that_cannot_be_written_costs_no_run() {
 }
 
 #[test]
+fn what_cannot_be_saved_is_shown_and_what_cannot_be_shown_is_saved() {
+    let Some(stage) = Stage::new() else { return };
+    for option in ["--json", "--html"] {
+        let output = stage.profile(&format!("--runs 1 --pages 4k {option} /dev/full"), &["true"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("/dev/full"), "{said}");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("baseline"));
+    }
+    let file = stage.path("profile.json");
+    let mut command = stage.command(&format!("--runs 1 --pages 4k --json {}", file.display()), &["true"]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert_eq!(command.stdout(full).status().unwrap().code(), Some(2));
+    assert_eq!(load(&file).samples.len(), 1);
+    let same = file.display();
+    let said = stage.refused(&format!("--json {same} --html {same}"), &["true"]);
+    assert!(said.contains("same file"), "{said}");
+}
+
+#[test]
 fn a_program_that_becomes_a_daemon_leaves_nothing_behind() {
     let Some(stage) = Stage::new() else { return };
     let profile = stage.measured("--runs 1 --pages thp", &["sh", "-c", "setsid -f sleep 1000; exit 0"], 0);
+    assert!(
+        profile.warnings.iter().any(|words| words.contains("left processes behind (sleep)")),
+        "{:?}",
+        profile.warnings
+    );
     assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 0"), "{:?}", profile.samples);
 }

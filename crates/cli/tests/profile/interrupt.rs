@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 
 use crate::common::{Pool, kill, pool, wait_until};
 use crate::stage::{Stage, Started, folio_modes, start_until};
+use crate::traced::{compile, has_tracer};
 
 /// A long profile on hugetlb, in its measured runs, and the size of the pool that was raised for it. None, told as a
 /// skip, where it was not: somebody has given pages back meanwhile that were in use.
@@ -47,6 +48,19 @@ fn sigkill_gives_everything_back_too() {
     kill("KILL", &started.id().to_string());
     assert_eq!(started.code(), None);
     check_given_back(&stage, before);
+}
+
+#[test]
+fn who_waits_for_a_reader_that_was_killed_goes_on() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "children", &[]) else { return };
+    let mut command = stage.command("--trace --full --no-sites --runs 1 --pages 4k", &[&program, "30000"]);
+    let mut started = start_until(&mut command, "one more is traced");
+    stage.wait_for("qemu-x86_64");
+    wait_until("a traced child", || (stage.processes().len() > 3).then_some(()));
+    kill("KILL", &started.id().to_string());
+    assert_eq!(started.code(), None);
+    stage.check_nothing_left();
 }
 
 #[test]

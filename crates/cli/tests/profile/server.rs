@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Command;
 
-use fieldstone_report::Metric;
+use fieldstone_report::{Finding, Metric};
 
 use crate::common::kill;
 use crate::stage::{Stage, start_until};
@@ -124,6 +124,22 @@ fn a_load_that_fails_is_told_with_its_last_words() {
     assert!(said.contains("ended with exit 3") && said.contains("the load broke"), "{said}");
     let said = refused(&stage, "sleep 1000", redis.port, "--timeout 0.5", &redis.command());
     assert!(said.contains("stopped after 0.5 s"), "{said}");
+}
+
+#[test]
+fn a_load_that_fails_under_the_tracer_alone_costs_no_measurement() {
+    let Some(stage) = Stage::new().filter(|_| crate::traced::has_tracer()) else { return };
+    let Some(redis) = Redis::new(&stage) else { return };
+    let (runs, file) = (stage.path("runs"), stage.path("profile.json"));
+    let load = format!("echo >>{0}; echo too slow >&2; [ $(wc -l <{0}) -lt 3 ]", runs.display());
+    let options = format!("--trace --runs 1 --pages 4k --json {}", file.display());
+    let output = with_load(&stage, &load, redis.port, &options, &redis.command()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile = crate::stage::load(&file);
+    let [Finding::NotTraced { why }] = profile.findings.as_slice() else { panic!("{:?}", profile.findings) };
+    assert!(why.contains("exit 1") && why.contains("too slow"), "{why}");
+    assert_eq!(profile.samples.len(), 1);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Nothing is told of page walks"));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
-use fieldstone_report::Profile;
 use fieldstone_report::translation::Translation;
+use fieldstone_report::{Finding, Profile};
 use fieldstone_workloads::gups::{SEED, updates};
 
 use crate::stage::{Stage, workload};
@@ -72,6 +72,7 @@ fn gups_misses_what_its_sequence_misses() {
     let sequential = 3 * PAGES as u64;
     // The program's own stack and code take some entries of the 64 from time to time; never more than 8.
     let (least, most) = (misses(64, random()) + sequential, misses(56, random()) + sequential + 3 + 2000);
+    assert_eq!((told.processor.name.as_str(), told.processor.foreign), ("small of small.toml", true));
     let small = &told.configurations[0];
     assert_eq!(small.name, "4K");
     let walks = small.data.walks;
@@ -159,6 +160,18 @@ fn children_have_their_parent_s_memory() {
 }
 
 #[test]
+fn who_ends_otherwise_under_the_tracer_is_timed_and_no_more() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    // A program that does not run under QEMU as it does without.
+    let script = "read name </proc/$$/comm; echo this is $name >&2; [ $name = sh ] || exit 3";
+    let profile = stage.measured("--trace --runs 1 --pages thp", &["/bin/sh", "-c", script], 1);
+    assert!(profile.translation.is_none());
+    assert_eq!(profile.samples.len(), 2);
+    let [Finding::NotTraced { why }] = profile.findings.as_slice() else { panic!("{:?}", profile.findings) };
+    assert!(["exit 3", "exit 0", "this is qemu"].iter().all(|words| why.contains(words)), "{why}");
+}
+
+#[test]
 fn what_cannot_be_seen_is_told() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
     let (_, told) = trace(&stage, "", &["/bin/sh", "-c", "/bin/true; exit 0"]);
@@ -203,8 +216,9 @@ fn bursts_stand_for_the_whole() {
 fn all_models_are_run_in_one_pass() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
-    let options = "--full --no-sites --models 2m,1g,direct-segment,ranges,mosaics,nested,none";
+    let options = "--full --no-sites --models 2m,2m,1g,2M,direct-segment,ranges,mosaics,nested,none";
     let (_, told) = trace(&stage, options, &[&gups, "4M", "50000"]);
+    assert_eq!(told.configurations.iter().filter(|of| of.name == "2M").count(), 1, "named three times: {told:?}");
     let walks = |name: &str| told.configuration(name).unwrap_or_else(|| panic!("no {name}: {told:?}")).data.walks;
     // The more of the region is on large pages, the fewer walks; a host with small pages takes that back.
     let order = ["4K", "25 % on 2M", "50 % on 2M", "75 % on 2M", "2M", "direct segment", "no translation"].map(walks);

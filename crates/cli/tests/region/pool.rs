@@ -54,6 +54,14 @@ fn nothing_is_taken_unasked() {
 }
 
 #[test]
+fn only_what_works_is_advised() {
+    for (kind, has_reserve) in [("hugetlb", true), ("hugetlb-1g", false)] {
+        let said = said(&run(&format!("--pages {kind}"), &["true"]));
+        assert!(said.is_empty() || said.contains("--reserve") == has_reserve, "{said}");
+    }
+}
+
+#[test]
 fn what_is_promised_to_another_stays_its_own() {
     let source = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <unistd.h>\n#include <sys/mman.h>\n\
         int main(void) { long bytes = 20L << 21; char c; char *p = mmap(0, bytes, PROT_READ | PROT_WRITE,\n\

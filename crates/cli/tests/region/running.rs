@@ -29,6 +29,9 @@ fn counted(pid: u32, options: &str) -> Option<Value> {
     assert!(output.status.success(), "{}", said(&output));
     let stats: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(stats["schema"], "fieldstone-collapse/1");
+    let mut report = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
+    let report = report.args(["report", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(printed(&report), printed(&output), "what was saved is shown as it was: {}", said(&report));
     Some(stats["processes"][0].clone())
 }
 
@@ -126,6 +129,26 @@ fn ctrl_c_stops_between_two_pages() {
     panic!("five passes over 512 MiB were through before a signal came");
 }
 
+#[test]
+fn counts_are_written_where_nobody_reads_and_kept_where_nothing_is_done() {
+    let Some(churning) = churning("4M") else { return };
+    let room = tempfile::tempdir().unwrap();
+    let file = room.path().join("stats.json");
+    let options = format!("--stats {}", file.display());
+    if collapsed(churning.running.id(), "").is_none() {
+        return;
+    }
+    let (reader, nobody) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = collapse_command(churning.running.id(), &options).stdout(nobody).output().unwrap();
+    assert!(unread.status.success() && unread.stderr.is_empty(), "{}", said(&unread));
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.contains("moved_bytes"), "{written}");
+    refused(collapse_command(0x7fff_fff0, &options), &["is gone"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    assert!(churning.end().success());
+}
+
 fn refused(mut command: Command, words: &[&str]) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let said = said(&output);
@@ -137,7 +160,7 @@ fn refused(mut command: Command, words: &[&str]) {
 fn what_cannot_be_is_refused_with_the_reason() {
     refused(collapse_command(0x7fff_fff0, ""), &["is gone"]);
     refused(collapse_command(std::process::id(), "--pages 4k"), &["--pages thp"]);
-    refused(collapse_command(std::process::id(), "--region"), &["cannot be used with"]);
+    refused(collapse_command(std::process::id(), "--region"), &["cannot be used with", "--pid <PID> [--children]"]);
     refused(collapse_command(std::process::id(), "--stats /no/such/directory/x"), &["/no/such/directory/x"]);
     let mut itself = Command::new("sh");
     itself.args(["-c", &format!("exec {} run --pid $$", env!("CARGO_BIN_EXE_fieldstone"))]);

@@ -67,31 +67,42 @@ pub(crate) fn fieldstone(arguments: &[&str]) -> Command {
 pub(crate) fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
     let mut command = fieldstone(options);
     let output = command.arg("--").arg(program).args(arguments).output().unwrap();
-    let said = said(&output);
-    let forbidden = ["perf_event_paranoid", "ptrace_scope", "unprivileged_userfaultfd"];
-    if forbidden.iter().any(|setting| said.contains(setting)) {
-        println!("SKIP other processes may not be looked into: {}", said.trim());
+    if is_forbidden(&said(&output)) {
         return None;
     }
     Some(output)
+}
+
+/// Whether it said that the kernel or its settings forbid it; that is told as a skip.
+pub(crate) fn is_forbidden(said: &str) -> bool {
+    let settings = ["perf_event_paranoid", "ptrace_scope", "unprivileged_userfaultfd"];
+    let is_forbidden = settings.iter().any(|setting| said.contains(setting));
+    if is_forbidden {
+        println!("SKIP other processes may not be looked into: {}", said.trim());
+    }
+    is_forbidden
 }
 
 /// The same for a program whose threads are to run at the same time. `None`, told as a skip, where they do not: then they do not fight.
 pub(crate) fn run_together(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
     for _ in 0..ATTEMPTS {
         let output = run(options, program, arguments)?;
-        if processors_at_work(&said(&output)) >= 1.6 {
+        if ran_together(&said(&output)) {
             return Some(output);
         }
     }
-    println!("SKIP two threads of {} did not run at the same time", program.display());
+    did_not_run_together(program);
     None
 }
 
-/// What the program says of itself.
-pub(crate) fn processors_at_work(said: &str) -> f64 {
+/// Whether a program's two threads ran at the same time, as it says itself.
+pub(crate) fn ran_together(said: &str) -> bool {
     let number = said.lines().find_map(|line| line.strip_suffix(" processors at work"));
-    number.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0)
+    number.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0) >= 1.6
+}
+
+pub(crate) fn did_not_run_together(program: &Path) {
+    println!("SKIP two threads of {} did not run at the same time", program.display());
 }
 
 /// What it said on standard error.

@@ -292,6 +292,11 @@ impl Running {
         std::mem::take(&mut self.told)
     }
 
+    /// Whether its process is gone, told or not.
+    pub(crate) fn has_ended(&self) -> bool {
+        fieldstone_sys::process::has_ended(self.child.id())
+    }
+
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over

@@ -103,6 +103,16 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_explained_where_they_are_there() {
+        let mut profile = fixture::profile();
+        let page = page_of(&profile);
+        assert!(page.contains("as “contiguous”.") && !page.contains("pool empty") && !page.contains("moved back"));
+        assert!(page.contains("more than 99 % of the reserved memory"), "the quotation is in Spanish");
+        profile.footprints[1].region.as_mut().unwrap().fell_back_bytes = 4096;
+        assert!(page_of(&profile).contains("memory under “pool empty” found no huge page left."));
+    }
+
+    #[test]
     fn a_hundred_sites_have_their_lines_and_callers_and_the_others_one() {
         let mut profile = fixture::profile();
         let traced = profile.translation.as_mut().unwrap();

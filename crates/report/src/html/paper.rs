@@ -5,6 +5,9 @@
 /// On permissions, as the slides put it.
 pub(crate) const READ_WRITE: &str = "Más del 99 % de la memoria reservada se hace con permisos de lectura y escritura.";
 
+/// The same in English.
+pub(crate) const READ_WRITE_SENSE: &str = "more than 99 % of the reserved memory has read and write permission.";
+
 /// Percentage of allocated memory with read-write permission.
 pub(crate) const READ_WRITE_TABLE: [(&str, &str); 6] = [
     ("graph500", "99.96%"),

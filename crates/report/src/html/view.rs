@@ -29,6 +29,8 @@ pub(super) struct Page {
     footprint_plots: Vec<FootprintPlot>,
     footprints: Table,
     regions: Table,
+    /// What those of its columns are that speak for themselves the least.
+    regions_words: String,
     /// Where the pages really got were read, such as `smaps`.
     regions_source: String,
     permissions: Option<Permissions>,
@@ -60,6 +62,7 @@ struct Permissions {
     /// Ours, as the paper's table puts it.
     read_write: String,
     paper_sentence: &'static str,
+    paper_sense: &'static str,
     paper_table: [(&'static str, &'static str); 6],
 }
 
@@ -73,6 +76,7 @@ struct Swap {
 impl Page {
     pub(super) fn of(profile: &Profile, summary: &Summary) -> Result<Self, Error> {
         let (advice, command) = summary.advice.parts();
+        let regions = tables::regions(profile);
         let warnings = profile.warnings.iter().cloned();
         Ok(Self {
             command: shell::join(&profile.program.command),
@@ -90,7 +94,8 @@ impl Page {
             footprint_key: footprint_key(&profile.footprints),
             footprint_plots: footprint_plots(&profile.footprints)?,
             footprints: tables::footprints(profile),
-            regions: tables::regions(profile),
+            regions_words: regions_words(&regions),
+            regions,
             regions_source: regions_source(&profile.footprints),
             permissions: permissions(profile)?,
             swap: swap(&profile.footprints)?,
@@ -141,6 +146,17 @@ fn footprint_key(footprints: &[Footprint]) -> Vec<Key> {
     sizes.map(|((name, colour), _)| Key { colour: css(*colour), name: (*name).to_owned() }).collect()
 }
 
+/// Explains the columns that are there.
+fn regions_words(regions: &Table) -> String {
+    let words = [
+        ("contiguous", "half of it in physical runs at least as long as “contiguous”"),
+        ("pool empty", "memory under “pool empty” found no huge page left"),
+        ("moved back", "memory under “moved back” needed the manners of ordinary pages"),
+    ];
+    let shown = words.iter().filter(|(heading, _)| regions.heading.iter().any(|of| of == heading));
+    shown.map(|(_, words)| format!("; {words}")).collect::<String>() + "."
+}
+
 fn regions_source(footprints: &[Footprint]) -> String {
     let regions = footprints.iter().filter_map(|footprint| footprint.region.as_ref());
     let mut sources: Vec<&str> = regions.map(|region| region.pages_source.as_str()).collect();
@@ -186,6 +202,7 @@ fn permissions(profile: &Profile) -> Result<Option<Permissions>, Error> {
         table: tables::permissions(&footprint.permissions),
         read_write: footprint.read_write_share().map_or_else(String::new, share),
         paper_sentence: paper::READ_WRITE,
+        paper_sense: paper::READ_WRITE_SENSE,
         paper_table: paper::READ_WRITE_TABLE,
     }))
 }

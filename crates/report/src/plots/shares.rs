@@ -12,11 +12,11 @@ use plotters::prelude::*;
 /// Rows beyond this are left to the table.
 const MOST: usize = 24;
 
-/// The plot, or none if walks have no price.
+/// The plot, or none if walks have no price, or one that can be anything: a bar would end at a guess.
 pub(crate) fn shares(summary: &TranslationSummary) -> Result<Option<String>, Error> {
     let priced = summary.configurations.iter().filter_map(|of| Some((of, of.share()?)));
     let priced: Vec<(&ConfigurationSummary, Range)> = priced.take(MOST).collect();
-    if priced.is_empty() {
+    if priced.is_empty() || summary.is_unclear() {
         return Ok(None);
     }
     let words = priced.iter().map(|(of, all)| format!("{}: {}.", of.name, estimate(all, share)));

@@ -1,4 +1,5 @@
-//! The metric by page kind: a bar from zero to the median, the 95 % interval on it, and every run as a dot.
+//! The metric by page kind: a bar from zero to the median, which stands above its end, every run as a dot on it, and the 95 % interval
+//! beneath. An interval ends at a run, so that its line would hide the dot.
 
 use super::frame::{AXIS, Area, bar, beside, rows, whisker};
 use super::{Axis, Canvas, Failure, INK, Plot, colour_of};
@@ -8,7 +9,12 @@ use crate::{Error, Profile, Summary};
 use plotters::prelude::*;
 
 const WIDTH: u32 = 1520;
-const ROW: u32 = 96;
+const ROW: u32 = 128;
+/// Where in its row each part has its middle, and half the height of the bar.
+const LABEL: f64 = 0.22;
+const BAR: f64 = 0.56;
+const HALF: f64 = 0.2;
+const INTERVAL: f64 = 0.86;
 /// Room for the names of kinds.
 const NAMES: u32 = 190;
 
@@ -35,32 +41,31 @@ fn draw(canvas: &Canvas<'_>, profile: &Profile, summary: &Summary, axis: Axis) -
     let plot = rows(canvas, &names, NAMES, axis)?;
     let usual = usual_outcome(profile);
     for (row, kind) in summary.kinds.iter().enumerate() {
-        let middle = row as f64 + 0.5;
         let dots: Vec<f64> =
             counted(profile, &kind.name, usual.as_deref()).iter().map(|s| axis.place(s.value)).collect();
-        plot_kind(&plot, kind, &dots, middle, axis)?;
+        plot_kind(&plot, kind, &dots, row as f64, axis)?;
     }
     Ok(())
 }
 
-fn plot_kind(plot: &Area<'_>, kind: &KindSummary, dots: &[f64], middle: f64, axis: Axis) -> Result<(), Failure> {
+fn plot_kind(plot: &Area<'_>, kind: &KindSummary, dots: &[f64], row: f64, axis: Axis) -> Result<(), Failure> {
     let Some(value) = kind.value_s else {
-        return beside(plot, (0.0, middle), kind.judgement(), 0.7);
+        return beside(plot, (0.0, row + 0.5), kind.judgement(), 0.7);
     };
     let colour = colour_of(&kind.name);
     let (median, low, high) = (axis.place(value.median), axis.place(value.low), axis.place(value.high));
-    bar(plot, (0.0, median), (middle, 0.3), colour.mix(0.28))?;
+    let middle = row + BAR;
+    bar(plot, (0.0, median), (middle, HALF), colour.mix(0.28))?;
     for (at, dot) in dots.iter().enumerate() {
         // Dots are spread over the bar's height in the order of their runs: drift shows as a slant.
-        let height = middle - 0.24 + 0.48 * (at as f64 + 0.5) / dots.len() as f64;
+        let height = middle + 0.8 * HALF * (2.0 * (at as f64 + 0.5) / dots.len() as f64 - 1.0);
         plot.draw(&Circle::new((*dot, height), 5, colour.mix(0.75).filled()))?;
     }
-    whisker(plot, (low, high), middle)?;
-    plot.draw(&PathElement::new(vec![(median, middle - 0.3), (median, middle + 0.3)], INK.stroke_width(4)))?;
-    let end = dots.iter().copied().fold(high, f64::max);
+    plot.draw(&PathElement::new(vec![(median, middle - HALF), (median, middle + HALF)], INK.stroke_width(4)))?;
+    whisker(plot, (low, high), row + INTERVAL)?;
     let change = kind.gain().map_or_else(String::new, |gain| {
         let sign = if gain > 0.0 { '−' } else { '+' };
         format!(" ({sign}{})", percent(gain.abs()))
     });
-    beside(plot, (end, middle), seconds(value.median) + &change, 1.0)
+    beside(plot, (median, row + LABEL), seconds(value.median) + &change, 1.0)
 }

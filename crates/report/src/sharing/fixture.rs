@@ -1,6 +1,6 @@
 //! Looks at programs that never ran, counted by the real tables of lines: what they show is known beforehand.
 
-use super::{Code, Ending, Found, Kind, PageMoved, Place, Repair, Sampling, Sharing, Thread};
+use super::{Code, Found, Kind, Place, Sampling, Sharing, Thread};
 use crate::profile::{Machine, Program};
 use fieldstone_sharing::{Access, Cost, Judged, Lines, Member, Object, Settings};
 
@@ -25,7 +25,17 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
     let mut lines = Lines::new(settings).unwrap();
     for at_ns in (0..20).map(|at_ms: u64| at_ms * 1_000_000) {
         for &(thread, address, bytes, write) in uses {
-            lines.record(&Access { address, bytes, write, atomic: false, thread, site: 0, weight: 0.125, at_ns });
+            lines.record(&Access {
+                address,
+                bytes,
+                write,
+                atomic: false,
+                thread,
+                site: 0,
+                weight: 0.125,
+                at_ns,
+                cpu: thread,
+            });
         }
         lines.record_elsewhere(uses.len() as f64 / 16.0, at_ns);
     }
@@ -138,35 +148,6 @@ fn code(found: &Found) -> Vec<Code> {
         weight,
     };
     vec![code(0x1187, 57, true, line.weight * 0.75), code(0x1170, 56, false, line.weight * 0.25)]
-}
-
-/// The same, repaired: one page was kept, one taken back.
-pub(crate) fn repaired() -> Sharing {
-    let kept = PageMoved {
-        page: 0x5555_5555_6000,
-        lines: vec![0x5555_5555_6040, 0x5555_5555_6080, 0x5555_5555_60c0],
-        moved_ms: 41.0,
-        bytes: 192,
-        views: 2,
-        redirected: 27,
-        loops_cloned: 4,
-        ending: Ending::Kept,
-        reason: "the share of its lines fell from 58 % to 3 %".into(),
-        decided_ms: Some(310.0),
-    };
-    let taken_back = PageMoved {
-        page: 0x7f00_0000_1000,
-        lines: vec![0x7f00_0000_1040],
-        moved_ms: 55.0,
-        bytes: 16,
-        redirected: 1204,
-        ending: Ending::TakenBack,
-        reason: "no gain in 500 ms".into(),
-        decided_ms: Some(555.0),
-        ..kept.clone()
-    };
-    let repair = Repair { first_contention_s: Some(0.12), pages: vec![taken_back, kept] };
-    Sharing { repair: Some(repair), ..regression() }
 }
 
 /// Five lines that several threads use, or seem to, and none of them a finding: each of another kind.

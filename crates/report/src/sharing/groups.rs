@@ -1,9 +1,9 @@
 //! Findings by object: three lines of one array are one thing to a programmer, with one remedy.
 
-use super::{Found, Place, Sharing};
+use super::{Found, Kind, Place, Sharing};
 use crate::quantity::{address, estimate, share};
 use crate::translation::Range;
-use fieldstone_sharing::{Cost, Redesign, Verdict};
+use fieldstone_sharing::{Cost, Interval, Redesign, Verdict};
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.
@@ -50,16 +50,16 @@ fn key(found: &Found) -> Key<'_> {
     }
 }
 
-/// What lines cost together: their samples, of all samples of the one that has most.
-pub(super) fn together<'a>(lines: impl Iterator<Item = &'a Found> + Clone) -> Cost {
-    let on_lines = lines.clone().map(|found| found.cost.on_line).sum();
-    let all = lines.map(|found| found.cost.all).fold(0.0, f64::max);
+/// What lines cost together: as much as the one that costs most, if the same laps come by all of them; at most what they cost one by one.
+pub(super) fn together<'a>(lines: impl Iterator<Item = &'a Found>) -> Cost {
     // A file may say anything; without samples there is no share.
-    Cost::new(on_lines, all).unwrap_or(Cost {
-        on_line: 0.0,
-        all: 0.0,
-        share: fieldstone_sharing::Interval { low: 0.0, likely: 0.0, high: 0.0 },
-        most_given_back: 0.0,
+    let none = Interval { low: 0.0, likely: 0.0, high: 0.0 };
+    let nothing = Cost { on_line: 0.0, all: 0.0, share: none, most_given_back: 0.0 };
+    let costs = lines.filter_map(|found| Cost::new(found.cost.on_line, found.cost.all));
+    costs.fold(nothing, |sum, cost| {
+        let heavier = if cost.share.likely > sum.share.likely { cost } else { sum };
+        let high = (sum.share.high + cost.share.high).min(1.0);
+        Cost { share: Interval { high, ..heavier.share }, most_given_back: high, ..heavier }
     })
 }
 
@@ -110,9 +110,11 @@ impl Group<'_> {
         self.lines.iter().any(|found| matches!(found.judged.verdict, Verdict::Mixed { .. }))
     }
 
-    /// Would each of its lines be repaired?
+    /// Would each of its lines be repaired? What two threads do to a pair of lines is not looked for then, and stacks stay where they are.
     pub(super) fn is_repairable(&self) -> bool {
-        self.lines.iter().all(|found| found.refused.is_none())
+        let can_move = |found: &Found| found.places.iter().all(|place| place.kind != Kind::Stack);
+        let is_repairable = |found: &Found| found.refused.is_none() && !found.judged.only_as_pair() && can_move(found);
+        self.lines.iter().all(|found| is_repairable(found))
     }
 }
 
@@ -138,8 +140,11 @@ mod tests {
         let names: Vec<(String, usize)> = groups.iter().map(|group| (group.name(), group.lines.len())).collect();
         assert_eq!(names, [("lreg_args".to_owned(), 3)]);
         assert_eq!(groups[0].threads().into_iter().collect::<Vec<_>>(), [100, 101, 102, 103]);
-        let sum: f64 = sharing.findings.iter().map(|found| found.cost.share.likely).sum();
-        assert!((groups[0].cost.share.likely - sum).abs() < 1e-9 && groups[0].cost.share.high > sum);
+        let costs = || sharing.findings.iter().map(|found| found.cost.share);
+        let together = groups[0].cost.share;
+        assert_eq!(together.likely, costs().map(|share| share.likely).fold(0.0, f64::max), "the same laps, it may be");
+        assert!((together.high - costs().map(|share| share.high).sum::<f64>().min(1.0)).abs() < 1e-9, "or other ones");
+        assert!(together.low > 0.0 && together.low < together.likely);
         assert!(groups[0].advice().iter().any(|advice| advice.contains("alignas(64)")), "{:?}", groups[0].advice());
     }
 

@@ -98,9 +98,9 @@ fn were(number: u64) -> String {
     format!("{} {}", plural(number, "finding"), if number == 1 { "is" } else { "are" })
 }
 
-/// The repair of what could be repaired, unless this was one.
+/// The repair of what could be repaired.
 fn command(sharing: &Sharing, groups: &[Group<'_>]) -> Option<String> {
-    if sharing.repair.is_some() || !groups.iter().any(Group::is_repairable) {
+    if !groups.iter().any(Group::is_repairable) {
         return None;
     }
     match sharing.pid {
@@ -148,7 +148,6 @@ mod tests {
             found.refused = Some("an access goes across the border at 0x1008".into());
         }
         assert_eq!(Headline::of(&sharing).command, None);
-        assert_eq!(Headline::of(&fixture::repaired()).command, None);
     }
 
     #[test]

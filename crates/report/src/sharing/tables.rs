@@ -3,8 +3,8 @@
 use super::groups::{cost, whose};
 use super::threads::Threads;
 use super::uses::{runs, span};
-use super::{Code, Found, Repair};
-use crate::quantity::{address, bytes, count, rate, seconds, share};
+use super::{Code, Found};
+use crate::quantity::{address, count, rate, share};
 use crate::tables::Table;
 use fieldstone_sharing::Verdict;
 
@@ -131,31 +131,6 @@ pub(super) fn lines(lines: &[&Found]) -> Table {
         vec![address(found.judged.line.address), whose(found), verdict.to_owned(), cost(&found.cost)]
     };
     table(&["line", "memory", "what it is", "of the time"], 3, lines.iter().map(row).collect())
-}
-
-/// The pages that were moved, in the order of time.
-pub(super) fn pages(repair: &Repair) -> Table {
-    let mut pages: Vec<_> = repair.pages.iter().collect();
-    pages.sort_by(|a, b| a.moved_ms.total_cmp(&b.moved_ms));
-    let row = |page: &super::PageMoved| {
-        vec![
-            address(page.page),
-            page.ending.words().to_owned(),
-            seconds(page.moved_ms / 1000.0),
-            bytes(page.bytes),
-            page.views.to_string(),
-            count(page.redirected),
-            page.loops_cloned.to_string(),
-        ]
-    };
-    let heading = ["page", "ended", "after", "bytes", "views", "redirected", "loops"];
-    table(&heading, 2, pages.into_iter().map(row).collect())
-}
-
-/// What happened to them, in the order of time.
-pub(super) fn timeline(repair: &Repair) -> Table {
-    let row = |event: super::repair::Event| vec![seconds(event.at_ms / 1000.0), address(event.page), event.words];
-    table(&["after", "page", "what happened"], 3, repair.events().into_iter().map(row).collect())
 }
 
 /// Who the letters are.

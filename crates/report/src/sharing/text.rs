@@ -1,5 +1,5 @@
 //! A look at sharing for a terminal: what dominates and what to do, then each object with its lines, bytes, code and remedy,
-//! then what is no finding, what was repaired, and what could not be seen.
+//! then what is no finding, and what could not be seen.
 
 mod sheet;
 #[cfg(test)]
@@ -8,8 +8,8 @@ mod tests;
 use super::groups::{self, Group};
 use super::threads::Threads;
 use super::words::{plural, sampled};
-use super::{Found, Headline, Repair, Sharing, others, tables, uses};
-use crate::quantity::{address, bytes, count, moment, seconds, share};
+use super::{Found, Headline, Sharing, others, tables, uses};
+use crate::quantity::{address, bytes, count, moment, share};
 use crate::shell;
 use crate::text::Style;
 use fieldstone_sharing::Line;
@@ -46,9 +46,6 @@ pub fn text(sharing: &Sharing, style: Style) -> String {
         &mut sheet,
     );
     no_findings(&others, &threads, &mut sheet);
-    if let Some(repair) = &sharing.repair {
-        repaired(repair, &mut sheet);
-    }
     if !sharing.unseen.is_empty() {
         sheet.heading("What could not be seen");
         sharing.unseen.iter().for_each(|sentence| sheet.item(sentence));
@@ -145,15 +142,6 @@ fn map(line: &Line, threads: &Threads<'_>, sheet: &mut Sheet) {
     }
     let rest = if more > 0 { format!(" {more} threads with less are not drawn.") } else { String::new() };
     sheet.paragraph(&format!("Capital letters: written; small ones: only read.{rest}"));
-}
-
-fn repaired(repair: &Repair, sheet: &mut Sheet) {
-    sheet.heading("Repair");
-    sheet.paragraph(&repair.sentence());
-    sheet.table(&tables::pages(repair));
-    for event in repair.events() {
-        sheet.item(&format!("after {}, page {}: {}", seconds(event.at_ms / 1000.0), address(event.page), event.words));
-    }
 }
 
 fn listed(heading: &str, lines: &[&Found], sheet: &mut Sheet) {

@@ -2,10 +2,14 @@
 
 use super::{NONE, Table, spread};
 use crate::diff::{ConfigurationDiff, PriceDiff};
-use crate::quantity::{bytes, count, estimate, hundredths, percent, rate, ratio, rough_share, seconds, share};
+use crate::quantity::{
+    bounds, bytes, count, estimate, hundredths, nanoseconds, percent, rate, ratio, rough_share, share,
+};
+use crate::translation::names::plain;
 use crate::translation::sites::{SiteLine, called, shortened, shortened_path};
 use crate::translation::summary::TranslationSummary;
 use crate::translation::{Mosaics, Range};
+use std::ops::RangeInclusive;
 
 /// Letters of a function's name in a table: what a template makes longer has its middle left out.
 const NAME_LETTERS: usize = 72;
@@ -13,8 +17,8 @@ const NAME_LETTERS: usize = 72;
 const PLACE_LETTERS: usize = 48;
 /// Letters that a name has on the narrowest terminal.
 const LEAST_LETTERS: usize = 12;
-/// With fewer letters for names, columns of numbers are left out.
-const ROOMY_LETTERS: usize = 26;
+/// With fewer letters for names, columns of numbers are left out: the more the longer names are.
+const ROOMY_LETTERS: RangeInclusive<usize> = 26..=44;
 /// What has a smaller part of the walks is left out where there is little room.
 const LEAST_SHARE: f64 = 0.001;
 /// Sites whose callers stand beneath them, and how many callers.
@@ -37,13 +41,18 @@ pub(crate) fn modelled(of: &TranslationSummary) -> Table {
     Table::new(&["pages", "L1 misses", "walks", "refs a walk", "far walks", "instr. walks"], 1, rows)
 }
 
+/// An estimate; of one that can be anything, only the bounds.
+fn told(of: &TranslationSummary, range: &Range, write: fn(f64) -> String) -> String {
+    if of.is_unclear() { bounds(range, write) } else { estimate(range, write) }
+}
+
 /// Shares of time and predicted times, a line a configuration that has any.
 pub(crate) fn priced(of: &TranslationSummary) -> Table {
     let priced = of.configurations.iter().filter(|of| of.share().is_some() || of.time.is_some());
+    let cell = |range: Option<Range>, write: fn(f64) -> String| {
+        range.map_or_else(|| NONE.to_owned(), |range| told(of, &range, write))
+    };
     let rows = priced.map(|of| {
-        let cell = |range: Option<crate::Range>, write: fn(f64) -> String| {
-            range.map_or_else(|| NONE.to_owned(), |of| estimate(&of, write))
-        };
         vec![of.name.clone(), cell(of.data_share, share), cell(of.instruction_share, share), cell(of.time, hundredths)]
     });
     Table::new(&["pages", "data", "instructions", "time to 4k"], 1, rows)
@@ -51,14 +60,14 @@ pub(crate) fn priced(of: &TranslationSummary) -> Table {
 
 /// Predicted and measured times side by side, a line a measured page kind.
 pub(crate) fn predictions(of: &TranslationSummary) -> Table {
-    let rows = of.predictions.iter().map(|of| {
+    let rows = of.predictions.iter().map(|prediction| {
         vec![
-            of.kind.clone(),
-            of.configuration.clone(),
-            estimate(&of.time, hundredths),
-            ratio(of.measured.median),
-            spread(&of.measured),
-            percent(of.error()),
+            prediction.kind.clone(),
+            prediction.configuration.clone(),
+            told(of, &prediction.time, hundredths),
+            ratio(prediction.measured.median),
+            spread(&prediction.measured),
+            if of.is_unclear() { NONE.to_owned() } else { percent(prediction.error()) },
         ]
     });
     Table::new(&["pages", "model", "predicted", "measured", "95 % interval", "apart"], 2, rows)
@@ -94,11 +103,6 @@ pub(crate) fn price_changes(prices: &[PriceDiff]) -> Table {
     Table::new(&["price of a walk", "A", "B"], 1, rows)
 }
 
-/// A price: `30.4 ns`.
-pub(crate) fn nanoseconds(value_ns: f64) -> String {
-    seconds(value_ns * 1e-9)
-}
-
 /// The first `most` sites and the memory of no site, by their share, and the other sites in one line. A name and its place are two
 /// lines of a cell.
 ///
@@ -113,7 +117,7 @@ pub(crate) fn sites(of: &TranslationSummary, most: usize, columns: Option<u16>) 
     let others = (!others.is_empty()).then(|| together(&others));
     lines.extend(&others);
     let mut numbers = site_numbers(&lines);
-    let letters = columns.map(|columns| fit(usize::from(columns), &mut numbers));
+    let letters = columns.map(|columns| fit(usize::from(columns), longest(&lines), &mut numbers));
     let mut with_callers = FIRST_SITES;
     let rows = lines.iter().enumerate().map(|(row, line)| {
         let mut name = site_cell(line, letters);
@@ -156,9 +160,15 @@ fn site_numbers(lines: &[&SiteLine]) -> Vec<Numbers> {
     numbers
 }
 
-/// Leaves out columns until there is room for names; the letters of it. Each column ends in a gap of two and a rule of one, as does
-/// that of the names; one begins the line.
-fn fit(columns: usize, numbers: &mut Vec<Numbers>) -> usize {
+/// Letters of the longest name of a site.
+fn longest(lines: &[&SiteLine]) -> usize {
+    lines.iter().map(|line| plain(&line.name).chars().count()).max().unwrap_or(0)
+}
+
+/// Leaves out columns until there is room for names of up to `longest` letters; the letters of it. Each column ends in a gap of two and
+/// a rule of one, as does that of the names; one begins the line.
+fn fit(columns: usize, longest: usize, numbers: &mut Vec<Numbers>) -> usize {
+    let wanted = longest.clamp(*ROOMY_LETTERS.start(), *ROOMY_LETTERS.end());
     loop {
         let letters = |column: &Numbers| {
             let cells = column.cells.iter().map(|cell| cell.chars().count());
@@ -167,14 +177,16 @@ fn fit(columns: usize, numbers: &mut Vec<Numbers>) -> usize {
         let left = columns.saturating_sub(numbers.iter().map(letters).sum::<usize>() + 4);
         let last = (0..numbers.len()).max_by_key(|&at| numbers[at].rank).filter(|&at| numbers[at].rank > 0);
         match last {
-            Some(last) if left < ROOMY_LETTERS => drop(numbers.remove(last)),
+            Some(last) if left < wanted => drop(numbers.remove(last)),
             _ => return left.max(LEAST_LETTERS),
         }
     }
 }
 
 fn site_cell(line: &SiteLine, letters: Option<usize>) -> String {
-    let mut cell = shortened(&line.name, letters.unwrap_or(NAME_LETTERS).min(NAME_LETTERS));
+    // The page has the room for a whole name.
+    let name = letters.map_or_else(|| line.name.clone(), |_| plain(&line.name));
+    let mut cell = shortened(&name, letters.unwrap_or(NAME_LETTERS).min(NAME_LETTERS));
     if !line.place.is_empty() {
         cell += &format!("\n{}", shortened_path(&line.place, letters.unwrap_or(PLACE_LETTERS)));
     }
@@ -184,7 +196,7 @@ fn site_cell(line: &SiteLine, letters: Option<usize>) -> String {
 /// `  by main (src/main.c:7)`; without the place where there is no room for its file's name.
 fn caller_words(caller: &str, letters: usize) -> String {
     let (name, place) = called(caller);
-    let words = format!("  by {}", shortened(name, letters.saturating_sub(5)));
+    let words = format!("  by {}", shortened(&plain(name), letters.saturating_sub(5)));
     let room = letters.saturating_sub(words.chars().count() + 3);
     let file = place.rfind('/').map_or(place, |at| &place[at..]).chars().count() + 1;
     if place.is_empty() || room < file { words } else { format!("{words} ({})", shortened_path(place, room)) }

@@ -3,11 +3,13 @@
 //! A command to copy stands on a line of its own and is never broken. Text that is not ours (arguments, reasons)
 //! has its control characters shown, not sent.
 
+mod collapse;
 mod diff;
 mod profile;
 mod run;
 mod translation;
 
+pub use collapse::collapse;
 pub use diff::diff;
 pub use profile::profile;
 pub use run::run;
@@ -33,6 +35,21 @@ impl Default for Style {
 }
 
 impl Style {
+    /// `text` behind `lead`, wrapped between words and under where it began. A word that no line holds stays whole.
+    #[must_use]
+    pub fn hanging(self, lead: &str, text: &str) -> String {
+        let indent = lead.chars().count();
+        let room = usize::from(self.width).saturating_sub(indent);
+        let mut lines = Vec::<String>::new();
+        for word in text.split_whitespace() {
+            match lines.last_mut() {
+                Some(line) if line.chars().count() + 1 + word.chars().count() <= room => *line += &format!(" {word}"),
+                _ => lines.push(word.to_owned()),
+            }
+        }
+        format!("{lead}{}\n", lines.join(&format!("\n{:indent$}", "")))
+    }
+
     fn heading(self, text: &str) -> String {
         let text = printable(text);
         if self.colour { format!("\x1b[1m{text}\x1b[0m\n") } else { format!("{text}\n") }
@@ -85,5 +102,20 @@ impl Style {
             column.set_padding((0, 1));
         }
         table.trim_fmt() + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Style;
+
+    #[test]
+    fn what_hangs_is_wrapped_between_words() {
+        let narrow = Style { width: 12, colour: false };
+        assert_eq!(
+            narrow.hanging("  a  ", "four is too much-for-a-line b"),
+            "  a  four is\n     too\n     much-for-a-line\n     b\n"
+        );
+        assert_eq!(narrow.hanging("  a  ", ""), "  a  \n");
     }
 }

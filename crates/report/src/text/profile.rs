@@ -14,7 +14,7 @@ pub fn profile(profile: &Profile, summary: &Summary, style: Style) -> String {
     text += &style.rows(&tables::comparison(profile, summary));
     if summary.kinds.iter().any(|kind| kind.cost.is_some()) {
         text.push('\n');
-        text += &style.heading("What a run costs (kernel time and faults: first touch)");
+        text += &style.heading("What a run costs (faults: first touch; kernel: that, and system calls)");
         text += &style.rows(&tables::costs(summary));
     }
     if profile.footprints.iter().any(|footprint| footprint.peak().is_some()) {

@@ -27,7 +27,7 @@ pub fn run(stats: &RunStats, style: Style) -> String {
         more => text += &format!("and {} smaller processes\n", count(more as u64)),
     }
     if let Some(primary) = stats.primary() {
-        text += &region(&primary.region, style);
+        text += &region(&primary.region, &stats.page_kind, style);
     }
     text
 }
@@ -42,7 +42,7 @@ fn largest(processes: &[ProcessStats]) -> Vec<ProcessStats> {
 }
 
 /// What the primary process' region counted, in sentences and a table.
-fn region(region: &RegionStats, style: Style) -> String {
+fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
     let place = if region.base == 0 {
         format!("No region: put on huge pages from outside; pages read from {}.", region.pages_source)
     } else {
@@ -56,7 +56,7 @@ fn region(region: &RegionStats, style: Style) -> String {
     };
     let mut facts = vec![place];
     if region.fell_back_bytes > 0 {
-        facts.push(format!("{} asked for huge pages and got small ones: the pool was empty. `fieldstone doctor` tells how to reserve more.", bytes(region.fell_back_bytes)));
+        facts.push(fell_back(region.fell_back_bytes, asked_for));
     }
     if region.demoted_bytes > 0 {
         facts.push(format!(
@@ -78,6 +78,20 @@ fn region(region: &RegionStats, style: Style) -> String {
         text += &style.rows(&tables::outside(region));
     }
     text
+}
+
+/// Why it did is told by reason, in the table of what stayed outside.
+fn fell_back(fell_back_bytes: u64, asked_for: &str) -> String {
+    let way_out = match asked_for {
+        "hugetlb" => {
+            "`--reserve SIZE` fills it for the run, as root, and `fieldstone doctor` tells how to fill it for longer"
+        }
+        _ => "`fieldstone doctor` tells how to fill it",
+    };
+    format!(
+        "{} asked for {asked_for} pages and lie on transparent ones, for the reason below. Where the pool was empty, {way_out}.",
+        bytes(fell_back_bytes)
+    )
 }
 
 #[cfg(test)]
@@ -112,6 +126,7 @@ mod tests {
     fn it_says_what_was_really_got_and_what_stayed_outside() {
         let mut stats = fixture::run_stats();
         stats.processes[0].region.fell_back_bytes = 6 << 20;
+        stats.page_kind = "hugetlb".into();
         let text = run(&stats, Style::default());
         for part in [
             "redis-server --save ''",
@@ -119,12 +134,15 @@ mod tests {
             "thp 1.95 GiB, 4k 53 MiB",
             "thread stack",
             "pagemap+kpageflags",
-            "6 MiB asked for huge",
+            "6 MiB asked for hugetlb pages and lie on transparent ones",
+            "`--reserve SIZE`",
             "0x100000000000",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
         assert!(!text.contains("moved from hugetlb"));
+        stats.page_kind = "hugetlb-1g".into();
+        assert!(!run(&stats, Style::default()).contains("--reserve"), "it does not go with these");
         stats.processes.clear();
         assert!(run(&stats, Style::default()).contains("No process had a region."));
     }

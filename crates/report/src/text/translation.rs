@@ -15,7 +15,7 @@ const WORDS: &str = "A walk looks a translation up in the page table, where no T
 /// The words of the table of sites, where it has their columns.
 const LEFT_WORDS: &str =
     "Left on 2M are the walks for the same memory on 2 MiB pages, as a share of all those on 4 KiB pages.";
-const HUGE_WORDS: &str = "Huge on a kind: how much of the memory really was on pages as large as that when a real run of it had most, told from sixteen samples a stack: to a sixteenth at best.";
+const HUGE_WORDS: &str = "Huge on a kind: how much of the memory really was on pages as large as that when a real run of it had most, told from sixteen samples a stack: to a sixteenth at best, to an eighth or so as a rule.";
 const ASKED_WORDS: &str =
     "Asked for is every byte that it ever asked for, those given back included; not what it had at once.";
 
@@ -27,27 +27,31 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
     if let Some(command) = command {
         text += &format!("\n    {command}\n");
     }
+    text += &summary.caveat.as_ref().map(|caveat| style.paragraph(caveat)).unwrap_or_default();
     text += &section(style, "Of 1,000 accesses (instr. walks: of 1,000 instructions)", &tables::modelled(summary));
     if !summary.configurations.is_empty() {
         text += &style.paragraph(WORDS);
     }
+    text += &traced.recorder_sentence().map(|sentence| style.paragraph(sentence)).unwrap_or_default();
     text += &summary.region_sentence().map(|sentence| style.paragraph(&sentence)).unwrap_or_default();
-    text += &section(style, "Share of the time in walks, an estimate: likely (low–high)", &tables::priced(summary));
+    let estimates =
+        if summary.is_unclear() { "no more than its bounds can be told" } else { "an estimate: likely (low–high)" };
+    text += &section(style, &format!("Share of the time in walks, {estimates}"), &tables::priced(summary));
     text += &section(style, "Predicted and measured time, as a share of that on 4k", &tables::predictions(summary));
-    if let Some(mosaics) = &traced.mosaics {
+    if let Some(mosaics) = &summary.mosaics {
         text += &section(style, "Real runs on mosaics: seconds in user mode", &tables::mosaics(mosaics));
         text += &style.list(mosaics.sentences(traced.walk_cost.as_ref()));
     }
     let sites = tables::sites(summary, MOST_SITES, Some(style.width.max(40)));
     text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
-    let has = |heading: &str| sites.heading.iter().any(|of| of.starts_with(heading));
+    let has = |heading: &str| !sites.rows.is_empty() && sites.heading.iter().any(|of| of.starts_with(heading));
     let words = [("left on", LEFT_WORDS), ("huge on", HUGE_WORDS), ("asked for", ASKED_WORDS)]
         .into_iter()
         .filter(|(heading, _)| has(heading));
     text += &words.map(|(_, words)| style.paragraph(words)).collect::<String>();
     text += &format!("\n{}", style.heading("What came from where"));
     // Where the sizes of the TLBs are from stands in the HTML page and the JSON.
-    let shown = sources(traced).into_iter().filter(|(name, _)| *name != SIZES);
+    let shown = sources(traced, summary).into_iter().filter(|(name, _)| *name != SIZES);
     text += &style.list(shown.map(|(name, said)| format!("{name}: {said}")));
     if !traced.unseen.is_empty() {
         text += &format!("\n{}", style.heading("What the trace could not see"));
@@ -93,7 +97,7 @@ mod tests {
             "  by main",
             "not attributed",
             "thp:25%",
-            "3.80 ns (3.60 ns–4.10 ns)",
+            "3.80 ns (3.60–4.10)",
             "Calibrated price, which knows nothing of these runs",
             "off by 1.9 % at most",
             "polynomial of degree 2",
@@ -103,6 +107,36 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+    }
+
+    #[test]
+    fn what_can_be_anything_has_bounds_and_no_middle() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        let wide = crate::Range { low: 0.108, likely: 0.445, high: 1.0 };
+        (traced.configurations[0].data_share, traced.configurations[0].instruction_share) = (Some(wide), None);
+        traced.configurations[1].time = Some(crate::Range { low: 0.0, likely: 0.46, high: 0.89 });
+        let text = text_of(&profile, Style { width: 120, colour: false });
+        for part in ["from 10.8 % to 100.0 %", " 10.8 % to 100.0 % ", "< 0.01 to 0.89", "no more than its bounds"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        for part in ["44.5", "0.46", "likely ("] {
+            assert!(!text.contains(part), "{part}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_with_the_program_or_is_another_processor_s_is_said() {
+        let mut profile = fixture::profile();
+        let traced = profile.translation.as_mut().unwrap();
+        (traced.processor.name, traced.processor.foreign) = ("zen4 of mine.toml".into(), true);
+        let text = text_of(&profile, Style { width: 200, colour: false });
+        for part in ["modelled on zen4 of mine.toml)", "mine.toml is not this machine's processor", "--no-sites"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("Predicted and measured"), "{text}");
+        profile.translation.as_mut().unwrap().sites.clear();
+        assert!(!text_of(&profile, Style::default()).contains("--no-sites"));
     }
 
     #[test]
@@ -159,7 +193,20 @@ mod tests {
             assert!(text.lines().any(|line| line.trim_start().starts_with("by insert")), "{text}");
         }
         let text = text_of(&profile, Style { width: 80, colour: false });
-        assert!(text.contains("…/Objects/dictobject.c:214"), "{text}");
+        assert!(text.contains(" …/Python-3.11.7/Objects/dictobject.c:214"), "{text}");
+    }
+
+    #[test]
+    fn names_have_room_before_the_numbers_of_allocations() {
+        let mut profile = fixture::profile();
+        let site = &mut profile.translation.as_mut().unwrap().sites[0];
+        site.function = "gups::table::fill_from<u64, gups::table::Table::new::{closure_env#0}>".into();
+        site.stack = vec![site.function.clone(), "gups::run::{closure#0}<u64> (src/gups.rs:7)".into()];
+        let text = text_of(&profile, Style { width: 80, colour: false });
+        for part in [" gups::table::fill_from ", "  by gups::run (src/gups.rs:7)", "asked for"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("allocs") && !text.contains("closure"), "{text}");
     }
 
     #[test]

@@ -1,21 +1,21 @@
 //! What of a trace's numbers came from where: counted, modelled, calibrated, measured.
 
-use super::summary::part;
+use super::summary::{TranslationSummary, part};
 use super::{Counted, Processor, Translation};
-use crate::quantity::{count, estimate, rate, seconds, share};
+use crate::quantity::{count, estimate, nanoseconds, rate, share};
 
 /// The name of the entry that tells where the TLBs' sizes are from: references, for which a terminal has no room.
 pub const SIZES: &str = "Sizes of the TLBs";
 
 /// Names and what they say, in the order of the way from accesses to time.
-pub fn sources(traced: &Translation) -> Vec<(&'static str, String)> {
+pub fn sources(traced: &Translation, summary: &TranslationSummary) -> Vec<(&'static str, String)> {
     let source = Some(&traced.processor.source).filter(|source| !source.is_empty());
     let slowdown = traced.slowdown.filter(|slowdown| slowdown.is_finite());
     let sources = [
         Some(("The trace", accesses(traced))),
         Some(("TLBs", processor(&traced.processor))),
         source.map(|source| (SIZES, format!("from {source}"))),
-        Some(("Price of a walk", price(traced))),
+        Some(("Price of a walk", price(traced, summary))),
         Some(("Hardware counters", counters(traced))),
         slowdown.map(|times| {
             ("Cost of the trace", format!("{} times the processor time of a run on 4 KiB pages", rate(times)))
@@ -44,12 +44,15 @@ fn processor(Processor { name, geometry, .. }: &Processor) -> String {
     format!("modelled on {name}{geometry}")
 }
 
-fn price(traced: &Translation) -> String {
+fn price(traced: &Translation, summary: &TranslationSummary) -> String {
+    if summary.is_of_little() {
+        return "not told: what was traced is too little".to_owned();
+    }
     let Some(cost) = traced.walk_cost.as_ref().filter(|cost| cost.ns.finite().is_some()) else {
         return "not known, so shares of time and predicted times are left out".to_owned();
     };
     let how = if cost.how.is_empty() { &cost.from } else { &cost.how };
-    format!("{}, an estimate: {how}", estimate(&cost.ns, |ns| seconds(ns * 1e-9)))
+    format!("{} on average, an estimate: {how}", estimate(&cost.ns, nanoseconds))
 }
 
 fn counters(traced: &Translation) -> String {
@@ -69,10 +72,15 @@ fn counters(traced: &Translation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Program;
     use crate::translation::{Range, WalkCost};
 
+    fn all(traced: &Translation) -> Vec<(&'static str, String)> {
+        sources(traced, &TranslationSummary::of(traced, &[], &Program::default()))
+    }
+
     fn said(traced: &Translation, name: &str) -> String {
-        sources(traced).into_iter().find(|(of, _)| *of == name).map_or_else(String::new, |(_, said)| said)
+        all(traced).into_iter().find(|(of, _)| *of == name).map_or_else(String::new, |(_, said)| said)
     }
 
     #[test]
@@ -83,19 +91,20 @@ mod tests {
         assert_eq!(said(&traced, "Hardware counters"), "none was read");
         traced.uncounted = Some("a virtual machine".into());
         assert_eq!(said(&traced, "Hardware counters"), "none was read: a virtual machine");
-        assert_eq!(sources(&traced).len(), 4);
+        assert_eq!(all(&traced).len(), 4);
         traced.walk_cost = Some(WalkCost { ns: Range { high: f64::NAN, ..Range::default() }, ..WalkCost::default() });
         assert!(said(&traced, "Price of a walk").starts_with("not known"));
     }
 
     #[test]
     fn where_sizes_are_from_is_an_entry_of_its_own() {
-        let processor = Processor { name: "zen4".into(), geometry: "L1 72 full".into(), source: "CPUID".into() };
+        let processor =
+            Processor { name: "zen4".into(), geometry: "L1 72 full".into(), source: "CPUID".into(), foreign: false };
         let mut traced = Translation { processor, ..Translation::default() };
         assert_eq!(said(&traced, "TLBs"), "modelled on zen4: L1 72 full");
         assert_eq!(said(&traced, SIZES), "from CPUID");
         traced.processor.source.clear();
-        assert!(sources(&traced).iter().all(|(name, _)| *name != SIZES));
+        assert!(all(&traced).iter().all(|(name, _)| *name != SIZES));
     }
 
     #[test]
@@ -117,7 +126,7 @@ mod tests {
         let some = Translation { bursts: 9, burst_error: Some(0.25), ..traced.clone() };
         assert!(said(&some, "The trace").ends_with("about 25.0 % more or fewer walks"));
         assert_eq!(said(&traced, "Hardware counters"), "1,234 walks in 30.0 % of the cycles on 4k, in real runs");
-        assert_eq!(said(&traced, "Price of a walk"), "30.0 ns (9.00 ns–91.0 ns), an estimate: replayed");
+        assert_eq!(said(&traced, "Price of a walk"), "30.0 ns (9.00–91.0) on average, an estimate: replayed");
         assert!(said(&traced, "Cost of the trace").starts_with("5.64 times"));
     }
 }

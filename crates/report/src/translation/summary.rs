@@ -3,10 +3,13 @@
 //! - **Rates** are a thousand accesses, or a thousand instructions for fetches. Nothing counted is no rate, not a rate of 0.
 //! - **A page kind is predicted** by the configuration that models its page size: `thp` and `hugetlb` by `2m`, `hugetlb-1g`
 //!   by `1g`. The prediction is held against the measured ratio of the same kind, where both are there.
+//! - **What is no statement about the run is left out**: all but counts where too little of it was traced, and predictions beside
+//!   measured times where the TLBs are another processor's.
 
 use super::sites::SiteLine;
 use super::verdict::WalkVerdict;
 use super::{Mixture, Modelled, Mosaics, Range, Translation, canonical};
+use crate::Program;
 use crate::quantity;
 use crate::stats::Estimate;
 use crate::summary::{KindSummary, Verdict};
@@ -29,6 +32,8 @@ pub struct TranslationSummary {
     pub mosaics: Option<Mosaics>,
     /// What to think of it, and to do.
     pub verdict: WalkVerdict,
+    /// What all of it is of, where the TLBs are not those of the machine that ran the program.
+    pub caveat: Option<String>,
 }
 
 /// What one configuration came to.
@@ -97,8 +102,8 @@ impl Prediction {
 }
 
 impl TranslationSummary {
-    /// Draws the rates, the shares and the verdict from `traced`; `kinds` are what was measured of the program called by `command`.
-    pub fn of(traced: &Translation, kinds: &[KindSummary], command: &[String]) -> Self {
+    /// Draws the rates, the shares and the verdict from `traced`; `kinds` are what was measured of `program`.
+    pub fn of(traced: &Translation, kinds: &[KindSummary], program: &Program) -> Self {
         let configurations: Vec<_> = traced.configurations.iter().map(|of| configuration(of, traced)).collect();
         let (sites, rest) = SiteLine::all(traced);
         let small = traced.configuration("4k").map(|of| of.data).unwrap_or_default();
@@ -110,9 +115,37 @@ impl TranslationSummary {
             sites,
             rest,
             verdict: WalkVerdict::NoWalks,
+            caveat: traced.processor.caveat(),
         };
-        summary.verdict = WalkVerdict::on(&summary, traced, kinds, command);
+        summary.verdict = WalkVerdict::on(&summary, traced, kinds, program);
+        summary.withhold();
         summary
+    }
+
+    /// Leaves out what would be no statement about the run.
+    fn withhold(&mut self) {
+        if self.is_of_little() {
+            self.region_share = None;
+            self.sites.clear();
+            self.rest.clear();
+            for of in &mut self.configurations {
+                (of.data_share, of.instruction_share, of.time) = (None, None, None);
+            }
+        }
+        if self.is_of_little() || self.caveat.is_some() {
+            self.predictions.clear();
+            self.mosaics = None;
+        }
+    }
+
+    /// Whether what was traced is too little to speak for the run: then there are counts, and nothing else.
+    pub fn is_of_little(&self) -> bool {
+        matches!(self.verdict, WalkVerdict::Elsewhere { .. })
+    }
+
+    /// Whether of shares and times no more than the bounds can be told.
+    pub fn is_unclear(&self) -> bool {
+        matches!(self.verdict, WalkVerdict::Unclear { .. })
     }
 
     /// What a direct segment would take away, as a sentence; none if there were no walks, or nobody asked.
@@ -164,9 +197,9 @@ fn configuration(of: &Modelled, traced: &Translation) -> ConfigurationSummary {
         instruction_walks_per_thousand: thousand(instruction.walks, traced.counted_instructions),
         references_a_walk: part(data.walk_references, data.walks),
         far_share: part(data.far_walks, data.walks),
-        data_share: of.data_share.and_then(Range::finite),
-        instruction_share: of.instruction_share.and_then(Range::finite),
-        time: of.time.and_then(Range::finite),
+        data_share: of.data_share.and_then(Range::as_share),
+        instruction_share: of.instruction_share.and_then(Range::as_share),
+        time: of.time.and_then(Range::as_share),
     }
 }
 

@@ -106,3 +106,31 @@ fn a_configuration_is_found_in_any_spelling() {
     assert!(matches!(summary.verdict, WalkVerdict::Costly { .. }));
     assert_eq!(summary.configuration("64-ranges").map(|of| of.name.as_str()), Some("64 ranges"));
 }
+
+#[test]
+fn of_too_little_there_are_counts_only_and_of_another_processor_no_check() {
+    let little = |of: &mut Translation| {
+        (of.configurations[0].data.accesses, of.started) = (0, Some("/bin/other".into()));
+    };
+    let foreign = |of: &mut Translation| of.processor.foreign = true;
+    for (turn, shares) in [(&little as &dyn Fn(&mut Translation), false), (&foreign, true)] {
+        let mut profile = fixture::profile();
+        turn(profile.translation.as_mut().unwrap());
+        let summary = of(&profile);
+        assert!(summary.predictions.is_empty() && summary.mosaics.is_none(), "{summary:?}");
+        assert_eq!(summary.configurations[1].time.is_some(), shares, "{summary:?}");
+        assert_eq!((summary.sites.is_empty(), summary.region_share.is_none()), (!shares, !shares));
+        assert_eq!(summary.caveat.is_some(), shares);
+        assert!(summary.configurations[1].walks_per_thousand.is_some(), "counts stay");
+    }
+}
+
+#[test]
+fn what_cannot_be_a_share_is_not_known() {
+    for (low, high) in [(0.0, -1e308), (-1e308, 0.5), (0.0, 1e308)] {
+        let mut profile = fixture::profile();
+        let small = &mut profile.translation.as_mut().unwrap().configurations[0];
+        small.instruction_share = Some(Range { low, likely: 0.0, high });
+        assert_eq!(of(&profile).configurations[0].instruction_share, None, "{low} {high}");
+    }
+}

@@ -3,11 +3,12 @@
 //! What was measured decides. A prediction recommends only where no measurement did; where one did, the two stand beside
 //! each other and the profile's [`crate::Advice`] has the last word.
 
+use super::names::plain;
 use super::summary::{TranslationSummary, model_of};
 use super::{Range, Translation};
-use crate::Advice;
-use crate::quantity::{estimate, percent, rate, share};
+use crate::quantity::{bounds, estimate, percent, rate, share};
 use crate::summary::{KindSummary, Verdict, WORTHWHILE};
+use crate::{Advice, Program};
 use serde::Serialize;
 use std::fmt;
 
@@ -20,8 +21,10 @@ pub enum WalkVerdict {
     Uncounted,
     /// Most of the run was in programs that were started by exec, and ran without the tracer.
     Elsewhere {
-        /// The last of them.
+        /// The last of them that the tracer saw being started; who that one started is not known.
         started: String,
+        /// The program that had the most memory in real runs, where it is another one than the traced.
+        largest: Option<String>,
         /// The page kind that did best in real runs, and what it saved; none if no measurement decided.
         measured: Option<(String, f64)>,
     },
@@ -46,6 +49,11 @@ pub enum WalkVerdict {
         /// The page kind that gained in real runs all the same, and what; none if none did.
         gained: Option<(String, f64)>,
     },
+    /// The TLBs are those of another processor: its walks are no part of this machine's time.
+    Foreign {
+        /// Share of the time that they would take.
+        share: Range,
+    },
     /// Walks take a part of the time that is worth having.
     Costly {
         /// Share of the time in walks.
@@ -59,6 +67,8 @@ pub enum WalkVerdict {
     },
 }
 
+/// A share that is likely not worth having may be so much at most: else it is not known whether it is.
+const MAY_BE: f64 = 3.0 * WORTHWHILE;
 /// Shares that lie further apart than this are no estimate, nor is all of the time: a program does something between its walks.
 const TOO_WIDE: f64 = 0.5;
 const TOO_MUCH: f64 = 0.95;
@@ -114,17 +124,22 @@ impl WalkVerdict {
         summary: &TranslationSummary,
         traced: &Translation,
         kinds: &[KindSummary],
-        command: &[String],
+        program: &Program,
     ) -> Self {
-        let verdict = Self::on_counts(summary, kinds, command);
+        let verdict = Self::on_counts(summary, kinds, &program.command);
         let says_little = match verdict {
             Self::Uncounted => true,
             Self::Costly { .. } => false,
             _ => is_little(traced, kinds),
         };
-        match &traced.started {
-            Some(started) if says_little => Self::Elsewhere { started: started.clone(), measured: best(kinds) },
-            _ => verdict,
+        match (&traced.started, verdict) {
+            (Some(started), _) if says_little => {
+                Self::Elsewhere { started: started.clone(), largest: largest(program), measured: best(kinds) }
+            }
+            (_, Self::Cheap { share, .. } | Self::Costly { share, .. }) if traced.processor.foreign => {
+                Self::Foreign { share }
+            }
+            (_, verdict) => verdict,
         }
     }
 
@@ -138,10 +153,10 @@ impl WalkVerdict {
             return Self::NoWalks;
         }
         let Some(share) = small.share() else { return Self::Unpriced { walks_per_thousand } };
-        if share.high < WORTHWHILE || share.likely < WORTHWHILE && share.high - share.low <= TOO_WIDE {
+        if share.likely < WORTHWHILE && share.high < MAY_BE {
             return Self::Cheap { share, gained: best(kinds).filter(|(_, gain)| *gain >= WORTHWHILE) };
         }
-        if share.high - share.low > TOO_WIDE || share.likely > TOO_MUCH {
+        if share.likely < WORTHWHILE || share.high - share.low > TOO_WIDE || share.likely > TOO_MUCH {
             return Self::Unclear { share, measured: best(kinds) };
         }
         let instructions = small.instruction_share.map_or(0.0, |of| of.likely) / share.likely;
@@ -165,6 +180,16 @@ impl WalkVerdict {
 fn is_little(traced: &Translation, kinds: &[KindSummary]) -> bool {
     let run = kinds.iter().find(|kind| kind.name == "4k").and_then(|kind| kind.cost);
     run.is_none_or(|cost| traced.instructions as f64 * SLOW_INSTRUCTION_S < 0.5 * (cost.user_s + cost.system_s))
+}
+
+/// The program that had the most memory in real runs, if it was started by the one that was traced.
+fn largest(program: &Program) -> Option<String> {
+    let traced = program.command.first().map_or("", |path| file_name(path));
+    Some(&program.primary).filter(|name| !name.is_empty() && *name != traced).cloned()
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The page kind that did best, of those that a measurement decided.
@@ -216,11 +241,16 @@ impl fmt::Display for WalkVerdict {
             Self::Uncounted => {
                 write!(f, "No access was counted, so nothing can be said of translation: trace a longer run.")
             }
-            Self::Elsewhere { started, measured } => {
+            Self::Elsewhere { started, largest, measured } => {
                 write!(
                     f,
-                    "Most of the run was not traced: {started} was started by exec and ran without the tracer, and what was traced is too little to speak for it. Trace that one by itself."
+                    "Most of the run was not traced: {started} was started by exec and ran without the tracer, as did whatever it started, and what was traced is too little to speak for the run. "
                 )?;
+                match largest {
+                    Some(name) if name == file_name(started) => write!(f, "Trace that one by itself.")?,
+                    Some(name) => write!(f, "Trace {name} by itself: it had the most memory in real runs.")?,
+                    None => write!(f, "Trace the last program of that chain by itself.")?,
+                }
                 write_measured(f, measured.as_ref())
             }
             Self::NoWalks => write!(
@@ -235,9 +265,8 @@ impl fmt::Display for WalkVerdict {
             Self::Unclear { share: of, measured } => {
                 write!(
                     f,
-                    "How much of the time page walks take cannot be told: anything from {} to {} on 4 KiB pages, as a walk's price is so uncertain here.",
-                    share(of.low),
-                    share(of.high.min(1.0))
+                    "How much of the time page walks take cannot be told: anything from {} on 4 KiB pages, as a walk's price is so uncertain here.",
+                    bounds(&Range { high: of.high.min(1.0), ..*of }, share)
                 )?;
                 match measured {
                     None => write!(f, " Measured runs tell, and none has decided yet: take more (--runs)."),
@@ -255,6 +284,11 @@ impl fmt::Display for WalkVerdict {
                     ),
                 }
             }
+            Self::Foreign { share: of } => write!(
+                f,
+                "On the processor that was modelled, page walks would take {} of the time on 4 KiB pages, an estimate.",
+                estimate(of, share)
+            ),
             Self::Costly { share: of, instructions, site, cure } => {
                 write!(f, "Page walks take {} of the time on 4 KiB pages, an estimate", estimate(of, share))?;
                 write_whose(f, *instructions, site.as_ref())?;
@@ -276,7 +310,12 @@ fn write_whose(f: &mut fmt::Formatter<'_>, instructions: f64, site: Option<&(Str
     }
     match site {
         Some((name, of)) => {
-            write!(f, "; {} of the walks for data are for memory of {}.", share(*of), super::sites::shortened(name, 60))
+            write!(
+                f,
+                "; {} of the walks for data are for memory of {}.",
+                share(*of),
+                super::sites::shortened(&plain(name), 60)
+            )
         }
         None => write!(f, "."),
     }
@@ -286,7 +325,7 @@ impl fmt::Display for Cure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pages { kind, saving, evidence } => {
-                write!(f, "On {kind} it would take {} less time, predicted; ", estimate(saving, percent))?;
+                write!(f, "On {kind} it would take {} less time, predicted; ", estimate(saving, share))?;
                 match evidence {
                     Evidence::Measured { gain } => {
                         let (size, way) = (percent(gain.abs()), if *gain < 0.0 { "more" } else { "less" });
@@ -302,7 +341,7 @@ impl fmt::Display for Cure {
             Self::SegmentOnly { saving } => write!(
                 f,
                 "Larger pages give nothing of it back. A direct segment would take {} less time, but no processor has one: place what is used together close together.",
-                estimate(saving, percent)
+                estimate(saving, share)
             ),
             Self::None => {
                 write!(f, "Nothing that was modelled gives it back: place what is used together close together.")

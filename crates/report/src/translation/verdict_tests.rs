@@ -54,6 +54,14 @@ fn an_estimate_that_may_be_anything_is_told_as_such() {
     }
     let all = traced(|of| of.configurations[0].data_share = Some(Range { low: 0.9, likely: 1.0, high: 1.0 }));
     assert!(matches!(all, WalkVerdict::Unclear { .. }), "a program does something between its walks: {all:?}");
+    let little = |high| {
+        traced(move |of| {
+            of.configurations[0].data_share = Some(Range { low: 0.0, likely: 0.001, high });
+            of.configurations[0].instruction_share = None;
+        })
+    };
+    assert!(matches!(little(0.05), WalkVerdict::Cheap { .. }));
+    assert!(matches!(little(0.15), WalkVerdict::Unclear { .. }), "it may well be worth having");
     let unmeasured = verdict(|profile| {
         wide(profile.translation.as_mut().unwrap());
         profile.samples.retain(|sample| sample.kind == "4k");
@@ -79,11 +87,21 @@ fn what_was_hardly_traced_is_not_judged() {
     ] {
         let words = gone.to_string();
         assert!(matches!(gone, WalkVerdict::Elsewhere { .. }), "{gone:?}");
-        for part in ["/usr/lib/real/python3", "Trace that one", "What was measured decides: on hugetlb it took"] {
+        for part in ["/usr/lib/real/python3", "Trace the last program", "What was measured decides: on hugetlb it took"]
+        {
             assert!(words.contains(part), "{part}: {words}");
         }
         assert!(!words.contains("nothing to gain"), "{words}");
     }
+    let chain = |largest: &str| {
+        verdict(|profile| {
+            wrapper(profile.translation.as_mut().unwrap());
+            profile.program.primary = largest.into();
+        })
+        .to_string()
+    };
+    assert!(chain("python3").contains("Trace that one by itself"), "{}", chain("python3"));
+    assert!(chain("python3.11").contains("Trace python3.11 by itself"), "{}", chain("python3.11"));
     let helper = traced(|of| {
         shares(of, 0.0001);
         (of.instructions, of.started) = (20_000_000_000, started.clone());
@@ -183,4 +201,12 @@ fn walks_for_instructions_are_not_put_down_to_an_allocation() {
     assert!(
         fetches.to_string().contains("most of it for instructions") && !fetches.to_string().contains("build_graph")
     );
+}
+
+/// Walks of another processor's TLBs are nothing that this machine spends, nor can prevent.
+#[test]
+fn another_processor_s_walks_are_not_this_machine_s() {
+    let foreign = traced(|of| of.processor.foreign = true);
+    let (words, command) = foreign.parts();
+    assert!(words.contains("that was modelled, page walks would take 34.0 %") && command.is_none(), "{words}");
 }

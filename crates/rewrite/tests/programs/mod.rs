@@ -370,6 +370,8 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
         (Kind::CompareExchange, true) => code.lock().cmpxchg(eight, wide),
         (Kind::CompareExchange, false) => code.cmpxchg(four, narrow),
         (Kind::CompareExchangeWide, _) => {
+            // The second slot and the pointer above it are one such operand: what is written there may be none.
+            let place = if let Place::Slot(at) = place { Place::Slot(at + 1) } else { place };
             code.lea(r10, operand(place))?;
             code.and(r10, -16)?;
             code.lock().cmpxchg16b(xmmword_ptr(r10))

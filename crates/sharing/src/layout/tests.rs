@@ -15,7 +15,17 @@ fn judged(uses: &[Use]) -> Vec<Judged> {
     for window in 0..4_u64 {
         for &(thread, address, bytes, write) in uses {
             let at_ns = window * 4_000_000;
-            lines.record(&Access { address, bytes, write, atomic: false, thread, site: 0, weight: 0.5, at_ns });
+            lines.record(&Access {
+                address,
+                bytes,
+                write,
+                atomic: false,
+                thread,
+                site: 0,
+                weight: 0.5,
+                at_ns,
+                cpu: thread,
+            });
         }
     }
     lines.heaviest(usize::MAX, 16_000_000).into_iter().map(Judged::new).collect()

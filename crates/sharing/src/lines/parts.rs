@@ -58,7 +58,7 @@ impl Part {
 
     fn note(&mut self, access: &Access, piece: &Piece) {
         self.weight += piece.weight;
-        self.windows.mark(piece.window);
+        self.windows.mark(piece.window, access.cpu);
         let Range { start, end } = piece.bytes;
         let last_joined = if piece.goes_on { end } else { end - 1 };
         self.joined.add(Bits::range(start..last_joined), piece.window);

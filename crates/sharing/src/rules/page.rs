@@ -96,16 +96,13 @@ impl PageMap {
         self.runs().into_iter().map(|(run, owner)| (self.address(run.start)..self.address(run.end), owner)).collect()
     }
 
-    /// Ranges take in what is nobody's: gaps, rests of words, objects, and what accesses took in together.
-    pub(super) fn grow(&mut self, objects: &[Range<u64>]) {
+    /// Ranges take in what is nobody's: gaps, rests of words, and what accesses took in together.
+    pub(super) fn grow(&mut self) {
         for (run, owner) in self.runs() {
             let start = run.start / WORD * WORD;
             self.take_in(start..run.end.next_multiple_of(WORD), &run, owner);
         }
         self.close_gaps();
-        for object in objects {
-            self.take_object(object);
-        }
         for (run, owner) in self.runs() {
             let joined = |byte: usize| self.joints[byte] != Joint::None;
             let start = (1..=run.start).rev().find(|&byte| !joined(byte - 1)).unwrap_or(0);
@@ -247,24 +244,6 @@ impl PageMap {
             if owner == other && on_one_line && self.labels[gap.clone()].iter().all(is_free) {
                 self.labels[gap].fill(Label::Owner(*owner));
             }
-        }
-    }
-
-    /// An object of which nobody but one owner uses a byte becomes that owner's, as far as it is on the page.
-    fn take_object(&mut self, object: &Range<u64>) {
-        let end = self.start.saturating_add(PAGE_BYTES);
-        let bytes = object.start.clamp(self.start, end)..object.end.clamp(self.start, end);
-        let bytes = self.offset(bytes.start)..self.offset(bytes.end.max(bytes.start));
-        let owners = self.labels[bytes.clone()].iter().filter_map(|label| match label {
-            Label::Owner(owner) => Some(*owner),
-            _ => None,
-        });
-        let Some(owner) = owners.min() else { return };
-        let is_own = |label: &Label| {
-            matches!(label, Label::Nobody) || *label == Label::Owner(owner) || *label == Label::Friend(owner)
-        };
-        if self.labels[bytes.clone()].iter().all(is_own) {
-            self.labels[bytes].fill(Label::Owner(owner));
         }
     }
 

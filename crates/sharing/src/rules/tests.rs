@@ -20,7 +20,7 @@ fn lines_of(uses: &[(Use, bool)]) -> Vec<Judged> {
     for window in 0..4 {
         for &((thread, address, bytes, write), atomic) in uses {
             let at_ns = window * WINDOW_NS;
-            lines.record(&Access { address, bytes, write, atomic, thread, site: 0, weight: 0.5, at_ns });
+            lines.record(&Access { address, bytes, write, atomic, thread, site: 0, weight: 0.5, at_ns, cpu: thread });
         }
     }
     lines.heaviest(usize::MAX, 4 * WINDOW_NS).into_iter().map(Judged::new).collect()
@@ -31,7 +31,7 @@ fn judged(uses: &[Use]) -> Vec<Judged> {
 }
 
 fn plan_of(uses: &[Use]) -> Plan {
-    plan(&judged(uses), &[], MOST_VIEWS, |_| false)
+    plan(&judged(uses), MOST_VIEWS, |_| false)
 }
 
 fn ranges(page: &PagePlan) -> Vec<(Range<u64>, u32)> {
@@ -81,7 +81,7 @@ fn accesses_that_were_seen_are_never_split() {
     for (atomic, why) in [(false, Refusal::Splits { border: 8 }), (true, Refusal::AtomicStraddles { border: 8 })] {
         let mut uses = uses.clone();
         uses.push(((1, 4, 8, false), atomic));
-        let plan = plan(&lines_of(&uses), &[], MOST_VIEWS, |_| false);
+        let plan = plan(&lines_of(&uses), MOST_VIEWS, |_| false);
         assert!(plan.pages.is_empty(), "{plan:?}");
         assert_eq!(plan.refused[0].why, why);
     }
@@ -112,31 +112,19 @@ fn an_access_across_pages_is_not_split_from_either_side() {
 fn too_many_owners_are_refused_and_those_apart_share_views() {
     let uses: Vec<Use> = (0..5).map(|thread| (thread, u64::from(thread) * 8, 8, true)).collect();
     let lines = judged(&uses);
-    assert_eq!(plan(&lines, &[], 5, |_| false).pages[0].views, 5);
-    let refused = plan(&lines, &[], 4, |_| false);
+    assert_eq!(plan(&lines, 5, |_| false).pages[0].views, 5);
+    let refused = plan(&lines, 4, |_| false);
     assert_eq!(refused.refused[0].why, Refusal::TooManyOwners { needed: 5, views: 4 });
     // 64 threads, two a line.
     let uses: Vec<Use> = (0..64).map(|thread| (thread, u64::from(thread) * 32, 8, true)).collect();
-    let plan = plan(&judged(&uses), &[], 2, |_| false);
+    let plan = plan(&judged(&uses), 2, |_| false);
     assert_eq!((plan.pages[0].views, plan.pages[0].lines.len(), plan.refused.len()), (2, 32, 0));
-}
-
-#[test]
-fn objects_go_as_a_whole_where_they_are_one_owners() {
-    let uses = [(1, 24, 8, true), (2, 40, 8, true), (2, 80, 4, false), (3, 200, 8, true)];
-    let objects = [0..32, 32..96, 192..256];
-    let plan = plan(&judged(&uses), &objects, MOST_VIEWS, |_| false);
-    // Thread 2's element goes on in a line that only it uses; thread 3 has no part in this.
-    assert_eq!(ranges(&plan.pages[0]), [(0..32, 0), (32..96, 1)]);
-    let with_another = [(1, 24, 8, true), (2, 40, 8, true), (3, 80, 4, false)];
-    let plan = super::plan(&judged(&with_another), &objects, MOST_VIEWS, |_| false);
-    assert_eq!(ranges(&plan.pages[0]), [(0..32, 0), (40..48, 1)], "thread 3 uses the second element too");
 }
 
 #[test]
 fn lines_that_were_given_up_are_left_alone() {
     let lines = judged(&[(1, 0, 8, true), (2, 8, 8, true), (1, 64, 8, true), (2, 72, 8, true)]);
-    let plan = plan(&lines, &[], MOST_VIEWS, |line| line == 0);
+    let plan = plan(&lines, MOST_VIEWS, |line| line == 0);
     assert_eq!((plan.refused[0].line, plan.refused[0].why), (0, Refusal::GivenUp));
     assert_eq!(plan.pages[0].lines, [64]);
     assert!(plan.refused[0].why.words().contains("too often"));
@@ -146,8 +134,8 @@ fn lines_that_were_given_up_are_left_alone() {
 fn a_line_told_twice_is_planned_once() {
     let mut lines = judged(&[(1, 0, 8, true), (2, 8, 8, true)]);
     lines.push(lines[0].clone());
-    assert_eq!(plan(&lines, &[], MOST_VIEWS, |_| false).pages[0].moves.len(), 2);
-    assert_eq!(plan(&lines, &[], MOST_VIEWS, |_| true).refused.len(), 1);
+    assert_eq!(plan(&lines, MOST_VIEWS, |_| false).pages[0].moves.len(), 2);
+    assert_eq!(plan(&lines, MOST_VIEWS, |_| true).refused.len(), 1);
 }
 
 #[test]
@@ -173,7 +161,7 @@ proptest! {
         let align = |at: u64, bytes: u32| if aligned { at / u64::from(bytes) * u64::from(bytes) } else { at };
         let uses: Vec<Use> = uses.into_iter().map(|(thread, at, bytes, write)| (thread, align(at, bytes), bytes, write)).collect();
         let lines = judged(&uses);
-        let plan = plan(&lines, &[], most_views, |_| false);
+        let plan = plan(&lines, most_views, |_| false);
         let findings = lines.iter().filter(|one| one.verdict.is_finding()).count();
         prop_assert_eq!(findings, plan.refused.len() + plan.pages.iter().map(|page| page.lines.len()).sum::<usize>());
         for page in &plan.pages {

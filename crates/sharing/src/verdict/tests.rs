@@ -17,7 +17,7 @@ const NEVER_FADES: Settings =
 type Use = (u32, u64, u32, bool);
 
 fn access((thread, address, bytes, write): Use, at_ns: u64) -> Access {
-    Access { address, bytes, write, atomic: false, thread, site: 0x40_0000 + address, weight: 0.5, at_ns }
+    Access { address, bytes, write, atomic: false, thread, site: 0x40_0000 + address, weight: 0.5, at_ns, cpu: thread }
 }
 
 /// All uses in each of these windows.

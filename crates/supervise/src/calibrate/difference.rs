@@ -3,10 +3,10 @@
 use fieldstone_report::stats::{Estimate, median};
 use fieldstone_wire::PageKind;
 use fieldstone_workloads::replay::Places;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::array::Array;
+use crate::clock::processor_ns;
 use crate::error::Result;
 
 /// What small pages cost more than huge ones, in nanoseconds a load.
@@ -54,13 +54,13 @@ impl Sides {
         between: impl FnMut(usize) -> Result<()>,
     ) -> Result<Difference> {
         let run = |array: &Array| {
-            let start = thread_ns();
+            let start = processor_ns();
             let sum = match order {
                 Order::Dependent => array.dependent(places),
                 Order::Independent => array.independent(places),
             };
             std::hint::black_box(sum);
-            (thread_ns() - start) / places.len().max(1) as f64
+            (processor_ns() - start) as f64 / places.len().max(1) as f64
         };
         let timed = in_turn(pairs, || run(&self.small), || run(&self.large), between)?;
         Ok(summary(&timed[1..]))
@@ -95,12 +95,6 @@ fn summary(pairs: &[(f64, f64)]) -> Difference {
     let (low, median, high) =
         apart.map_or((f64::NAN, f64::NAN, f64::NAN), |found| (found.low, found.median, found.high));
     Difference { ns_4k, ns_2m, low, median, high }
-}
-
-/// This thread's CPU time: what others take is not in it.
-fn thread_ns() -> f64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_report::{Outside, PageShare, ProcessStats, RegionStats};
+use fieldstone_report::{Outside, PageShare, ProcessStats, RegionStats, Tally};
 use fieldstone_sys::collapse::{HUGE_BYTES, Target};
 use fieldstone_sys::process;
 
-use super::{Collapsed, Tally, collapse};
+use super::{Collapsed, collapse};
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(200);

@@ -33,12 +33,12 @@ pub(super) fn of(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<Fi
     findings
 }
 
-fn of_kind<'a>(samples: &'a [Sample], kind: &'a str) -> impl Iterator<Item = &'a Sample> {
+pub(super) fn of_kind<'a>(samples: &'a [Sample], kind: &'a str) -> impl Iterator<Item = &'a Sample> {
     samples.iter().filter(move |sample| sample.kind == kind)
 }
 
 /// How most runs of a kind ended.
-fn usual_outcome<'a>(samples: &'a [Sample], kind: &'a str) -> Option<&'a str> {
+pub(super) fn usual_outcome<'a>(samples: &'a [Sample], kind: &'a str) -> Option<&'a str> {
     let mut counts = BTreeMap::<&str, u32>::new();
     for sample in of_kind(samples, kind) {
         *counts.entry(&sample.outcome).or_default() += 1;

@@ -18,6 +18,7 @@
 
 mod counted;
 mod findings;
+mod last_words;
 mod mosaics;
 mod once;
 mod order;
@@ -31,7 +32,7 @@ mod traced;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_report::{Footprint, Kind, Profile, Program as ReportProgram, Sample};
+use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Sample};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
 use fieldstone_sys::warm::warm;
@@ -152,11 +153,16 @@ pub fn profile(
         let recorded = recorded.map(|&kind| taking.record(asked, kind)).collect::<Result<Vec<_>>>()?;
         traced::trace(plan, asked, &native, &samples, recorded, interrupt)
     });
-    let translation = translation.transpose()?;
     let mut profile = taking.describe(candidates, samples, taken_at.as_secs());
-    profile.translation = translation;
-    if let Some(told) = &mut profile.translation {
-        (told.counted, told.uncounted) = tally.finish();
+    match translation {
+        None => {}
+        Some(Ok(mut told)) => {
+            (told.counted, told.uncounted) = tally.finish();
+            profile.translation = Some(told);
+        }
+        Some(Err(error @ Error::Interrupted { .. })) => return Err(error),
+        // What was timed holds all the same.
+        Some(Err(error)) => profile.findings.push(Finding::NotTraced { why: error.to_string() }),
     }
     Ok(profile)
 }
@@ -212,6 +218,13 @@ impl Taking<'_> {
             self.warnings.push(format!(
                 "no process whose program file is called {name} was seen: nothing was given a region, and all kinds of pages were the same; the largest process was {}",
                 watched.primary
+            ));
+        }
+        if !once.left.is_empty() {
+            self.warnings.push(format!(
+                "when it ended it left processes behind ({}), which were ended then: what they would have done is not measured. If it \
+                 is a daemon, have it stay in the foreground",
+                once.left.join(", ")
             ));
         }
         self.primary.clone_from(&watched.primary);

@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::io::Read;
 use std::process::{ChildStdout, Stdio};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
@@ -12,9 +11,9 @@ use fieldstone_report::Footprint;
 use fieldstone_sys::counters::Walks;
 use fieldstone_sys::process::Ended;
 use fieldstone_wire::Mixture;
-use rustix::fs::MemfdFlags;
 
 use super::counted::Counting;
+use super::last_words::LastWords;
 use super::places::Places;
 use super::plan::Plan;
 use super::watch_if;
@@ -27,9 +26,6 @@ use crate::watch::Watch;
 
 /// The outcome of a run that was ended because it took too long.
 pub(super) const TIMED_OUT: &str = "timeout";
-
-/// What a last word may be long.
-const LAST_WORDS_BYTES: u64 = 2048;
 
 /// What one run was like.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +54,8 @@ pub struct Once {
     pub walks: Option<std::result::Result<Walks, String>>,
     /// The end of the standard error.
     pub stderr: String,
+    /// Processes that it left behind when it ended, by name; they were ended too.
+    pub left: Vec<String>,
 }
 
 impl Once {
@@ -90,7 +88,7 @@ pub(super) fn run(
     watch: bool,
     interrupt: &Interrupt,
 ) -> Result<(Once, Watched)> {
-    let (stderr, mut words) = last_words()?;
+    let (stderr, words) = LastWords::listen()?;
     let stdout = if plan.check_output { Stdio::piped() } else { Stdio::null() };
     let wiring = Wiring { stdin: stdin(plan)?, stdout, stderr, own_group: true };
     let mut running = launch(&plan.program, treatment, wiring)?;
@@ -103,7 +101,7 @@ pub(super) fn run(
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    stop::end_strays(pid, interrupt.spared());
+    let left = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
     let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
     let mut once = describe(&ended?, elapsed);
@@ -113,7 +111,8 @@ pub(super) fn run(
     }
     once.walks = counting.map(Counting::finish);
     once.output_hash = output.and_then(|thread| thread.join().ok());
-    once.stderr = read_end(&mut words);
+    once.stderr = words.finish();
+    once.left = left;
     Ok((once, watched))
 }
 
@@ -150,24 +149,6 @@ pub(super) fn seen(watch: Watch, running: &Running, kind: Mixture, name: Option<
         peak_bytes: sight.peak_bytes(pid),
         places: sight.places(pid).cloned(),
     }
-}
-
-/// A place for the standard error that is no file: its writer never waits, and nothing is left behind.
-pub(super) fn last_words() -> Result<(Stdio, File)> {
-    let made = rustix::fs::memfd_create("fieldstone-stderr", MemfdFlags::CLOEXEC);
-    let file =
-        made.map(File::from).map_err(|errno| Error::system("make a place for the standard error")(errno.into()))?;
-    let writer = file.try_clone().map_err(Error::system("share the place for the standard error"))?;
-    Ok((Stdio::from(OwnedFd::from(writer)), file))
-}
-
-/// The end of what was written there. What cannot be read is not there: the words only help.
-pub(super) fn read_end(file: &mut File) -> String {
-    let length = file.metadata().map_or(0, |found| found.len());
-    let mut bytes = Vec::new();
-    let _ = file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES)));
-    let _ = file.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn hash_output(mut output: ChildStdout) -> JoinHandle<u64> {

@@ -61,19 +61,26 @@ pub enum Recording {
 
 /// A run of so many seconds of processor time, and no longer, is recorded in full where nothing else is asked for.
 const SHORT_S: f64 = 2.0;
-/// Accesses of a burst, and the part of it that only warms the models up.
+/// Accesses of a burst, at first and at most, and the part of it that only warms the models up.
 const BURST: u64 = 1_000_000;
+const LONGEST_BURST: u64 = 4_000_000;
 const WARM_UP: u64 = 4;
 /// Accesses from burst to burst, at first and at most. How many accesses a run makes is not known before: one that waits for memory
 /// makes ten times fewer a second than one that does not, and has to have enough bursts too.
 const PERIOD: u64 = 2_000_000;
 const LONGEST: u64 = 20_000_000;
+/// Where there are so many times the walks of the run's average, all is recorded: that can be no more than such a part of the run.
+const HASTE: u64 = 4;
+
+const fn even(burst: u64, period: u64) -> Bursts {
+    Bursts { burst, longest_burst: burst, warm_up: burst / WARM_UP, period, longest: period, haste: 0 }
+}
 
 impl Recording {
     /// Bursts of `burst` accesses, `period` from start to start.
     #[must_use]
     pub fn bursts(burst: u64, period: u64) -> Self {
-        Self::Bursts(Bursts { burst, warm_up: burst / WARM_UP, period, longest: period })
+        Self::Bursts(even(burst, period))
     }
 
     /// What to ask the tracer for, for a run that takes `native_s` of processor time. Who waits for a server would not wait for all.
@@ -82,10 +89,15 @@ impl Recording {
             (Self::Full, _) => Bursts::default(),
             (Self::Bursts(bursts), _) => bursts,
             (Self::Fitting, Some(native_s)) if native_s <= SHORT_S && !serves => Bursts::default(),
-            (Self::Fitting, _) => {
-                let period = if serves { LONGEST } else { PERIOD };
-                Bursts { burst: BURST, warm_up: BURST / WARM_UP, period, longest: LONGEST }
-            }
+            (Self::Fitting, _) if serves => even(BURST, LONGEST),
+            (Self::Fitting, _) => Bursts {
+                burst: BURST,
+                longest_burst: LONGEST_BURST,
+                warm_up: BURST / WARM_UP,
+                period: PERIOD,
+                longest: LONGEST,
+                haste: HASTE,
+            },
         }
     }
 }
@@ -99,6 +111,8 @@ pub struct Tracing {
     pub recording: Recording,
     /// The processor that is modelled.
     pub machine: Machine,
+    /// Whether it is another one than that of this machine.
+    pub foreign: bool,
     /// What it is modelled with, 4 KiB pages first.
     pub configurations: Vec<Configuration>,
     /// Whether allocations are recorded, to tell whose memory the walks are for.

@@ -7,6 +7,7 @@
 //! The program lies where the judged walks of its trace say. With the walks that 2 MiB pages take away in the models, near and far
 //! ones, that is a [`Calibration`]; every configuration is priced with the cost of a walk that it gives.
 
+use fieldstone_report::quantity::{count, estimate, nanoseconds, rough_share};
 use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as Told};
 use fieldstone_translation::{Calibration, CalibrationPoint, Counts, Estimate, PageSize, Pattern, WalkCost};
 
@@ -16,6 +17,9 @@ use crate::trace::Followed;
 
 /// A footprint of fewer reaches of the TLBs may find a page there that it comes back to.
 const REACHES: u64 = 4;
+
+/// Fewer judged walks tell nothing of the others.
+const FEW_JUDGED: u64 = 30;
 
 /// Prices the walks of `told`. `native_s` is the processor time of a run on 4 KiB pages.
 pub(super) fn price(told: &mut Translation, asked: &Asked, followed: &Followed, replayed: &Replayed, native_s: f64) {
@@ -54,7 +58,7 @@ pub(super) fn scale(followed: &Followed) -> f64 {
 fn calibration(asked: &Asked, followed: &Followed, replayed: &Replayed) -> Calibration {
     let (small, large) = (counts(asked, followed, "4K"), counts(asked, followed, "2M"));
     let fewer = |of: fn(&Counts) -> u64| of(&small).saturating_sub(of(&large)) as f64;
-    let walks = fewer(|counts| counts.data.walks_in_region) / followed.sample.passed.max(1) as f64;
+    let walks = fewer(|counts| counts.data.walks_in_region) / followed.sampled_from().max(1) as f64;
     let far = fewer(|counts| counts.data.walks_pte_line_missed) / fewer(|counts| counts.data.walks).max(1.0);
     let far_walks = walks * far.min(1.0);
     let point = |pattern, (near_walks, far_walks), difference: &Difference| CalibrationPoint {
@@ -81,17 +85,30 @@ fn counts(asked: &Asked, followed: &Followed, name: &str) -> Counts {
 }
 
 fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
+    let ns = |of: Estimate| estimate(&range(of), nanoseconds);
     let apart = if cost.near_ns == cost.far_ns {
         String::new()
     } else {
-        format!(", {:.1} ns where its entry is near and {:.1} where it is far", cost.near_ns.likely, cost.far_ns.likely)
+        format!("; a walk whose entry is near costs {}, one whose entry is far {}", ns(cost.near_ns), ns(cost.far_ns))
     };
-    let Followed { judged_walks, dependent_walks, .. } = followed;
-    let waited = match judged_walks {
+    format!(
+        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {}{apart}",
+        count(replayed.loads),
+        waited(followed)
+    )
+}
+
+/// What was judged of walks, and what is made of it where that is little.
+fn waited(followed: &Followed) -> String {
+    let Followed { judged_walks, dependent_walks, .. } = *followed;
+    match judged_walks {
         0 => "no walk was judged, so that half of them are taken to have waited for an address".to_owned(),
-        _ => format!("{dependent_walks} of {judged_walks} judged walks waited for an address"),
-    };
-    format!("{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {waited}{apart}", replayed.loads)
+        few if few < FEW_JUDGED => format!(
+            "{dependent_walks} of only {few} judged walks waited for an address: too few to tell, so {} of all are taken to",
+            rough_share(waits(followed))
+        ),
+        _ => format!("{} of {} judged walks waited for an address", count(dependent_walks), count(judged_walks)),
+    }
 }
 
 /// `counts` are those of the baseline and of the configuration; `run` the time of a run and how far off, as a part, the counts of
@@ -126,6 +143,19 @@ mod tests {
         assert_eq!(share(0, 0), 0.5);
         assert_eq!(share(3, 3), 0.8);
         assert!((share(9_000, 10_000) - 0.9).abs() < 1e-3);
+    }
+
+    #[test]
+    fn what_rests_on_few_walks_says_so() {
+        let waited =
+            |dependent_walks, judged_walks| waited(&Followed { dependent_walks, judged_walks, ..Followed::default() });
+        assert!(waited(0, 0).contains("half of them"));
+        assert!(
+            waited(1, 1).ends_with(
+                "1 of only 1 judged walks waited for an address: too few to tell, so 67 % of all are taken to"
+            )
+        );
+        assert_eq!(waited(20_000, 110_884), "20,000 of 110,884 judged walks waited for an address");
     }
 
     #[test]

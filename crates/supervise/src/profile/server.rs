@@ -13,7 +13,8 @@ use fieldstone_sys::process;
 use fieldstone_wire::Mixture;
 
 use super::counted::Counting;
-use super::once::{Once, TIMED_OUT, Watched, last_words, read_end, seen, stdin};
+use super::last_words::LastWords;
+use super::once::{Once, TIMED_OUT, Watched, seen, stdin};
 use super::plan::{Load, Plan};
 use super::watch_if;
 use crate::error::{Error, Result};
@@ -24,6 +25,8 @@ use crate::signals::Interrupt;
 use crate::stop::{self, Deadline};
 
 const POLL: Duration = Duration::from_millis(10);
+/// How long a server may take to open its port; ten times as long under the tracer.
+const READY: Duration = Duration::from_secs(60);
 /// How long a server may take to leave after SIGTERM.
 const GENTLE: Duration = Duration::from_secs(20);
 
@@ -48,25 +51,26 @@ pub(super) fn run(
     if is_open(load.port) {
         return Err(Error::PortTaken { port: load.port });
     }
-    let (stderr, mut words) = last_words()?;
+    let (stderr, words) = LastWords::listen()?;
     let wiring = Wiring { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true };
     let running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
     interrupt.watch_group(pid);
     let counting = plan.trace.is_some().then(|| Counting::start(pid));
     let watch = watch_if(watch, &running);
-    let ready = wait_ready(pid, load.port, plan.timeout, interrupt);
+    let patience = plan.timeout.min(if matches!(treatment, Treatment::Traced(..)) { READY * 10 } else { READY });
+    let ready = wait_ready(pid, load.port, patience, interrupt);
     let before = used(pid);
     let loaded = ready.and_then(|()| apply(load, plan.timeout, interrupt));
     let after = used(pid);
     let resident = process::stat(pid).map_or(0, |stat| stat.resident_bytes);
-    let died = has_ended(pid);
+    let died = process::has_ended(pid);
     let ended = stop::stop_gently(pid, plan.timeout.min(GENTLE));
     let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
     let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
-    stop::end_strays(pid, interrupt.spared());
+    let left = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
-    let stderr = read_end(&mut words);
+    let stderr = words.finish();
     let applied = settle(loaded, died, &stderr)?;
     let once = Once {
         elapsed: applied.elapsed,
@@ -86,6 +90,7 @@ pub(super) fn run(
         walks: counting.map(Counting::finish),
         whole_cpu_s: ended.map_or(0.0, |ended| Duration::from_nanos(ended.user_ns + ended.system_ns).as_secs_f64()),
         stderr,
+        left,
     };
     Ok((once, watched))
 }
@@ -110,19 +115,14 @@ fn is_open(port: u16) -> bool {
     hosts.iter().any(|host| TcpStream::connect_timeout(host, Duration::from_millis(200)).is_ok())
 }
 
-fn has_ended(pid: u32) -> bool {
-    process::stat(pid).map_or(true, |stat| stat.state.ended())
-}
-
-fn wait_ready(pid: u32, port: u16, timeout: Duration, interrupt: &Interrupt) -> Result<()> {
+fn wait_ready(pid: u32, port: u16, patience: Duration, interrupt: &Interrupt) -> Result<()> {
     let since = Instant::now();
-    let patience = timeout.min(Duration::from_secs(60));
     loop {
         interrupt.check()?;
         if is_open(port) {
             return Ok(());
         }
-        let dead = has_ended(pid);
+        let dead = process::has_ended(pid);
         if dead || since.elapsed() > patience {
             let state = if dead { "the program has ended; it must stay in the foreground" } else { "the program runs" };
             let waited_s = since.elapsed().as_secs_f64();
@@ -142,7 +142,7 @@ struct Applied {
 /// Runs the load.
 fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applied> {
     interrupt.check()?;
-    let (stderr, mut words) = last_words()?;
+    let (stderr, words) = LastWords::listen()?;
     let command = ["sh", "-c", &load.command].map(OsString::from).to_vec();
     let shell = Program { file: "/bin/sh".into(), command };
     let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true };
@@ -158,7 +158,7 @@ fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applie
     let failed = (!timed_out && !status.success()).then(|| Error::Load {
         command: load.command.clone(),
         outcome: outcome::words(status),
-        stderr: read_end(&mut words),
+        stderr: words.finish(),
     });
     Ok(Applied { elapsed, timed_out, failed })
 }

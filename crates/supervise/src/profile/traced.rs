@@ -1,13 +1,15 @@
 //! The traced run of a profile: one run under the tracer, told as [`Translation`].
 
 use fieldstone_report::Sample;
+use fieldstone_report::quantity::seconds;
 use fieldstone_report::stats::median;
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 
+use super::findings::{of_kind, usual_outcome};
 use super::mosaics;
-use super::once::{self, Once};
+use super::once::{self, Once, TIMED_OUT};
 use super::places::{RealRuns, Recorded};
 use super::plan::{Plan, Tracing as Asked};
 use super::price::{price, scale};
@@ -88,6 +90,9 @@ pub(super) fn trace(
 ) -> Result<Translation> {
     let some = |times: &[f64]| median(times).filter(|time| *time > 0.0);
     let Traced { run, followed, records } = trace_once(plan, asked, some(&native.whole), interrupt)?;
+    if let Some(why) = went_wrong(plan, &run, samples) {
+        return Err(Error::Tracer { why });
+    }
     let mut told = describe(&followed, asked);
     if let Some(sites) = &records.sites {
         told.unseen.extend(recorded.iter().filter_map(|run| run.unseen.clone()));
@@ -102,12 +107,11 @@ pub(super) fn trace(
     told.started = (followed.execs > 0).then(|| records.trace.last_program()).flatten();
     if run.broken {
         told.unseen.push(format!(
-            "the traced run ended with {}{}: what came after is not in the counts",
-            run.outcome,
-            run.last_words()
+            "the traced run took too long and was stopped: what came after {} is not in the counts",
+            seconds(run.elapsed.as_secs_f64())
         ));
     }
-    if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed > 0) {
+    if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed() > 0) {
         match replay(&followed.sample.addresses(), REPLAY_PAIRS, |_, _| interrupt.check()) {
             Ok(replayed) => price(&mut told, asked, &followed, &replayed, native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
@@ -118,6 +122,24 @@ pub(super) fn trace(
     told.traced_s = run.elapsed.as_secs_f64();
     told.slowdown = some(&native.compared).map(|native| (run.user_s + run.system_s) / native);
     Ok(told)
+}
+
+/// Why nothing can be said of the program by a traced run that ended as none of its real runs did. One that was stopped has done a part of the
+/// same; how a server answers SIGTERM is no matter.
+fn went_wrong(plan: &Plan, run: &Once, samples: &[Sample]) -> Option<String> {
+    let kind = PageKind::Small4k.name();
+    let is_known = || of_kind(samples, kind).any(|sample| sample.outcome == run.outcome);
+    let as_usual = if plan.load.is_some() { !run.broken } else { is_known() };
+    if as_usual || run.outcome == TIMED_OUT {
+        return None;
+    }
+    let usual = usual_outcome(samples, kind).unwrap_or("well");
+    Some(format!(
+        "under QEMU the program ended with {}{}, and without it with {usual}. QEMU's processor lacks AVX-512 and newer instructions; what \
+         the program says where it runs under `qemu-x86_64` alone may tell more",
+        run.outcome,
+        run.last_words()
+    ))
 }
 
 /// A server's times are those under its load, while a trace sees its start and end too: they make no pairs.
@@ -137,6 +159,7 @@ fn describe(followed: &Followed, asked: &Asked) -> Translation {
             name: asked.machine.name.clone(),
             geometry: geometry(&asked.machine),
             source: asked.machine.source.clone(),
+            foreign: asked.foreign,
         },
         tracer: asked.tracer.words(),
         accesses: followed.accesses,

@@ -7,23 +7,23 @@
 //! A library may come later, and with it a symbol or the table: as long as one is missing it is looked for, less and less often. What
 //! is asked for is done whatever the detector thinks of those pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use fieldstone_remap::{Memory, Wanted};
+use fieldstone_remap::space::mappings;
+use fieldstone_remap::{Memory, Process, Wanted};
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_sharing::requests::{Action, At, Request};
+use fieldstone_sharing::requests::{self, Action, At, Request};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
 use fieldstone_wire::isolated;
 
+use super::around::with_memory;
 use crate::error::Result;
 use crate::objects::Objects;
 
 /// The first look for what is missing comes after so long, each further one after twice as long, at most so long.
 const FIRST_NS: u64 = 250_000_000;
 const LONGEST_NS: u64 = 8_000_000_000;
-/// Ranges of more pages than these are taken for a mistake.
-const MOST_BYTES: u64 = 64 * PAGE_BYTES;
 
 /// What is asked for in one process.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(super) struct Asked {
     table: Option<u64>,
     changes: Option<u64>,
     own: Vec<Range<u64>>,
+    /// Files that the program had mapped when they were looked through.
+    files: BTreeSet<String>,
     /// When what is missing is looked for again, and how long after that.
     next_ns: u64,
     pause_ns: u64,
@@ -53,20 +55,27 @@ impl Asked {
             table: None,
             changes: None,
             own: Vec::new(),
+            files: BTreeSet::new(),
             next_ns: 0,
             pause_ns: FIRST_NS,
         })
     }
 
-    /// Looks what is asked for now; whether that is something else than before.
-    pub(super) fn look(&mut self, now_ns: u64) -> bool {
+    /// Looks what is asked for now; whether that is something else than before. `process` is the one that is asked about, where
+    /// pages of it are moved.
+    pub(super) fn look(&mut self, now_ns: u64, process: Option<&Process>) -> bool {
         let mut changed = false;
         if now_ns >= self.next_ns && (self.table.is_none() || self.places.iter().any(Option::is_none)) {
-            changed = self.find();
+            let files = files(self.pid);
+            // Only a file that was not there before can have what is missing.
+            if files != self.files {
+                changed = self.find();
+                self.files = files;
+            }
             self.next_ns = now_ns + self.pause_ns;
             self.pause_ns = (self.pause_ns * 2).min(LONGEST_NS);
         }
-        self.read_table() | changed
+        self.read_table(process) | changed
     }
 
     /// Rules whose place is not known.
@@ -83,13 +92,12 @@ impl Asked {
             objects.variable(module, name)
         };
         for (request, place) in self.requests.iter().zip(&mut self.places).filter(|(_, place)| place.is_none()) {
-            let start = match &request.at {
-                At::Address(address) => Some(*address),
+            *place = match &request.at {
+                At::Address(address) => Some(*address..address.saturating_add(request.bytes)),
                 At::Symbol { module, name, offset } => {
-                    address_of(module.as_deref(), name).map(|range| range.start + offset)
+                    address_of(module.as_deref(), name).and_then(|range| part_of(&range, *offset, request.bytes))
                 }
             };
-            *place = start.map(|start| start..start.saturating_add(request.bytes.min(MOST_BYTES)));
             changed |= place.is_some();
         }
         if self.table.is_none() {
@@ -98,10 +106,14 @@ impl Asked {
         changed
     }
 
-    fn read_table(&mut self) -> bool {
+    fn read_table(&mut self, process: Option<&Process>) -> bool {
         let Some(table) = self.table else { return false };
         let mut changes = [0; 8];
-        if self.memory.read_exact(table + isolated::CHANGES_AT, &mut changes).is_err() {
+        let read = |at, into: &mut [u8]| {
+            let bytes = into.len();
+            with_memory(process, &self.memory, |memory| memory.read(at, into)) == bytes
+        };
+        if !read(table + isolated::CHANGES_AT, &mut changes) {
             return false;
         }
         let changes = u64::from_le_bytes(changes);
@@ -109,11 +121,11 @@ impl Asked {
             return false;
         }
         let mut bytes = vec![0; isolated::BYTES];
-        if self.memory.read_exact(table, &mut bytes).is_err() {
+        if !read(table, &mut bytes) {
             return false;
         }
         let Some((_, entries)) = isolated::read(&bytes) else { return false };
-        self.own = entries.map(|(start, bytes)| start..start.saturating_add(bytes.min(MOST_BYTES))).collect();
+        self.own = entries.map(|(start, bytes)| start..start.saturating_add(bytes.min(requests::MOST_BYTES))).collect();
         // That of before the entries were read: what came since is read again.
         self.changes = Some(changes);
         true
@@ -147,6 +159,19 @@ impl Asked {
         };
         pages.into_iter().map(wanted).collect()
     }
+}
+
+/// The files that a process has mapped.
+fn files(pid: u32) -> BTreeSet<String> {
+    let files = mappings(pid).unwrap_or_default().into_iter().filter(|mapping| mapping.is_file);
+    files.map(|mapping| mapping.name).collect()
+}
+
+/// So many bytes of a variable, from an offset on. None where it has not so many; the size of some is not known.
+fn part_of(variable: &Range<u64>, offset: u64, bytes: u64) -> Option<Range<u64>> {
+    let start = variable.start.checked_add(offset)?;
+    let end = start.checked_add(bytes)?;
+    (variable.is_empty() || end <= variable.end).then_some(start..end)
 }
 
 /// The pages that a range has bytes of, and these.
@@ -208,24 +233,36 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_beyond_a_variable_is_no_part_of_it() {
+        assert_eq!(part_of(&(0x1000..0x1010), 8, 8), Some(0x1008..0x1010));
+        assert_eq!(part_of(&(0x1000..0x1010), 8, 9), None);
+        assert_eq!(part_of(&(0x1000..0x1000), 8, 8), Some(0x1008..0x1010), "its size is not known");
+        assert_eq!(part_of(&(0x1000..0x1000), u64::MAX, 8), None);
+    }
+
+    #[test]
     fn a_range_over_a_border_is_of_both_pages() {
         let found: Vec<_> = parts(&(0x1ff8..0x2010)).collect();
         assert_eq!(found, [(0x1000, 0x1ff8..0x2000), (0x2000, 0x2000..0x2010)]);
     }
 
+    /// In one page, wherever the linker puts it.
+    #[repr(align(32))]
+    struct Together([u64; 4]);
+
     /// A variable of this very process.
-    static WATCHED: [u64; 4] = [1, 2, 3, 4];
+    static WATCHED: Together = Together([1, 2, 3, 4]);
 
     #[test]
     fn rules_are_found_by_address_and_by_name() {
-        let address = WATCHED.as_ptr().addr() as u64;
+        let address = WATCHED.0.as_ptr().addr() as u64;
         let at = At::Address(address);
         let unknown = At::Symbol { module: None, name: "there is no such variable".to_owned(), offset: 0 };
         let requests = [(Action::Count, at), (Action::Log, unknown)];
         let requests = requests.map(|(action, at)| Request { action, at, bytes: 16 }).to_vec();
         let mut asked = Asked::of(std::process::id(), requests).unwrap();
-        assert!(asked.look(1), "one was found");
-        assert!(!asked.look(2), "nothing new");
+        assert!(asked.look(1, None), "one was found");
+        assert!(!asked.look(2, None), "nothing new");
         assert_eq!(asked.missing().count(), 1);
         assert_eq!(asked.watching(address + 12, 8).count(), 1);
         assert_eq!(asked.watching(address + 16, 8).count(), 0);

@@ -13,8 +13,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::{JoinHandle, spawn};
+use std::time::Instant;
 
-use fieldstone_sys::process::{set_parent_death_signal, stat, wait4};
+use fieldstone_sys::process::{has_ended, set_parent_death_signal, wait4};
 use serde::{Deserialize, Serialize};
 
 use super::follow::{Event, Happened};
@@ -39,15 +40,17 @@ pub struct RepairStats {
     pub pid: u32,
     /// How it ended: `exit 0`, `signal 11 (SIGSEGV)`.
     pub outcome: String,
+    /// How the last repairer ended, in the same words; what it was refused it has told on standard error.
+    pub repairer: String,
     /// What was seen; nothing where the repairer could not look on.
     pub seen: Seen,
-    /// What happened, in the order of time; milliseconds since the repairer began.
+    /// What happened, in the order of time; milliseconds since the first repairer began.
     pub events: Vec<Event>,
 }
 
 impl RepairStats {
     /// Schema string of this version.
-    pub const SCHEMA: &'static str = "fieldstone-repair/1";
+    pub const SCHEMA: &'static str = fieldstone_report::saved::REPAIR_SCHEMA;
 }
 
 /// Runs `program` in the foreground until it ends, repaired meanwhile by `repairer` (this very command); `words` come before the number of the
@@ -61,13 +64,14 @@ pub fn run(program: &Program, repairer: &OsStr, words: &[&OsStr]) -> Result<(Exi
     let pid = running.child.id();
     let beside = Beside::start(repairer, words, pid);
     let status = forward.until_end(pid, wait4)?;
-    let (seen, events) = beside?.finish();
+    let Looked { seen, events, outcome: repairer } = beside?.finish();
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: program.words(),
         pid,
         outcome: outcome::words(status),
+        repairer,
         seen,
         events,
     };
@@ -78,37 +82,49 @@ pub fn run(program: &Program, repairer: &OsStr, words: &[&OsStr]) -> Result<(Exi
 const MOST_STARTS: u32 = 8;
 
 /// Who listens to the repairer's process.
-struct Beside(JoinHandle<Vec<Event>>);
+struct Beside(JoinHandle<Looked>);
+
+/// What repairers told, and how the last one ended.
+#[derive(Debug, Default)]
+struct Looked {
+    seen: Seen,
+    events: Vec<Event>,
+    outcome: String,
+}
 
 impl Beside {
     fn start(repairer: &OsStr, words: &[&OsStr], pid: u32) -> Result<Self> {
         let words: Vec<OsString> = words.iter().map(|&word| word.to_owned()).chain([pid.to_string().into()]).collect();
         let repairer = repairer.to_owned();
         let mut child = start(&repairer, &words)?;
+        let began = Instant::now();
         Ok(Self(spawn(move || {
-            let mut events = Vec::new();
+            let mut looked = Looked::default();
+            let mut later_ms = 0.0;
             for _ in 1..MOST_STARTS {
-                events.extend(child.stdout.take().map(listen).unwrap_or_default());
-                let was_killed = child.wait().is_ok_and(|status| status.signal().is_some());
-                if !was_killed || stat(pid).map_or(true, |stat| stat.state.ended()) {
+                let told = child.stdout.take().map(listen).unwrap_or_default();
+                looked.events.extend(told.into_iter().map(|event| Event { at_ms: event.at_ms + later_ms, ..event }));
+                let Ok(status) = child.wait() else { break };
+                looked.outcome = outcome::words(status);
+                if status.signal().is_none() || has_ended(pid) {
                     break;
                 }
+                later_ms = began.elapsed().as_secs_f64() * 1e3;
                 let Ok(next) = start(&repairer, &words) else { break };
                 child = next;
             }
-            events
+            looked
         })))
     }
 
     /// It ends by itself when the program has.
-    fn finish(self) -> (Seen, Vec<Event>) {
-        let mut events = self.0.join().unwrap_or_default();
-        let last = events.pop_if(|last| matches!(last.what, Happened::Over(_)));
-        let seen = match last {
-            Some(Event { what: Happened::Over(seen), .. }) => seen,
-            _ => Seen::default(),
-        };
-        (seen, events)
+    fn finish(self) -> Looked {
+        let mut looked = self.0.join().unwrap_or_default();
+        let last = looked.events.pop_if(|last| matches!(last.what, Happened::Over(_)));
+        if let Some(Event { what: Happened::Over(seen), .. }) = last {
+            looked.seen = seen;
+        }
+        looked
     }
 }
 

@@ -1,7 +1,10 @@
 //! How many samples are walked: as many as a small share of a processor does.
 //!
-//! A program with hundreds of busy threads gives more samples than one may look at. One of so many is taken then, whichever they are,
-//! so that the shares stay right; the rest is not counted anywhere.
+//! A program with hundreds of busy threads gives more samples than one may look at. One of so many of each thread is taken then, so that the
+//! shares stay right: samples of threads come in turns, and every second of all may be always the same one's. The rest is not counted
+//! anywhere.
+
+use std::collections::HashMap;
 
 /// Code that was not optimised takes so many times as long for the same.
 const SLOWER: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
@@ -15,21 +18,29 @@ pub(super) struct Budget {
     share: f64,
     /// One of so many is walked.
     apart: u32,
-    count: u32,
+    /// Samples of each thread since the last that was taken.
+    counts: HashMap<u32, u32>,
 }
+
+/// Threads that are told apart; those that have ended are among them.
+const MOST_THREADS: usize = 4096;
 
 impl Budget {
     /// Walking may take this share of a processor.
-    pub(super) const fn of(share: f64) -> Self {
-        Self { share: share * SLOWER, apart: 1, count: 0 }
+    pub(super) fn of(share: f64) -> Self {
+        Self { share: share * SLOWER, apart: 1, counts: HashMap::new() }
     }
 
-    /// Whether the next sample is walked.
-    pub(super) const fn takes(&mut self) -> bool {
-        self.count += 1;
-        let takes = self.count >= self.apart;
+    /// Whether the next sample of this thread is walked.
+    pub(super) fn takes(&mut self, thread: u32) -> bool {
+        if self.counts.len() >= MOST_THREADS {
+            self.counts.clear();
+        }
+        let count = self.counts.entry(thread).or_default();
+        *count += 1;
+        let takes = *count >= self.apart;
         if takes {
-            self.count = 0;
+            *count = 0;
         }
         takes
     }
@@ -50,7 +61,7 @@ mod tests {
     use super::*;
 
     fn taken(budget: &mut Budget, samples: u32) -> usize {
-        (0..samples).filter(|_| budget.takes()).count()
+        (0..samples).filter(|_| budget.takes(7)).count()
     }
 
     #[test]
@@ -68,5 +79,13 @@ mod tests {
         assert_eq!(taken(&mut budget, 64), 64);
         (0..99).for_each(|_| budget.settle(9_000_000, 1_000_000));
         assert_eq!(taken(&mut budget, 4096), 4, "some always are");
+    }
+
+    #[test]
+    fn threads_whose_samples_come_in_turns_are_taken_alike() {
+        let mut budget = Budget::of(0.01);
+        budget.settle(9_000_000, 1_000_000);
+        let taken: Vec<u32> = (0..64).map(|sample| sample % 2).filter(|&thread| budget.takes(thread)).collect();
+        assert_eq!([0, 1].map(|own| taken.iter().filter(|&&thread| thread == own).count()), [16, 16]);
     }
 }

@@ -1,6 +1,6 @@
 //! Names for the instructions that touch a line.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fieldstone_report::sharing::Code;
 use fieldstone_sharing::Line;
@@ -20,7 +20,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    /// The heaviest instructions that touch the line, with who was seen at them.
+    /// The heaviest instructions that touch the line, with who was seen at them: one of each thread at least, as far as there is room.
     pub(super) fn of(&mut self, line: &Line, owners: &Owners, watcher: &Watcher) -> Vec<Code> {
         let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
         for thread in &line.threads {
@@ -32,9 +32,15 @@ impl Codes {
             }
         }
         let mut codes: Vec<Code> = codes.into_values().collect();
-        codes.sort_by(|one, other| other.weight.total_cmp(&one.weight));
-        codes.truncate(MOST);
-        codes
+        heaviest_first(&mut codes);
+        // Of each thread the heaviest, before others: so that nobody who fights goes unnamed.
+        let mut named = BTreeSet::new();
+        let is_first = |code: &Code| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
+        let (mut told, rest): (Vec<Code>, Vec<Code>) = codes.into_iter().partition(is_first);
+        told.extend(rest);
+        told.truncate(MOST);
+        heaviest_first(&mut told);
+        told
     }
 
     /// What the instruction at `ip` is of.
@@ -55,4 +61,8 @@ impl Codes {
         self.known.insert(ip, code.clone());
         code
     }
+}
+
+fn heaviest_first(codes: &mut [Code]) {
+    codes.sort_by(|one, other| other.weight.total_cmp(&one.weight));
 }

@@ -1,7 +1,7 @@
 //! `fieldstone sharing`: looking on until the program ends or the time is over, and telling what was found.
 //!
-//! What is known of a line fades when its threads end or its memory goes. So each line is judged again and again, and the weightiest
-//! version of each stays, with whose memory it was at that time.
+//! What is known of a line goes when its threads end. So each line is judged again and again, and as long as it is a finding its last version
+//! stays, with whose memory it was at that time.
 
 use std::collections::BTreeMap;
 use std::process::ExitStatus;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_report::sharing::{Found, Sampling, Thread};
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::{Judged, Settings, Verdict};
+use fieldstone_sharing::{Judged, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, wait4};
 
 use super::code::Codes;
@@ -97,8 +97,10 @@ pub fn look_on_program(program: &Program, look: &Look, stop: &Stop) -> Result<(E
         }
     };
     let status = forward.until_end(pid, wait4)?;
-    let looked = looking.join().unwrap_or_else(|_| Ok(Looked::default()))?;
-    Ok((status, looked))
+    match looking.join() {
+        Ok(looked) => Ok((status, looked?)),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> Result<Looked> {
@@ -113,11 +115,16 @@ fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> R
     let is_over = || look.duration.is_some_and(|limit| began.elapsed() >= limit) || stop.load(Relaxed);
     let mut ended = false;
     while !ended && !is_over() {
+        let execs = looking.watcher.seen().execs;
         ended = looking.watcher.wait(LOOK)?;
         ended |= looking.watcher.look(None)?.ended;
+        if looking.watcher.seen().execs > execs {
+            *owners = Owners::of(owners.pid());
+            looking.codes = Codes::default();
+        }
         looking.judge(owners, ended);
     }
-    Ok(looking.finish(look, began.elapsed()))
+    Ok(looking.finish(began.elapsed()))
 }
 
 struct Looking {
@@ -132,9 +139,6 @@ struct Looking {
 impl Looking {
     fn judge(&mut self, owners: &mut Owners, ended: bool) {
         for (judged, cost) in self.watcher.judged(MOST_LINES) {
-            if !matches!(judged.verdict, Verdict::Private) {
-                self.watcher.watch(judged.line.address);
-            }
             let Some(cost) = cost.filter(|cost| cost.share.likely >= LEAST_SHARE) else { continue };
             if judged.line.weight < LEAST_WEIGHT || matches!(judged.verdict, Verdict::Private | Verdict::Undecided) {
                 continue;
@@ -153,7 +157,7 @@ impl Looking {
                 redesign: None,
                 refused: None,
             });
-            (found.judged, found.cost) = (judged, self.watcher.cost_at_most(line).unwrap_or(cost));
+            (found.judged, found.cost) = (judged, cost);
             if !ended {
                 self.ask(&mut found, owners);
             }
@@ -189,19 +193,26 @@ impl Looking {
         }
     }
 
-    fn finish(self, look: &Look, duration: Duration) -> Looked {
+    fn finish(self, duration: Duration) -> Looked {
         let seen = self.watcher.seen();
         let sampling = Sampling {
             means: self.watcher.means().to_string(),
-            hertz: f64::from(look.hertz),
+            hertz: f64::from(self.watcher.hertz()),
             samples: seen.samples,
             lost: seen.lost,
             accesses: seen.accesses,
         };
         let mut lines: Vec<Found> = self.lines.into_values().collect();
-        lines.sort_by(|one, other| other.cost.share.likely.total_cmp(&one.cost.share.likely));
         let judged: Vec<Judged> = lines.iter().map(|found| found.judged.clone()).collect();
-        lines.iter_mut().for_each(|found| found.redesign = redesign(found, &judged));
+        let refused = rules::plan(&judged, rules::MOST_VIEWS, |_| false).refused;
+        for found in &mut lines {
+            // Of all the time, that after its threads had ended too.
+            found.cost = self.watcher.cost_at_most(found.judged.line.address).unwrap_or(found.cost);
+            found.redesign = redesign(found, &judged);
+            let why = refused.iter().find(|refused| refused.line == found.judged.line.address);
+            found.refused = why.map(|refused| refused.why.words());
+        }
+        lines.sort_by(|one, other| other.cost.share.likely.total_cmp(&one.cost.share.likely));
         let (findings, others) = lines.into_iter().partition(|found| found.judged.verdict.is_finding());
         let threads = self.threads.into_values().collect();
         let unseen = unseen(&seen);
@@ -212,8 +223,20 @@ impl Looking {
 /// What could not be seen.
 fn unseen(seen: &Seen) -> Vec<String> {
     let mut unseen = Vec::new();
-    if seen.samples == 0 {
+    if seen.samples == 0 && seen.unusable > 0 {
+        unseen.push(format!(
+            "anything: all of its {} samples are of 32-bit code, which is not understood",
+            seen.unusable
+        ));
+    } else if seen.samples == 0 {
         unseen.push("anything: no sample was taken, since it slept all the time or ended too soon".to_owned());
+    }
+    if seen.throttled > 0 {
+        let often = seen.throttled;
+        unseen.push(format!("some of the time: the kernel held samples back {often} times: take fewer (--hertz)"));
+    }
+    if seen.execs > 0 {
+        unseen.push("what ran before another program took its place (exec), but for what was found by then".to_owned());
     }
     if seen.lost > 0 {
         unseen.push(format!("{} samples found no room in the kernel's buffers: take fewer (--hertz)", seen.lost));

@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 use fieldstone_remap::Touch;
 use fieldstone_sharing::Settings;
 use fieldstone_sharing::requests::{Action, Request};
+use fieldstone_sys::process::has_ended;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
 use super::code::Codes;
 use super::owners::Owners;
-use super::repairer::{Did, Repairer, Undone};
-use super::watcher::{Seen, Watcher, now_ns};
+use super::repairer::{Did, Repairer, Undone, is_worth_it};
+use super::watcher::{Seen, Watcher};
+use crate::clock::now_ns;
 use crate::error::Result;
 
 /// Samples a second that a thread runs.
@@ -68,6 +70,13 @@ pub enum Happened {
     Refused {
         /// Its address.
         page: u64,
+        /// Why.
+        why: String,
+    },
+    /// A line fights to the end, since its bytes cannot be parted.
+    Left {
+        /// Its address.
+        line: u64,
         /// Why.
         why: String,
     },
@@ -145,6 +154,8 @@ pub struct Manner {
     pub rules: Vec<Request>,
     /// Whether what a thread has on several lines is brought together on as few as can be.
     pub consolidated: bool,
+    /// Whether accesses are led to ladders, and no loop to a clone: slower, to be held against it.
+    pub by_ladders: bool,
 }
 
 /// Follows process `pid` until it ends or `stop` is set; then it is as it was. `tell` is called for what happens.
@@ -155,9 +166,13 @@ pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event
     let mut follow = Follow::begin(pid, manner)?;
     let result = follow.until(stop, tell);
     follow.tell_counts(tell);
+    follow.tell_left(tell);
     let let_go = if follow.watcher.seen().ended { Ok(()) } else { follow.repairer.let_go() };
-    result?;
-    let_go?;
+    // What goes wrong since the process is gone is its end.
+    if !has_ended(pid) {
+        result?;
+        let_go?;
+    }
     follow.tell(Happened::Over(follow.watcher.seen()), tell);
     Ok(())
 }
@@ -182,8 +197,8 @@ struct Follow {
 impl Follow {
     fn begin(pid: u32, manner: &Manner) -> Result<Self> {
         // First, since the program may wait for what somebody has left behind.
-        let repairer = Repairer::new(pid, manner.consolidated)?;
-        let watcher = Watcher::open(pid, HERTZ, Settings::default(), SHARE)?;
+        let repairer = Repairer::new(pid, manner.consolidated)?.by_ladders(manner.by_ladders);
+        let watcher = watch(pid)?;
         Ok(Self {
             pid,
             rules: manner.rules.clone(),
@@ -204,8 +219,10 @@ impl Follow {
         while !stop.load(Ordering::Relaxed) {
             let mut did = Vec::new();
             self.ask(&mut did, tell)?;
-            let ended = self.serve(&mut did)? || self.look(&mut did, tell)?;
+            let ended = self.serve(&mut did)?;
             let over = did.contains(&Did::Over);
+            // What was seen before is of another program then.
+            let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
             // Where a clone was, another may come.
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
@@ -217,13 +234,28 @@ impl Follow {
                 return Ok(());
             }
             if over {
-                self.tell_counts(tell);
-                self.watcher = Watcher::open(self.pid, HERTZ, Settings::default(), SHARE)?;
-                self.asked = Asked::of(self.pid, self.rules.clone())?;
-                (self.owners, self.missed) = (None, false);
-                self.found.clear();
+                self.begin_anew(tell)?;
+                self.watcher = watch(self.pid)?;
             }
         }
+        Ok(())
+    }
+
+    /// Takes in the last samples; whether it is the process that is over, and not only its program.
+    fn has_ended(&mut self) -> Result<bool> {
+        let has_ended = has_ended(self.pid);
+        Ok(self.watcher.look(None)?.ended || has_ended)
+    }
+
+    /// Another program runs in the process.
+    fn begin_anew(&mut self, tell: &mut dyn FnMut(Event)) -> Result<()> {
+        self.tell_counts(tell);
+        self.tell_left(tell);
+        self.repairer.begin_anew();
+        self.asked = Asked::of(self.pid, self.rules.clone())?;
+        (self.owners, self.codes, self.missed) = (None, Codes::default(), false);
+        self.names.clear();
+        self.found.clear();
         Ok(())
     }
 
@@ -240,24 +272,31 @@ impl Follow {
 
     /// Takes in samples and judges; whether the program has ended.
     fn look(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
-        if self.watcher.look(self.repairer.process())?.ended {
+        let execs = self.watcher.seen().execs;
+        let seen = self.watcher.look(self.repairer.process())?;
+        if seen.ended {
             return Ok(true);
         }
+        if seen.execs > execs {
+            self.begin_anew(tell)?;
+            self.tell(Happened::Exec, tell);
+            return Ok(false);
+        }
         let judged = self.watcher.judged(MOST_LINES);
-        for (judged, cost) in judged.iter().filter(|(judged, _)| judged.verdict.is_finding()) {
+        for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_it(judged, cost.as_ref())) {
             let line = judged.line.address;
             if !self.found.contains(&line) {
                 self.found.push(line);
                 self.tell(Happened::Found { line, share: cost.map_or(0.0, |cost| cost.share.likely) }, tell);
             }
         }
-        self.repairer.consider(&judged, now_ns(), did)?;
+        self.repairer.consider(&judged, self.watcher.progress(), now_ns(), did)?;
         Ok(false)
     }
 
     /// Has done what is asked for now.
     fn ask(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<()> {
-        if self.asked.look(now_ns()) {
+        if self.asked.look(now_ns(), self.repairer.process()) {
             self.repairer.ask(self.asked.pages(), did)?;
         }
         // A library may still come.
@@ -310,6 +349,12 @@ impl Follow {
         }
     }
 
+    fn tell_left(&mut self, tell: &mut dyn FnMut(Event)) {
+        for (line, why) in self.repairer.take_left() {
+            self.tell(Happened::Left { line, why: why.words() }, tell);
+        }
+    }
+
     /// Function, file and line of an instruction.
     fn name(&mut self, ip: u64) -> Option<String> {
         if let Some(name) = self.names.get(&ip) {
@@ -325,8 +370,13 @@ impl Follow {
     }
 }
 
+fn watch(pid: u32) -> Result<Watcher> {
+    Ok(Watcher::open(pid, HERTZ, Settings::default(), SHARE)?.with_progress())
+}
+
 fn words(why: &Undone) -> String {
     match why {
+        Undone::NoGain(times) => format!("the threads got on {times:.2} times as fast as before"),
         Undone::By(why) => why.to_string(),
         Undone::ByHand(a_second) => format!("{a_second} accesses a second had to be redirected one by one"),
         Undone::Changed => "its rules changed".to_owned(),

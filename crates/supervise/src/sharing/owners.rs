@@ -17,13 +17,19 @@ const STEP: u64 = 8;
 /// The objects of one process; none where they cannot be read.
 #[derive(Debug)]
 pub(super) struct Owners {
+    pid: u32,
     objects: Option<Objects>,
     looked: Option<Instant>,
 }
 
 impl Owners {
     pub(super) fn of(pid: u32) -> Self {
-        Self { objects: Objects::of(pid).ok(), looked: None }
+        Self { pid, objects: Objects::of(pid).ok(), looked: None }
+    }
+
+    /// The process.
+    pub(super) const fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Looks at mappings and blocks again where that was long ago.

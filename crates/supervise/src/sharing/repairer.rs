@@ -5,9 +5,12 @@
 //!                            │ no: changed too often? ── yes ──→ given up
 //!                            └─────────── no ──→ page put back, moved by the new plan, on trial
 //!   on trial: accesses that are still redirected one by one, after a while ── too many ──→ taken back, given up
+//!             laps of the loops that come by it, to those before ────────────── no more ──→ taken back, and looked once more:
+//!                                                                  fewer without it, too? moved again, for good
 //! ```
 //! Redirected one by one, an access costs a hundred times what the cache line did: where loops do not settle in their clones the repair
-//! is worse than the fault. The process is held (ptrace, userfaultfd) from the first page that is to be moved until all are back.
+//! is worse than the fault. How fast threads get on is not known of all loops: what is in doubt stays, since samples showed the line.
+//! The process is held (ptrace, userfaultfd) from the first page that is to be moved until all are back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -15,34 +18,37 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use fieldstone_remap::{Done, Process, Touch, Wanted, Why};
-use fieldstone_sharing::{Cost, History, Judged, Move, PagePlan, Step, rules};
-
+use fieldstone_sharing::{Cost, History, Judged, Move, Paces, PagePlan, Progress, Refusal, Step, rules};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
-use super::watcher::{now_ns, processor_ns};
+use super::trials::{Doubted, Repair, SETTLED_NS};
+use crate::clock::{now_ns, processor_ns};
 use crate::error::{Error, Result};
 
 /// Lines that take less of the threads' time than this are left alone.
 const LEAST_SHARE: f64 = 0.02;
 /// A line has to weigh so many samples before its page is moved.
 const LEAST_WEIGHT: f64 = 8.0;
-/// What could not be moved though it was asked for is tried again after so long.
+/// What could not be moved is tried again after so long; what nobody asked for each time after four times as long, and so many times in all.
 const AGAIN_NS: u64 = 20_000_000;
-/// After this long the loops should be in their clones.
-const SETTLED_NS: u64 = 250_000_000;
+const MOST_TRIES: u32 = 5;
+/// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
+const BEFORE_NS: u64 = 40_000_000;
 /// More accesses a second than these, redirected one by one, take more time than most repairs give back.
 const MOST_BY_HAND: u64 = 500;
 /// So does what takes us this share of a processor: threads wait as long.
 const MOST_BUSY: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.03 };
 
 /// Why a repair was undone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Undone {
     /// The kernel, an access that cannot be redirected, memory that went.
     By(Why),
     /// Too many accesses a second went on to be redirected one by one.
     ByHand(u64),
+    /// The threads got on so many times as fast as before, which is no gain.
+    NoGain(f64),
     /// There are other rules for it now.
     Changed,
 }
@@ -79,15 +85,6 @@ pub enum Did {
     Over,
 }
 
-/// A page that is moved.
-#[derive(Debug)]
-struct Repair {
-    plan: PagePlan,
-    /// Since when its accesses are counted, and how many there were.
-    since_ns: u64,
-    by_hand: u32,
-}
-
 /// A page that somebody asks for: it is not on trial, and no findings of ours change it.
 #[derive(Debug)]
 struct Asked {
@@ -104,6 +101,8 @@ pub struct Repairer {
     pid: u32,
     /// Whether what a thread has on several lines comes together on as few as can be.
     consolidated: bool,
+    /// Whether accesses are led to ladders, and no loop to a clone.
+    by_ladders: bool,
     process: Option<Process>,
     /// What becomes readable when a child or a tracee of ours has stopped.
     alarm: OwnedFd,
@@ -111,6 +110,14 @@ pub struct Repairer {
     history: History,
     /// Pages that are not to be tried again.
     given_up: BTreeSet<u64>,
+    /// Pages that could not be moved: how often that was tried, and when it is tried next.
+    tried: BTreeMap<u64, (u32, u64)>,
+    /// Lines that fight and cannot be parted, by the last plan of their page.
+    left: BTreeMap<u64, Refusal>,
+    /// How fast threads got on before a page was moved for the first time, until its trial is over.
+    before: BTreeMap<u64, Option<Paces>>,
+    /// Pages that were put back since that brought no gain, and are looked at once more without it.
+    doubted: BTreeMap<u64, Doubted>,
     /// Pages that somebody asks for.
     asked: BTreeMap<u64, Asked>,
     /// Processor time that serving took since the last look at trials, and when that was.
@@ -132,11 +139,16 @@ impl Repairer {
         let mut this = Self {
             pid,
             consolidated,
+            by_ladders: false,
             process: None,
             alarm: alarm.into(),
             repairs: BTreeMap::new(),
             history: History::default(),
             given_up: BTreeSet::new(),
+            tried: BTreeMap::new(),
+            left: BTreeMap::new(),
+            before: BTreeMap::new(),
+            doubted: BTreeMap::new(),
             asked: BTreeMap::new(),
             busy_ns: 0,
             looked_ns: now_ns(),
@@ -145,6 +157,12 @@ impl Repairer {
             this.hold()?;
         }
         Ok(this)
+    }
+
+    /// Leads accesses to ladders, and no loop to a clone.
+    #[must_use]
+    pub fn by_ladders(self, by_ladders: bool) -> Self {
+        Self { by_ladders, ..self }
     }
 
     /// The process, while it is held.
@@ -183,25 +201,43 @@ impl Repairer {
             Done::PutBack { page, why } => did.extend(self.forget(page, Undone::By(why))),
             Done::Child(_) => {}
             Done::Over => {
-                self.process = None;
-                self.repairs.clear();
-                self.history = History::default();
-                self.given_up.clear();
-                self.asked.clear();
+                self.begin_anew();
                 did.push(Did::Over);
             }
         }
     }
 
-    /// Does what the verdicts on lines ask for. `judged` are all lines that are known.
+    /// Another program runs in the process: what is known is of the one before. What is left of that is told by [`Self::take_left`].
+    pub fn begin_anew(&mut self) {
+        self.process = None;
+        self.repairs.clear();
+        self.history = History::default();
+        self.given_up.clear();
+        self.tried.clear();
+        self.before.clear();
+        self.doubted.clear();
+        self.asked.clear();
+    }
+
+    /// Does what the verdicts on lines ask for. `judged` are all lines that are known; `progress`, how fast the threads get on, if that is.
     ///
     /// # Errors
     /// Where the process refuses to be held or to be served.
-    pub fn consider(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
-        self.end_trials(now_ns, did)?;
+    pub fn consider(
+        &mut self,
+        judged: &[(Judged, Option<Cost>)],
+        progress: Option<&Progress>,
+        now_ns: u64,
+        did: &mut Vec<Did>,
+    ) -> Result<()> {
+        self.end_trials(progress, now_ns, did)?;
+        self.end_doubts(progress, now_ns, did)?;
         self.do_asked(now_ns, did)?;
-        for plan in self.plans(judged) {
+        for plan in self.plans(judged, now_ns) {
             if self.repairs.get(&plan.page).is_none_or(|repair| !suffices(&repair.plan, &plan)) {
+                let lately = now_ns.saturating_sub(BEFORE_NS)..now_ns;
+                let before = || progress.map(|progress| progress.by_lines(&plan.lines, &lately));
+                self.before.entry(plan.page).or_insert_with(before);
                 self.repair(plan, now_ns, did)?;
             }
         }
@@ -262,21 +298,29 @@ impl Repairer {
     }
 
     /// Plans for the pages of lines that cost enough.
-    fn plans(&self, judged: &[(Judged, Option<Cost>)]) -> Vec<PagePlan> {
+    fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
         let page = |judged: &Judged| judged.line.address / rules::PAGE_BYTES * rules::PAGE_BYTES;
-        let costs = |cost: &Option<Cost>| cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE);
+        let waits = |page: &u64| self.tried.get(page).is_some_and(|&(_, next_ns)| now_ns < next_ns);
         let worth: BTreeSet<u64> = judged
             .iter()
-            .filter(|(judged, cost)| judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs(cost))
+            .filter(|(judged, cost)| is_worth_it(judged, cost.as_ref()))
             .map(|(judged, _)| page(judged))
-            .filter(|page| !self.given_up.contains(page) && !self.asked.contains_key(page))
+            .filter(|page| !self.given_up.contains(page) && !self.asked.contains_key(page) && !waits(page))
             .collect();
         if worth.is_empty() {
             return Vec::new();
         }
         let of_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| worth.contains(&page(judged)));
         let lines: Vec<Judged> = of_pages.cloned().collect();
-        rules::plan(&lines, &[], rules::MOST_VIEWS, |line| self.history.has_given_up(line)).pages
+        let plan = rules::plan(&lines, rules::MOST_VIEWS, |line| self.history.has_given_up(line));
+        self.left.retain(|line, _| !worth.contains(&(line / rules::PAGE_BYTES * rules::PAGE_BYTES)));
+        self.left.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
+        plan.pages
+    }
+
+    /// Lines that fight and were left as they are, since their bytes cannot be parted; each is told once.
+    pub fn take_left(&mut self) -> BTreeMap<u64, Refusal> {
+        std::mem::take(&mut self.left)
     }
 
     fn repair(&mut self, plan: PagePlan, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
@@ -294,11 +338,18 @@ impl Repairer {
         match self.hold()?.move_page(&wanted(&plan, consolidated)) {
             Ok(_) => {
                 did.push(Did::Moved(plan.clone()));
-                self.repairs.insert(page, Repair { plan, since_ns: now_ns, by_hand: 0 });
+                self.tried.remove(&page);
+                self.repairs.insert(page, Repair { plan, moved_ns: now_ns, since_ns: now_ns, by_hand: 0 });
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
-                self.given_up.insert(page);
-                did.push(Did::Refused { page, why });
+                let (tries, next_ns) = self.tried.entry(page).or_default();
+                *next_ns = now_ns + (AGAIN_NS << (2 * *tries));
+                *tries += 1;
+                if *tries == 1 {
+                    did.push(Did::Refused { page, why });
+                } else if *tries == MOST_TRIES {
+                    self.given_up.insert(page);
+                }
             }
             Err(other) => return Err(other.into()),
         }
@@ -310,18 +361,23 @@ impl Repairer {
             Some(process) => self.process.insert(process),
             None => {
                 let mut process = Process::open(self.pid)?;
+                if self.by_ladders {
+                    process.lead_to_ladders();
+                }
                 process.wake_by(self.alarm.try_clone().map_err(Error::system("be told of signals"))?);
                 self.process.insert(process)
             }
         })
     }
 
-    /// Takes back what goes on to be redirected access by access.
-    fn end_trials(&mut self, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+    /// Takes back what goes on to be redirected access by access, and what gives nothing back.
+    fn end_trials(&mut self, progress: Option<&Progress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
         if now_ns.saturating_sub(self.looked_ns) < SETTLED_NS {
             return Ok(());
         }
         let busy = self.busy_ns as f64 / now_ns.saturating_sub(self.looked_ns) as f64;
+        // What is asked for may cost what it does.
+        let is_busy = busy > MOST_BUSY && !self.asked.values().any(|one| one.is_moved);
         (self.busy_ns, self.looked_ns) = (0, now_ns);
         let most = self.repairs.values().map(|repair| repair.by_hand).max().unwrap_or(0);
         let mut failed = Vec::new();
@@ -331,14 +387,36 @@ impl Repairer {
                 continue;
             }
             let a_second = u64::from(repair.by_hand) * 1_000_000_000 / passed_ns;
-            if a_second > MOST_BY_HAND || busy > MOST_BUSY && repair.by_hand == most && most > 0 {
-                failed.push((page, a_second));
+            let before = self.before.entry(page).or_default();
+            if a_second > MOST_BY_HAND || is_busy && repair.by_hand == most && most > 0 {
+                failed.push((page, Undone::ByHand(a_second)));
+            } else if let Some(progress) = progress
+                && let Some(times) = repair.no_gain(progress, before, now_ns)
+            {
+                let doubted =
+                    Doubted { paces: repair.paces(progress, now_ns), plan: repair.plan.clone(), since_ns: now_ns };
+                self.doubted.insert(page, doubted);
+                failed.push((page, Undone::NoGain(times)));
             }
             (repair.since_ns, repair.by_hand) = (now_ns, 0);
         }
-        for (page, a_second) in failed {
+        for (page, why) in failed {
             self.given_up.insert(page);
-            self.put_back(page, Undone::ByHand(a_second), did)?;
+            self.put_back(page, why, did)?;
+        }
+        Ok(())
+    }
+
+    /// Looks once more at what was put back without a gain: where threads get on worse without it, what they do had changed, and it is moved again.
+    fn end_doubts(&mut self, progress: Option<&Progress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+        let due = |_: &u64, doubted: &mut Doubted| now_ns.saturating_sub(doubted.since_ns) >= SETTLED_NS;
+        let due: Vec<(u64, Doubted)> = self.doubted.extract_if(.., due).collect();
+        for (page, doubted) in due {
+            if progress.is_some_and(|progress| doubted.was_a_gain(progress, now_ns)) {
+                self.given_up.remove(&page);
+                self.before.insert(page, None);
+                self.repair(doubted.plan, now_ns, did)?;
+            }
         }
         Ok(())
     }
@@ -353,8 +431,15 @@ impl Repairer {
 
     fn forget(&mut self, page: u64, why: Undone) -> Option<Did> {
         let asked = self.asked.get_mut(&page).map(|one| std::mem::take(&mut one.is_moved));
-        let found = self.repairs.remove(&page).is_some();
-        (found || asked == Some(true)).then_some(Did::Undone { page, why })
+        let found = self.repairs.remove(&page);
+        // One that comes and goes is given up in the end.
+        if let Some(repair) = found.as_ref().filter(|_| why != Undone::Changed) {
+            let now_ns = now_ns();
+            for &line in &repair.plan.lines {
+                self.history.change(line, &[], now_ns);
+            }
+        }
+        (found.is_some() || asked == Some(true)).then_some(Did::Undone { page, why })
     }
 
     /// Puts everything back and lets go of the process.
@@ -368,6 +453,12 @@ impl Repairer {
         self.repairs.clear();
         Ok(())
     }
+}
+
+/// Whether a line is shared falsely, and that costs enough to do something about it.
+pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
+    let costs = cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE);
+    judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs
 }
 
 /// The moves of a plan that have a byte on the line at this address.

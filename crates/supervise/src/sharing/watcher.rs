@@ -3,15 +3,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use fieldstone_remap::space::mappings;
 use fieldstone_remap::{Memory, Process};
-use fieldstone_rewrite::Registers;
-use fieldstone_sharing::{Access, Cost, Judged, Lines, Settings};
+use fieldstone_rewrite::{Counter, Registers};
+use fieldstone_sharing::{Access, Cost, Judged, Lines, Mark, Progress, Settings, Verdict};
 use fieldstone_sys::sampling::{Means, Sample, Sampler};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::around::{Around, of_sample};
+use super::around::{Around, of_sample, with_memory};
 use super::budget::Budget;
+use crate::clock::{now_ns, processor_ns};
 use crate::error::Result;
 
 /// Samples that tell what a line costs.
@@ -33,6 +34,12 @@ pub struct Seen {
     pub accesses: u64,
     /// Samples that found no room in the kernel's buffers.
     pub lost: u64,
+    /// Samples that were no 64-bit code's.
+    pub unusable: u64,
+    /// Times that the kernel held samples back, since they came too fast.
+    pub throttled: u64,
+    /// Programs that took the place of the first one, by exec.
+    pub execs: u64,
     /// Whether the program has ended.
     pub ended: bool,
 }
@@ -42,15 +49,19 @@ pub struct Seen {
 struct Watched {
     /// The last samples whose laps came by it, with their threads.
     last: VecDeque<(u32, Registers)>,
-    /// Samples whose laps came by it.
+    /// Samples whose laps came by it, and all, since it is watched.
     laps: u64,
+    walked: u64,
 }
 
 /// Looks on while a program runs.
 #[derive(Debug)]
 pub struct Watcher {
+    pid: u32,
     sampler: Sampler,
     memory: Memory,
+    /// Where the program has memory as long as it lives: another one has other memory.
+    anchor: Option<u64>,
     around: Around,
     lines: Lines,
     budget: Budget,
@@ -63,6 +74,8 @@ pub struct Watcher {
     watched: HashMap<u64, Watched>,
     /// Whether the instructions that touch them read and write.
     kinds: HashMap<u64, (bool, bool)>,
+    /// How fast the threads get on, where that is asked for.
+    progress: Option<Progress>,
 }
 
 impl Watcher {
@@ -73,7 +86,9 @@ impl Watcher {
     /// Where this user may not, with the way out.
     pub fn open(pid: u32, hertz: u32, settings: Settings, share: f64) -> Result<Self> {
         Ok(Self {
+            pid,
             memory: Memory::open(pid)?,
+            anchor: anchor(pid),
             sampler: Sampler::open(pid, hertz)?,
             around: Around::default(),
             lines: Lines::new(settings)?,
@@ -84,7 +99,20 @@ impl Watcher {
             ended: Vec::new(),
             watched: HashMap::new(),
             kinds: HashMap::new(),
+            progress: None,
         })
+    }
+
+    /// Looks how fast the threads get on, too.
+    #[must_use]
+    pub fn with_progress(self) -> Self {
+        Self { progress: Some(Progress::default()), ..self }
+    }
+
+    /// How fast they get on: nothing, where that was not asked for.
+    #[must_use]
+    pub const fn progress(&self) -> Option<&Progress> {
+        self.progress.as_ref()
     }
 
     /// Takes in the samples since the last look; threads that had ended then are forgotten now. `process` is the one that is watched, where
@@ -93,16 +121,31 @@ impl Watcher {
     /// # Errors
     /// Where sampling has broken down while the program lives.
     pub fn look(&mut self, process: Option<&Process>) -> Result<Seen> {
-        std::mem::take(&mut self.ended).into_iter().for_each(|thread| self.lines.forget(thread));
+        for thread in std::mem::take(&mut self.ended) {
+            self.lines.forget(thread);
+            self.progress.iter_mut().for_each(|progress| progress.forget(thread));
+        }
         let mut samples = std::mem::take(&mut self.samples);
         samples.clear();
         let drained = self.sampler.drain(&mut samples)?;
         self.seen.samples += samples.len() as u64;
         self.seen.lost += drained.lost;
+        self.seen.unusable += drained.unusable;
+        self.seen.throttled += drained.throttled;
         self.seen.ended |= drained.ended;
+        // Who holds it is told of an exec. What ends has no memory either, but no other one.
+        if process.is_none()
+            && !self.seen.ended
+            && self.is_another_program()
+            && let Some(anchor) = anchor(self.pid)
+        {
+            self.begin_anew(anchor)?;
+            samples.clear();
+        }
         let began = processor_ns();
         for sample in &samples {
-            if self.budget.takes() {
+            self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
+            if self.budget.takes(sample.tid) {
                 self.count(sample, process);
             }
         }
@@ -114,21 +157,46 @@ impl Watcher {
         Ok(self.seen)
     }
 
+    fn is_another_program(&self) -> bool {
+        let is_gone = |at: u64| fieldstone_rewrite::Memory::read(&self.memory, at, &mut [0]) == 0;
+        self.anchor.is_some_and(is_gone)
+    }
+
+    /// Forgets what the program did that ran here before.
+    fn begin_anew(&mut self, anchor: u64) -> Result<()> {
+        self.memory = Memory::open(self.pid)?;
+        self.anchor = Some(anchor);
+        self.lines = Lines::new(*self.lines.settings())?;
+        self.progress = self.progress.take().map(|_| Progress::default());
+        self.around.forget();
+        self.watched.clear();
+        self.kinds.clear();
+        self.ended.clear();
+        self.seen.execs += 1;
+        Ok(())
+    }
+
     /// Each access of a lap stands for as much of the sample.
     fn count(&mut self, sample: &Sample, process: Option<&Process>) {
         self.seen.walked += 1;
         let home = |address| process.map_or(address, |process| process.seen_at(address));
-        let accesses = match process.map(Process::as_seen) {
-            Some(memory) => self.around.accesses(&memory, &sample.registers),
-            None => self.around.accesses(&self.memory, &sample.registers),
-        };
+        let (accesses, counters) = with_memory(process, &self.memory, |memory| {
+            let accesses = self.around.accesses(memory, &sample.registers);
+            let is_asked = self.progress.is_some() && !accesses.is_empty();
+            let counters = is_asked.then(|| self.around.counters(memory, &sample.registers));
+            (accesses, counters.unwrap_or_default())
+        });
         if accesses.is_empty() {
             self.seen.blind += 1;
             self.lines.record_elsewhere(1.0, sample.time_ns);
             return;
         }
         let weight = 1.0 / accesses.len() as f64;
-        self.note_laps(sample, accesses.iter().map(|access| home(access.address)));
+        let mut lines: Vec<u64> = accesses.iter().map(|access| self.line_of(home(access.address))).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        self.note_progress(sample, process, &counters, &lines);
+        self.note_laps(sample, &lines);
         for access in accesses {
             let address = home(access.address);
             if self.watched.contains_key(&self.line_of(address)) {
@@ -146,26 +214,52 @@ impl Watcher {
                 site: access.ip,
                 weight,
                 at_ns: sample.time_ns,
+                cpu: sample.cpu,
             });
         }
     }
 
-    /// The heaviest lines as they are now, judged, with what each costs at most.
+    /// Where the counters of its loops are, which come by these lines.
+    fn note_progress(
+        &mut self,
+        sample: &Sample,
+        process: Option<&Process>,
+        counters: &[(Counter, u64)],
+        lines: &[u64],
+    ) {
+        let Some(progress) = &mut self.progress else { return };
+        for &(counter, value) in counters {
+            let own = process.map_or(counter.ip, |process| process.original(counter.ip));
+            let mark = Mark {
+                thread: sample.tid,
+                counter: own,
+                value,
+                step: counter.step,
+                bytes: counter.bytes,
+                is_late: counter.is_in_memory(),
+                at_ns: sample.time_ns,
+            };
+            progress.see(&mark, lines);
+        }
+    }
+
+    /// The heaviest lines as they are now, judged, with what each costs at most. Those that several threads use are watched from now on.
     #[must_use]
-    pub fn judged(&self, most: usize) -> Vec<(Judged, Option<Cost>)> {
+    pub fn judged(&mut self, most: usize) -> Vec<(Judged, Option<Cost>)> {
         let now = now_ns();
         let all = self.lines.total(now);
-        let lines = self.lines.heaviest(most, now).into_iter();
-        lines.map(|line| (Cost::of(&line, all), Judged::new(line))).map(|(cost, judged)| (judged, cost)).collect()
+        let judged: Vec<Judged> = self.lines.heaviest(most, now).into_iter().map(Judged::new).collect();
+        for judged in judged.iter().filter(|judged| !matches!(judged.verdict, Verdict::Private)) {
+            self.watch(judged.line.address);
+        }
+        let cost = |judged: &Judged| self.cost_at_most(judged.line.address).or_else(|| Cost::of(&judged.line, all));
+        judged.into_iter().map(|judged| (cost(&judged), judged)).map(|(cost, judged)| (judged, cost)).collect()
     }
 
     /// Each watched line that a lap comes by, once.
-    fn note_laps(&mut self, sample: &Sample, addresses: impl Iterator<Item = u64>) {
-        let mut lines: Vec<u64> = addresses.map(|address| self.line_of(address)).collect();
-        lines.sort_unstable();
-        lines.dedup();
+    fn note_laps(&mut self, sample: &Sample, lines: &[u64]) {
         for line in lines {
-            if let Some(watched) = self.watched.get_mut(&line) {
+            if let Some(watched) = self.watched.get_mut(line) {
                 watched.laps += 1;
                 watched.last.truncate(MOST_KEPT - 1);
                 watched.last.push_front((sample.tid, of_sample(&sample.registers)));
@@ -178,8 +272,9 @@ impl Watcher {
     }
 
     /// From now on, keeps the last samples that showed an access to the line at this address, and counts them.
-    pub fn watch(&mut self, line: u64) {
-        self.watched.entry(line).or_insert_with(|| Watched { last: VecDeque::new(), laps: 0 });
+    fn watch(&mut self, line: u64) {
+        let walked = self.seen.walked;
+        self.watched.entry(line).or_insert_with(|| Watched { last: VecDeque::new(), laps: 0, walked });
     }
 
     /// What a watched line costs at most: the share of the time that was spent in code that comes by it. None for a line that is not
@@ -187,7 +282,7 @@ impl Watcher {
     #[must_use]
     pub fn cost_at_most(&self, line: u64) -> Option<Cost> {
         let watched = self.watched.get(&line)?;
-        let walked = self.seen.walked;
+        let walked = self.seen.walked - watched.walked;
         Cost::new(watched.laps as f64, walked as f64).filter(|_| walked >= ENOUGH)
     }
 
@@ -206,8 +301,9 @@ impl Watcher {
     ///
     /// # Errors
     /// As poll(2).
-    pub fn wait(&self, so_long: Duration) -> Result<bool> {
-        Ok(self.sampler.wait(so_long)?)
+    pub fn wait(&mut self, so_long: Duration) -> Result<bool> {
+        self.seen.ended |= self.sampler.wait(so_long)?;
+        Ok(self.seen.ended)
     }
 
     /// Code of the program was changed.
@@ -221,6 +317,12 @@ impl Watcher {
         self.seen
     }
 
+    /// Samples a second that a thread runs.
+    #[must_use]
+    pub const fn hertz(&self) -> u32 {
+        self.sampler.hertz()
+    }
+
     /// How it samples.
     #[must_use]
     pub const fn means(&self) -> Means {
@@ -228,17 +330,10 @@ impl Watcher {
     }
 }
 
-/// `CLOCK_MONOTONIC`, as samples have it.
-pub(super) fn now_ns() -> u64 {
-    nanoseconds(ClockId::Monotonic)
-}
-
-/// Processor time of this thread.
-pub(super) fn processor_ns() -> u64 {
-    nanoseconds(ClockId::ThreadCPUTime)
-}
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+/// The first page of the kernel's own code in the program, which it keeps, or of any memory that can be read.
+fn anchor(pid: u32) -> Option<u64> {
+    let table = mappings(pid).ok()?;
+    let readable = || table.iter().filter(|mapping| mapping.permissions.starts_with('r'));
+    let found = readable().find(|mapping| mapping.name == "[vdso]").or_else(|| readable().next());
+    found.map(|mapping| mapping.range.start)
 }

@@ -18,6 +18,8 @@
 
 use std::path::Path;
 
+use fieldstone_report::translation::names::without_generics;
+
 use super::{FrameName, Known};
 
 const LIBRARIES: [&str; 6] = ["libc.so", "libc-", "libstdc++.", "libc++", "libgcc_s.", "ld-linux"];
@@ -111,17 +113,13 @@ fn is_wrapper_name(function: &str) -> bool {
 }
 
 /// A demangled name without its arguments, template arguments and result: `std::vector::push_back` for
-/// `void std::vector<int, std::allocator<int> >::push_back(int const&)`. Of `<alloc::vec::Vec<T> as Trait>::f` it keeps
-/// the type: `alloc::vec::Vec::f`.
+/// `void std::vector<int, std::allocator<int> >::push_back(int const&)`.
 fn path(function: &str) -> String {
     let (mut depth, mut kept) = (0_u32, String::new());
-    // The bracket that such a name opens with is no argument list; its trait, from ` as ` on, is.
-    let qualified = function.starts_with('<');
-    for (place, sign) in function.char_indices().skip(usize::from(qualified)) {
+    for sign in without_generics(function).chars() {
         match sign {
-            '<' | '(' => depth += 1,
-            '>' | ')' => depth = depth.saturating_sub(1),
-            _ if depth == 0 && qualified && function[place..].starts_with(" as ") => depth = 1,
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
             _ if depth == 0 => kept.push(sign),
             _ => {}
         }

@@ -4,19 +4,23 @@
 //! batch ─┬ event ──→ the process's memory: what lies in the primary region, what was allocated by whom
 //!        └ access ─→ placed ─→ the thread's core: counted, or only warming up
 //! ```
-//! A burst counts by how many of the first ones it stands for (`wire`'s plan), in all but the replayed sample, the curve of reaches, the
-//! moments and the judged walks: those take each as it comes.
+//! A burst counts by the accesses that it is nearest to: its own, and half of those that passed before and after it. That is known when the next
+//! one begins; until then what it came to waits. Only the curve of reaches and the moments take each burst as it comes.
+//!
+//! Where a thread has more walks than in the rest of its run, it is asked to haste (`wire`'s plan): by what the last burst but one came to. If a
+//! burst shortened the gap after itself, those that happened to have many walks would count less than others.
 
 use std::collections::HashMap;
 
-use fieldstone_report::translation::{Moment, canonical};
+use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
-use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme, Simulator};
+use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme};
 use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Plan, Record, Trace};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::allocations::{Allocations, Whose};
-use super::bursts::{Burst, Bursts};
+use super::bursts::{Burst, Bursts, Rate};
+use super::cores::{BASELINE, Core};
 use super::process::Process;
 use super::record::{Heard, Listener, Origin};
 use super::sample::Sample;
@@ -24,11 +28,6 @@ use crate::error::Result;
 
 /// Stretches of the run that are told apart at most; when there are more, neighbours are joined.
 const MOMENTS: usize = 256;
-
-/// The configuration whose walks are looked at one by one: 4 KiB pages.
-const BASELINE: usize = 0;
-/// The one whose walks are looked at beside them, where there is one.
-const LARGE: &str = "2m";
 
 /// What a trace came to.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +57,8 @@ pub struct Followed {
     pub dependent_walks: u64,
     /// Pieces of the trace: offsets in the primary region of recorded accesses to data.
     pub sample: Sample,
+    /// What brings its weights back to the accesses that were really counted.
+    pub part: f64,
     /// Walks for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
     pub blame: HashMap<Whose, Blame>,
     /// Misses of one fully associative TLB, by its entries, a recorded access.
@@ -76,6 +77,14 @@ pub struct Followed {
     pub execs: u32,
 }
 
+impl Followed {
+    /// Addresses that went by the sample, of those that were really counted.
+    #[must_use]
+    pub fn sampled_from(&self) -> u64 {
+        whole(self.sample.passed() as f64 * self.part)
+    }
+}
+
 /// Walks that some memory is to blame for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
@@ -85,61 +94,61 @@ pub struct Blame {
     pub walks_large: u64,
 }
 
-impl Blame {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are far below 2^53")]
-    fn times(self, factor: f64) -> Self {
-        let times = |count: u64| (count as f64 * factor).round() as u64;
-        Self { walks: times(self.walks), walks_large: times(self.walks_large) }
-    }
-}
-
-/// A thread's core. A simulator tells the single walks of one configuration, so that of 2 MiB pages has one of its own.
-#[derive(Debug)]
-struct Core {
-    simulator: Simulator,
-    /// Its place among the configurations.
-    large: Option<(usize, Simulator)>,
-}
-
-impl Core {
-    fn new(configurations: &[Configuration]) -> Result<Self> {
-        let mut others = configurations.to_vec();
-        let at = configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&at| at != BASELINE);
-        let watching = |configurations: &[Configuration]| {
-            let mut simulator = Simulator::new(configurations)?;
-            simulator.watch(Some(0));
-            Ok::<_, crate::Error>(simulator)
-        };
-        let large = at.map(|at| Ok::<_, crate::Error>((at, watching(&[others.remove(at)])?))).transpose()?;
-        Ok(Self { simulator: watching(&others)?, large })
-    }
-
-    /// All of it.
-    fn each(&mut self) -> impl Iterator<Item = &mut Simulator> {
-        std::iter::once(&mut self.simulator).chain(self.large.as_mut().map(|(_, large)| large))
-    }
-
-    /// What was counted, in the order of the configurations.
-    fn counts(&self) -> Vec<Counts> {
-        let mut counts = self.simulator.counts().to_vec();
-        if let Some((at, large)) = &self.large {
-            large.counts().iter().for_each(|one| counts.insert(*at, *one));
-        }
-        counts
-    }
-
-    /// Places in the last batch of the accesses that walked on 2 MiB pages.
-    fn walked_large(&self) -> &[u32] {
-        self.large.as_ref().map_or(&[], |(_, large)| large.walked())
-    }
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are far below 2^53")]
+fn whole(count: f64) -> u64 {
+    count.round() as u64
 }
 
 /// Sums over bursts, each multiplied by its weight.
 #[derive(Clone, Debug)]
 struct Weighted {
     counts: Vec<Counts>,
-    accesses: f64,
+    blame: HashMap<Whose, [f64; 2]>,
+    judged: f64,
+    dependent: f64,
 }
+
+/// What a lane's last burst came to.
+#[derive(Clone, Debug)]
+struct Pending {
+    burst: Burst,
+    /// What the core had counted when it began, and has counted in it.
+    before: Vec<Counts>,
+    blame: HashMap<Whose, Blame>,
+    judged: u64,
+    dependent: u64,
+    sample: Sample,
+    /// Accesses of the thread in it, warm-up and all, and what passed before and after it.
+    own: u64,
+    passed: [u64; 2],
+}
+
+impl Pending {
+    /// A burst that begins where `passed` accesses passed since the last one.
+    fn new(before: Vec<Counts>, passed: u64) -> Self {
+        Self {
+            burst: Burst::default(),
+            before,
+            blame: HashMap::new(),
+            judged: 0,
+            dependent: 0,
+            sample: Sample::of_burst(),
+            own: 0,
+            passed: [passed, 0],
+        }
+    }
+
+    /// How many accesses each of those that were counted stands for: the burst, for all that it is nearest to. Nothing is before a thread's
+    /// first one and after its last.
+    fn weight(&self, is_last: bool) -> f64 {
+        let [before, after] = self.passed.map(|passed| passed as f64);
+        let nearest = self.own as f64 + before / 2.0 + if is_last { after } else { after / 2.0 };
+        nearest / self.burst.accesses as f64
+    }
+}
+
+/// Pieces of a sample count in whole numbers: so many for a burst that stands for one of the first periods.
+const PLACES: u64 = 16;
 
 /// Listens to a trace and simulates it.
 #[derive(Debug)]
@@ -155,11 +164,11 @@ pub struct Follower {
     /// The last access to data of each lane.
     last: [Option<Access>; LANES],
     plan: Plan,
-    /// The burst that each lane is in, and how many there were before it.
-    burst: [Burst; LANES],
-    before: [u64; LANES],
-    /// What each lane's core had counted when it began.
-    counted: Vec<Vec<Counts>>,
+    /// What each lane did last, and its last burst.
+    phases: [Option<Phase>; LANES],
+    pending: Vec<Pending>,
+    /// Of each lane's run so far.
+    rates: Vec<Rate>,
     bursts: Bursts,
     /// Each burst as often as it counts; `so_far` has the counts by these at the end.
     weighted: Weighted,
@@ -185,11 +194,16 @@ impl Follower {
             records: Vec::new(),
             last: [None; LANES],
             plan,
-            burst: [Burst::default(); LANES],
-            before: [0; LANES],
-            counted: vec![Vec::new(); LANES],
+            phases: [None; LANES],
+            pending: (0..LANES).map(|_| Pending::new(Vec::new(), 0)).collect(),
+            rates: vec![Rate::default(); LANES],
             bursts: Bursts::default(),
-            weighted: Weighted { counts: vec![Counts::default(); configurations.len()], accesses: 0.0 },
+            weighted: Weighted {
+                counts: vec![Counts::default(); configurations.len()],
+                blame: HashMap::new(),
+                judged: 0.0,
+                dependent: 0.0,
+            },
             so_far: Followed::default(),
             reach: Reach::new(PageSize::Small4k),
             stretch: 1 << 20,
@@ -199,7 +213,7 @@ impl Follower {
     /// What it all came to.
     #[must_use]
     pub fn finish(mut self, trace: &Trace) -> Followed {
-        (0..LANES).for_each(|lane| self.end_burst(lane));
+        (0..LANES).for_each(|lane| self.end_burst(lane, true));
         self.settle();
         if trace.plan.burst > 0 {
             self.so_far.bursts = self.bursts.count();
@@ -230,23 +244,28 @@ impl Follower {
                 core.each().for_each(|simulator| simulator.run(&self.placed));
                 self.reach.run(&self.placed);
                 let data = self.placed.iter().filter(|access| access.is_in_region() && !access.is_fetch());
-                self.so_far.sample.pass(data.map(|access| access.address()));
+                let data = data.map(|access| access.address());
+                let pending = &mut self.pending[lane];
+                // Where no burst has to end before its weight is known, nothing is kept for each thread.
+                match self.plan.burst {
+                    0 => self.so_far.sample.pass(data, PLACES),
+                    _ => pending.sample.pass(data, 1),
+                }
                 let walked = |places: &[u32]| {
                     let walked = places.iter().map(|&at| (self.placed[at as usize], self.records[at as usize]));
                     walked.filter(|(access, _)| !access.is_fetch()).collect::<Vec<_>>()
                 };
                 let whose = |access: Access, record: Record| allocations.whose(record.address(), access.is_in_region());
                 let (small, large) = (walked(core.simulator.walked()), walked(core.walked_large()));
-                let weight = self.plan.weight_of(self.before[lane]);
                 for (access, record) in small {
-                    self.so_far.blame.entry(whose(access, record)).or_default().walks += weight;
+                    pending.blame.entry(whose(access, record)).or_default().walks += 1;
                     if let Some(depends) = record.depends() {
-                        self.so_far.judged_walks += 1;
-                        self.so_far.dependent_walks += u64::from(depends);
+                        pending.judged += 1;
+                        pending.dependent += u64::from(depends);
                     }
                 }
                 for (access, record) in large {
-                    self.so_far.blame.entry(whose(access, record)).or_default().walks_large += weight;
+                    pending.blame.entry(whose(access, record)).or_default().walks_large += 1;
                 }
             }
             Phase::Warming => core.each().for_each(|simulator| simulator.warm(&self.placed)),
@@ -292,39 +311,61 @@ impl Follower {
         recorded
     }
 
-    /// The lane's burst is over, if it was in one: it counts by its weight.
-    fn end_burst(&mut self, lane: usize) {
-        let burst = std::mem::take(&mut self.burst[lane]);
-        let Some(core) = self.cores[lane].as_ref().filter(|_| burst.accesses > 0) else { return };
-        let weight = self.plan.weight_of(self.before[lane]);
-        self.before[lane] += 1;
-        self.bursts.add(burst, weight as f64);
-        self.weighted.accesses += burst.accesses as f64 * weight as f64;
-        let (now, before) = (core.counts(), std::mem::take(&mut self.counted[lane]));
-        for (at, (total, counts)) in self.weighted.counts.iter_mut().zip(&now).enumerate() {
-            let own = counts.since(&before.get(at).copied().unwrap_or_default());
-            *total += &own.times(weight as f64);
+    /// The weight of what stands for one of the first periods.
+    fn unit(&self) -> f64 {
+        let Plan { burst, period, .. } = self.plan;
+        if burst == 0 || period == 0 { 1.0 } else { period as f64 / burst as f64 }
+    }
+
+    /// The lane's next burst begins, or its thread ends: now it is known how much of the run the last one stands for.
+    fn end_burst(&mut self, lane: usize, is_last: bool) {
+        let now = self.cores[lane].as_ref().map(Core::counts).unwrap_or_default();
+        let passed = self.pending[lane].passed[1];
+        let pending = std::mem::replace(&mut self.pending[lane], Pending::new(now.clone(), passed));
+        if pending.burst.accesses == 0 {
+            return;
         }
-        self.counted[lane] = now;
+        let weight = if self.plan.burst == 0 { 1.0 } else { pending.weight(is_last) };
+        self.rates[lane].add(pending.burst, weight);
+        self.bursts.add(pending.burst, weight);
+        let weighted = &mut self.weighted;
+        for (at, (total, counts)) in weighted.counts.iter_mut().zip(&now).enumerate() {
+            let own = counts.since(&pending.before.get(at).copied().unwrap_or_default());
+            *total += &own.times(weight);
+        }
+        for (whose, blame) in pending.blame {
+            let [walks, walks_large] = weighted.blame.entry(whose).or_default();
+            *walks += blame.walks as f64 * weight;
+            *walks_large += blame.walks_large as f64 * weight;
+        }
+        weighted.judged += pending.judged as f64 * weight;
+        weighted.dependent += pending.dependent as f64 * weight;
+        self.so_far.sample.pass_all(pending.sample, whole(weight / self.unit() * PLACES as f64).max(1));
     }
 
     /// Brings what was weighted back to the accesses that were really counted: shares are then those of the run, and sums those of the
     /// bursts.
     fn settle(&mut self) {
-        let part = self.so_far.counted_accesses as f64 / self.weighted.accesses.max(1.0);
+        let part = self.so_far.counted_accesses as f64 / self.bursts.accesses().max(1.0);
         // All weights are 1: nothing is to be rounded.
         let part = if (part - 1.0).abs() < 1e-12 { 1.0 } else { part };
         self.so_far.counts = self.weighted.counts.iter().map(|counts| counts.times(part)).collect();
-        for blame in self.so_far.blame.values_mut() {
-            *blame = blame.times(part);
-        }
+        let blame = |[walks, walks_large]: [f64; 2]| Blame {
+            walks: whole(walks * part),
+            walks_large: whole(walks_large * part),
+        };
+        let blamed = std::mem::take(&mut self.weighted.blame);
+        self.so_far.blame = blamed.into_iter().map(|(whose, walks)| (whose, blame(walks))).collect();
+        self.so_far.judged_walks = whole(self.weighted.judged * part);
+        self.so_far.dependent_walks = whole(self.weighted.dependent * part);
+        self.so_far.part = part * self.unit() / PLACES as f64;
     }
 
     /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run.
     fn note_moment(&mut self, before: &[u64], lane: usize, counted: u64) {
         let Some(core) = &self.cores[lane] else { return };
-        let walks: Vec<u64> = walks(core).iter().zip(before).map(|(now, before)| now - before).collect();
-        let burst = &mut self.burst[lane];
+        let walks: Vec<u64> = core.walks().iter().zip(before).map(|(now, before)| now - before).collect();
+        let burst = &mut self.pending[lane].burst;
         burst.accesses += counted;
         burst.walks += walks.get(BASELINE).copied().unwrap_or(0);
         let stretch = self.stretch;
@@ -346,18 +387,23 @@ impl Follower {
 }
 
 impl Listener for Follower {
-    fn hear(&mut self, origin: Origin, heard: &Heard) {
-        let Some(phase) = heard.phase else { return };
+    fn hear(&mut self, origin: Origin, heard: &Heard) -> u64 {
+        let Some(phase) = heard.phase else { return 1 };
         if self.cores[origin.lane].is_none() {
             self.cores[origin.lane] = Core::new(&self.configurations).ok();
             self.so_far.threads += 1;
         }
-        let before = self.cores[origin.lane].as_ref().map(walks).unwrap_or_default();
+        if begins_burst(self.phases[origin.lane].replace(phase), phase) {
+            self.end_burst(origin.lane, false);
+        }
+        let before = self.cores[origin.lane].as_ref().map(Core::walks).unwrap_or_default();
         let recorded = self.follow(origin, phase, &heard.records);
         // What a killed process left behind says nothing of those that were not recorded.
         let accesses = heard.accesses.max(recorded);
         self.so_far.accesses += accesses;
         self.so_far.instructions += heard.instructions;
+        let pending = &mut self.pending[origin.lane];
+        *if phase == Phase::Passing { &mut pending.passed[1] } else { &mut pending.own } += accesses;
         if phase == Phase::Counted {
             if let (Some(core), Some(like)) = (&mut self.cores[origin.lane], self.last[origin.lane]) {
                 core.each().for_each(|simulator| simulator.skipped(like, accesses - recorded));
@@ -366,22 +412,27 @@ impl Listener for Follower {
             self.so_far.counted_accesses += accesses;
             self.so_far.counted_instructions += heard.instructions;
             self.note_moment(&before, origin.lane, accesses);
-        } else {
-            self.end_burst(origin.lane);
         }
+        self.rates[origin.lane].haste().min(self.plan.haste.max(1))
     }
 
     fn leave(&mut self, origin: Origin) {
-        self.end_burst(origin.lane);
+        self.end_burst(origin.lane, true);
         self.cores[origin.lane] = None;
-        self.counted[origin.lane].clear();
-        self.before[origin.lane] = 0;
+        self.pending[origin.lane] = Pending::new(Vec::new(), 0);
+        self.rates[origin.lane] = Rate::default();
+        self.phases[origin.lane] = None;
         self.last[origin.lane] = None;
     }
 }
 
-fn walks(core: &Core) -> Vec<u64> {
-    core.counts().iter().map(|counts| counts.data.walks).collect()
+/// Whether a burst begins with this batch: with the first that warms up, or is counted where none does.
+const fn begins_burst(before: Option<Phase>, phase: Phase) -> bool {
+    match phase {
+        Phase::Warming => !matches!(before, Some(Phase::Warming)),
+        Phase::Counted => matches!(before, None | Some(Phase::Passing)),
+        Phase::Passing => false,
+    }
 }
 
 fn join(moments: &[Moment]) -> Moment {
@@ -392,29 +443,4 @@ fn join(moments: &[Moment]) -> Moment {
         joined.walks.iter_mut().zip(&moment.walks).for_each(|(sum, walks)| *sum += walks);
     }
     joined
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use fieldstone_translation::Machine;
-
-    #[test]
-    fn two_mebibyte_pages_stand_apart_and_count_as_before() {
-        let machine = Machine::preset("zen4").unwrap();
-        let sizes = [PageSize::Small4k, PageSize::Large2m, PageSize::Huge1g];
-        let configurations = sizes.map(|size| Configuration::paged(&machine, size));
-        let mut core = Core::new(&configurations).unwrap();
-        let mut together = Simulator::new(&configurations).unwrap();
-        let mut region = fieldstone_translation::PrimaryRegion::default();
-        region.add(0, 64 << 20);
-        let batch: Vec<Access> = (0..64 << 8).map(|page| region.place(page << 12, false)).collect();
-        core.each().for_each(|simulator| simulator.run(&batch));
-        together.run(&batch);
-        assert_eq!(core.counts(), together.counts());
-        assert_eq!(core.walked_large().len(), 32, "one walk for each page of 2 MiB");
-        assert_eq!(core.simulator.walked().len(), 64 << 8, "and for each of 4 KiB");
-        let small = Core::new(&configurations[..1]).unwrap();
-        assert!(small.large.is_none() && small.walked_large().is_empty());
-    }
 }

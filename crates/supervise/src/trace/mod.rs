@@ -15,6 +15,7 @@
 
 mod allocations;
 mod bursts;
+mod cores;
 mod follow;
 mod process;
 mod record;

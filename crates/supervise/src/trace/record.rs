@@ -42,7 +42,10 @@ impl SharedTrace {
     /// # Errors
     /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
     pub fn create(plan: Plan) -> Result<Self> {
-        Self::make(|trace| trace.plan = plan)
+        Self::make(|trace| {
+            trace.plan = plan;
+            trace.reader = std::process::id();
+        })
     }
 
     /// The program that was started last, in the place of a traced one.
@@ -98,8 +101,8 @@ pub struct Heard {
 
 /// What the reader tells.
 pub trait Listener {
-    /// A thread handed over a batch.
-    fn hear(&mut self, origin: Origin, heard: &Heard);
+    /// A thread handed over a batch. How many times less than planned is to pass before its next burst, as far as is known; 1 at least.
+    fn hear(&mut self, origin: Origin, heard: &Heard) -> u64;
     /// A thread is gone: its lane may be another's next.
     fn leave(&mut self, origin: Origin);
 }
@@ -224,13 +227,16 @@ impl<'a> Reader<'a> {
         batch.state.store(Standing::Free as u32, Release);
         let _ = futex::wake(&batch.state, futex::Flags::empty(), 1);
         self.next[lane] = (self.next[lane] + 1) % BATCHES;
-        listener.hear(origin(lane, &self.trace.record().lanes[lane]), &self.heard);
+        let found = &self.trace.record().lanes[lane];
+        let haste = listener.hear(origin(lane, found), &self.heard);
+        found.haste.store(u32::try_from(haste).unwrap_or(u32::MAX), Relaxed);
     }
 
     fn give_back(&mut self, lane: usize, found: &Lane, listener: &mut impl Listener) {
         listener.leave(origin(lane, found));
         self.next[lane] = 0;
         found.left.store(0, Relaxed);
+        found.haste.store(0, Relaxed);
         found.process.store(0, Release);
     }
 }

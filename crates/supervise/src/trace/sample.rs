@@ -1,54 +1,98 @@
 //! Pieces of the trace that are kept, to be replayed: evenly from the whole run, in no more memory than a fixed size.
+//!
+//! ```text
+//!   weights        1 1 1 1  2   2   4       4       what a piece stands for
+//!   places         . . . .  . . . . . . . . . . . .
+//!   every fourth   ^        ^       ^       ^       a piece is kept if such a place lies in it
+//! ```
+//! No piece is kept twice: replayed twice it would be other memory than the program's. So places lie at least as far apart as the
+//! heaviest piece is long, when all have gone by.
 
-/// Addresses that are kept at most.
+use std::ops::Range;
+
+/// Addresses that are kept at most, of the run and of a burst.
 const MOST: usize = 1 << 20;
+const MOST_OF_BURST: usize = 1 << 17;
 
 /// Every so many-th piece of the trace.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    pieces: Vec<Vec<u64>>,
-    each: usize,
-    seen: usize,
+    most: usize,
+    pieces: Vec<Piece>,
+    each: u64,
     kept: usize,
-    /// Addresses in all pieces that went by, kept or not.
-    pub passed: u64,
+    /// Places that all pieces took which went by.
+    places: u64,
+    /// Addresses in all of these, each as often as its piece counts.
+    passed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    places: Range<u64>,
+    addresses: Vec<u64>,
 }
 
 impl Default for Sample {
     fn default() -> Self {
-        Self { pieces: Vec::new(), each: 1, seen: 0, kept: 0, passed: 0 }
+        Self { most: MOST, pieces: Vec::new(), each: 1, kept: 0, places: 0, passed: 0 }
     }
 }
 
 impl Sample {
-    /// A piece goes by.
-    pub(super) fn pass(&mut self, addresses: impl Iterator<Item = u64>) {
-        let turn = self.seen.is_multiple_of(self.each);
-        self.seen += 1;
-        if !turn {
-            self.passed += addresses.count() as u64;
+    /// Of one burst.
+    pub(super) fn of_burst() -> Self {
+        Self { most: MOST_OF_BURST, ..Self::default() }
+    }
+
+    /// The pieces of a burst go by, each of which counts so often. What was not kept of it counts with what was.
+    pub(super) fn pass_all(&mut self, burst: Self, weight: u64) {
+        let passed = self.passed + burst.passed * weight;
+        for piece in burst.pieces {
+            self.pass(piece.addresses.into_iter(), weight * burst.each);
+        }
+        self.passed = passed;
+    }
+
+    /// A piece goes by that counts so often.
+    pub(super) fn pass(&mut self, addresses: impl Iterator<Item = u64>, weight: u64) {
+        let places = self.places..self.places + weight;
+        self.places = places.end;
+        if !is_kept(&places, self.each) {
+            self.passed += addresses.count() as u64 * weight;
             return;
         }
-        let piece: Vec<u64> = addresses.collect();
-        self.passed += piece.len() as u64;
-        self.kept += piece.len();
+        let piece = Piece { places, addresses: addresses.collect() };
+        self.passed += piece.addresses.len() as u64 * weight;
+        self.kept += piece.addresses.len();
         self.pieces.push(piece);
-        while self.kept > MOST && self.pieces.len() > 1 {
-            let mut turn = false;
-            self.pieces.retain(|_| {
-                turn = !turn;
-                turn
-            });
+        while self.kept > self.most && self.pieces.len() > 1 {
             self.each *= 2;
-            self.kept = self.pieces.iter().map(Vec::len).sum();
+            let each = self.each;
+            self.pieces.retain(|piece| is_kept(&piece.places, each));
+            self.kept = self.pieces.iter().map(|piece| piece.addresses.len()).sum();
         }
+    }
+
+    /// Addresses in all pieces that went by, kept or not, each as often as its piece counts.
+    #[must_use]
+    pub const fn passed(&self) -> u64 {
+        self.passed
     }
 
     /// What was kept, in order.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
-        self.pieces.concat()
+        let heaviest = self.pieces.iter().map(|piece| piece.places.end - piece.places.start).max().unwrap_or(1);
+        let each = self.each.max(heaviest);
+        let kept = self.pieces.iter().filter(|piece| is_kept(&piece.places, each));
+        kept.flat_map(|piece| &piece.addresses).copied().collect()
     }
+}
+
+/// Whether one of every `each` places is among these.
+const fn is_kept(places: &Range<u64>, each: u64) -> bool {
+    places.start.next_multiple_of(each) < places.end
 }
 
 #[cfg(test)]
@@ -61,10 +105,10 @@ mod tests {
         const PIECE: u64 = 1 << 14;
         const PIECES: u64 = 3000;
         for piece in 0..PIECES {
-            sample.pass(piece * PIECE..(piece + 1) * PIECE);
+            sample.pass(piece * PIECE..(piece + 1) * PIECE, 1);
         }
         let kept = sample.addresses();
-        assert_eq!(sample.passed, PIECES * PIECE);
+        assert_eq!(sample.passed(), PIECES * PIECE);
         assert!(kept.len() <= MOST && kept.len() > MOST / 4, "{}", kept.len());
         assert!(kept.is_sorted());
         let middle = kept[kept.len() / 2];
@@ -74,8 +118,25 @@ mod tests {
     #[test]
     fn a_short_one_is_kept_whole() {
         let mut sample = Sample::default();
-        sample.pass([3, 1, 2].into_iter());
-        sample.pass([7].into_iter());
+        sample.pass([3, 1, 2].into_iter(), 1);
+        sample.pass([7].into_iter(), 1);
         assert_eq!(sample.addresses(), [3, 1, 2, 7]);
+    }
+
+    #[test]
+    fn heavy_pieces_are_kept_as_much_more_often() {
+        for pieces in [800_u64, 80_000] {
+            let mut sample = Sample::default();
+            // As many of each kind, of a hundred addresses.
+            for piece in 0..pieces {
+                let weight = if piece < pieces / 2 { 1 } else { 4 };
+                sample.pass(std::iter::repeat_n(weight, 100), weight);
+            }
+            assert_eq!(sample.passed(), pieces / 2 * 100 * 5);
+            let kept = sample.addresses();
+            let of = |weight| kept.iter().filter(|&&address| address == weight).count() as f64;
+            assert!((3.9..4.1).contains(&(of(4) / of(1))), "{} to {}", of(4), of(1));
+            assert!(kept.len() > MOST / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64, "{}", kept.len());
+        }
     }
 }

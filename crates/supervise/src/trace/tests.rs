@@ -10,7 +10,7 @@ use fieldstone_wire::trace::{BATCHES, Batch, Event, LANES, Phase, Plan, Record, 
 use super::{Followed, Follower, Heard, Listener, Origin, Reader, SharedTrace};
 
 const NO_WAIT: Duration = Duration::ZERO;
-const BURSTS: Plan = Plan { burst: 100, warm_up: 20, period: 1000, longest: 1000 };
+const BURSTS: Plan = Plan { burst: 100, longest_burst: 100, warm_up: 20, period: 1000, longest: 1000, haste: 0 };
 
 /// A thread of our own process in this lane.
 fn begin(trace: &SharedTrace, lane: usize, process: u32) {
@@ -69,8 +69,9 @@ struct Noted {
 }
 
 impl Listener for Noted {
-    fn hear(&mut self, origin: Origin, heard: &Heard) {
+    fn hear(&mut self, origin: Origin, heard: &Heard) -> u64 {
         self.heard.push((origin.lane, heard.records.clone()));
+        1
     }
 
     fn leave(&mut self, origin: Origin) {
@@ -108,7 +109,13 @@ fn what_one_thread_maps_is_known_where_another_uses_it() {
     let map = [Record::event(Event::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
     hand_over(&trace, (1, 0), 0, Phase::Counted, 0, &map);
     hand_over(&trace, (0, 0), 1, Phase::Counted, 1, &pages(256, 64));
-    assert_eq!(follow(&trace).counts[0].data.walks_in_region, 64);
+    let followed = follow(&trace);
+    assert_eq!(followed.counts[0].data.walks_in_region, 64);
+    assert_eq!(
+        (followed.sampled_from(), followed.sample.addresses().len()),
+        (64, 64),
+        "of a run that is counted whole too"
+    );
 }
 
 #[test]
@@ -126,7 +133,7 @@ fn what_only_warms_up_does_not_count() {
         (30, 5),
         "five of the ten pages were warmed up, and the skipped accesses hit"
     );
-    assert_eq!(followed.sample.passed, 0, "they were not in the region");
+    assert_eq!(followed.sample.passed(), 0, "they were not in the region");
 }
 
 #[test]
@@ -160,10 +167,10 @@ fn each_run_of_counted_batches_is_a_burst() {
     hand((0, 3), Phase::Counted, 10, 40);
     let followed = follow(&trace);
     assert_eq!(followed.bursts, 3);
-    // Bursts of 200, 300 and 400 accesses with 20, 30 and 10 walks: rates 0.1, 0.1, 0.025, mean 60 / 900.
-    let mean: f64 = 60.0 / 900.0;
-    let variance = (500.0 * (0.1 - mean).powi(2) + 400.0 * (0.025 - mean).powi(2)) / 900.0 * 3.0 / 2.0;
-    let expected = (variance / 3.0).sqrt() / mean;
+    // 20, 30 and 10 walks of 200, 300 and 400 accesses, the last with 200 that warmed up before it: it counts 600 / 400 times.
+    let mean: f64 = (20.0 + 30.0 + 15.0) / 1100.0;
+    let apart = (20.0 - 200.0 * mean).powi(2) + (30.0 - 300.0 * mean).powi(2) + (15.0 - 600.0 * mean).powi(2);
+    let expected = (apart * 3.0 / 2.0).sqrt() / 65.0;
     let found = followed.relative_error.unwrap();
     assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
 }
@@ -171,25 +178,34 @@ fn each_run_of_counted_batches_is_a_burst() {
 /// A thread's later bursts stand for more of the run: they count more, and the sums are still those of the accesses that were counted.
 #[test]
 fn bursts_count_by_what_they_stand_for() {
-    let plan = Plan { burst: 10, warm_up: 0, period: 10, longest: 30 };
-    assert_eq!([0, 63, 64, 95, 96, 500].map(|burst| plan.weight_of(burst)), [1, 1, 2, 2, 3, 3]);
-    assert_eq!([0, 64, 96].map(|burst| plan.period_of(burst)), [10, 20, 30]);
-    assert_eq!((Plan::default().weight_of(1000), Plan { longest: 3, ..plan }.weight_of(1000)), (1, 1));
+    let plan = Plan { burst: 10, longest_burst: 20, warm_up: 0, period: 20, longest: 60, haste: 3 };
+    assert_eq!([0, 63, 64, 95, 96, 500].map(|burst| plan.period_of(burst)), [20, 20, 40, 40, 60, 60]);
+    let warmed = Plan { warm_up: 2, ..plan };
+    assert_eq!([0, 63, 64, 500].map(|burst| warmed.burst_of(burst)), [(2, 8), (2, 8), (4, 16), (4, 16)]);
+    assert_eq!((Plan::default().period_of(1000), Plan { longest: 3, ..plan }.period_of(1000)), (0, 20));
     let trace = SharedTrace::create(plan).unwrap();
     begin(&trace, 0, std::process::id());
     let (mut reader, mut follower) = (Reader::new(&trace), follower(plan));
+    let mut hastes = Vec::new();
     // The first 64 bursts never miss again, the next 32 always do.
     for ticket in 0..2 * 96_u64 {
         let burst = ticket / 2;
         let first = if burst < 64 { 0 } else { (1 << 20) + burst * 10 };
+        let passing = if burst < 64 { 10 } else { 30 };
         let (phase, records) =
-            if ticket % 2 == 0 { (Phase::Counted, pages(first, 10)) } else { (Phase::Passing, Vec::new()) };
+            if ticket % 2 == 0 { (Phase::Counted, pages(first, 10)) } else { (Phase::Passing, pages(0, passing)) };
         hand_over(&trace, (0, usize::try_from(ticket).unwrap() % BATCHES), ticket, phase, 1, &records);
         reader.read(&mut follower, NO_WAIT);
+        hastes.push(trace.record().lanes[0].haste.load(Relaxed));
     }
+    assert_eq!(
+        [1, 2 * 64, 2 * 64 + 1, 2 * 65, 2 * 65 + 1, 2 * 95].map(|ticket: usize| hastes[ticket]),
+        [1, 1, 1, 3, 3, 2]
+    );
     let followed = follower.finish(trace.record());
     assert_eq!((followed.bursts, followed.counted_accesses), (96, 960));
-    // 10 walks, and 320 that count twice, of 640 accesses and 320 that count twice: of 960 accesses 487.5.
+    // They stand for 15, 63 times 20, 30, 30 times 40, and 55 accesses, of which all of the first and of those from the 65th walk: as many
+    // of the 960 as 1300 are of 2560.
     let data = followed.counts[0].data;
     assert_eq!((data.accesses, data.walks), (960, 488));
     assert_eq!(followed.blame.values().map(|blame| blame.walks).sum::<u64>(), 488);

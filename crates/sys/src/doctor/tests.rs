@@ -34,7 +34,7 @@ fn well() -> Facts {
             ..Transparent::default()
         },
         pools: vec![pool(2 * MIB, 1024, 1024), pool(1 << 30, 4, 4)],
-        userfault: Userfault::default(),
+        userfault: Userfault { user_faults: true, kernel_faults: true, ..Userfault::default() },
         counters: Counters {
             cycles: Counter::Available,
             instructions: Counter::Available,
@@ -80,6 +80,9 @@ fn a_machine_well_set_up_does_all() {
             "run --region --pages 4k",
             "run --region --stats",
             "run --pid",
+            "sharing",
+            "run --repair",
+            "repair",
         ]
     );
 }
@@ -195,6 +198,24 @@ fn counters_that_lack_are_told_from_counters_that_are_denied() {
     assert_eq!(absent.why, "times only: no hardware counters on this machine");
     facts.counters.cycles = Counter::Denied("Permission denied".into());
     assert!(verdict(&facts, "profile").remedy.unwrap().ends_with("perf_event_paranoid"));
+}
+
+#[test]
+fn what_sharing_and_its_repair_take_is_told_with_its_remedy() {
+    let levels = |facts: &Facts| ["sharing", "run --repair", "repair"].map(|command| verdict(facts, command).level);
+    let mut facts = user();
+    facts.limits.ptrace_scope = Some(1);
+    assert_eq!(levels(&facts), [Level::Works, Level::Works, Level::Unavailable], "only what we start allows it");
+    assert!(verdict(&facts, "repair").remedy.unwrap().ends_with("ptrace_scope=0"));
+    facts.machine.root = true;
+    assert_eq!(levels(&facts), [Level::Works; 3]);
+    facts.counters.page_faults = Counter::Denied("Permission denied".into());
+    assert_eq!(levels(&facts), [Level::Limited; 3], "ptrace samples too");
+    facts.limits.ptrace_scope = Some(3);
+    assert_eq!(levels(&facts), [Level::Unavailable; 3]);
+    let facts = Facts { userfault: Userfault::default(), ..user() };
+    assert_eq!(levels(&facts), [Level::Works, Level::Unavailable, Level::Unavailable]);
+    assert!(verdict(&facts, "run --repair").remedy.unwrap().ends_with("unprivileged_userfaultfd=1"));
 }
 
 #[test]

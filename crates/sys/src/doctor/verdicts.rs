@@ -5,7 +5,7 @@
 use fieldstone_wire::PageKind;
 
 use super::page_kinds::kind;
-use super::{Facts, Level, Verdict};
+use super::{Facts, Level, Verdict, sharing};
 use crate::huge_pages::Mode;
 use crate::limits::Overcommit;
 use crate::perf::Counter;
@@ -20,6 +20,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     verdicts.extend(PageKind::ALL.iter().rev().map(|page_kind| region(facts, *page_kind)));
     verdicts.push(page_kind_report(facts));
     verdicts.push(running(facts));
+    verdicts.extend(sharing::verdicts(facts));
     verdicts
 }
 

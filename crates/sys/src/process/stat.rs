@@ -92,6 +92,13 @@ pub fn stat(pid: u32) -> Result<Stat> {
     parse_stat(&line).ok_or_else(|| Error::malformed(&path, line))
 }
 
+/// Whether a process or thread has ended, reaped or not; one of which nothing can be read counts as ended. The first thread of a process
+/// is still listed then, until all others have ended too.
+#[must_use]
+pub fn has_ended(pid: u32) -> bool {
+    stat(pid).map_or(true, |stat| stat.state.ended())
+}
+
 /// The command's name of a process, cut to 15 bytes: `/proc/PID/comm`.
 ///
 /// # Errors

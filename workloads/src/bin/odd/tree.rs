@@ -10,7 +10,8 @@ use fieldstone_workloads::{
 use std::{ffi::CStr, hint::black_box};
 
 const NAMES: [&CStr; 3] = [c"odd-first", c"odd-second", c"odd-third"];
-const UPDATES: usize = 4_000_000;
+/// As many as whoever looks on has time to see.
+const UPDATES: usize = 16_000_000;
 
 /// Forks all three, then waits for all three.
 pub(crate) fn fork_tree(size: usize) -> Result<u64, Error> {

@@ -4,8 +4,8 @@ use super::page;
 use crate::sharing::{Sharing, fixture};
 use proptest::prelude::*;
 
-fn all() -> [Sharing; 5] {
-    [fixture::regression(), fixture::repaired(), fixture::clean(), fixture::pair(), Sharing::default()]
+fn all() -> [Sharing; 4] {
+    [fixture::regression(), fixture::clean(), fixture::pair(), Sharing::default()]
 }
 
 /// With slashes as they were: escaping takes them too.
@@ -27,7 +27,7 @@ fn head_style_and_policy_are_the_profile_s() {
 
 #[test]
 fn nothing_is_fetched() {
-    let page = page(&fixture::repaired()).unwrap();
+    let page = page(&fixture::regression()).unwrap();
     for address in ["http:", "https:", "src=", "url(", "@import", "<script"] {
         assert!(!page.contains(address), "{address}");
     }
@@ -57,7 +57,7 @@ fn each_byte_has_the_colour_of_its_thread() {
 
 #[test]
 fn it_has_what_the_terminal_has() {
-    let page = page_of(&fixture::repaired());
+    let page = page_of(&fixture::regression());
     for part in [
         "False sharing: 4 threads fight for different bytes of lreg_args.",
         "<li>declare tid with alignas(64)</li>",
@@ -65,7 +65,6 @@ fn it_has_what_the_terminal_has() {
         "src/sharing/linear_regression.c:57",
         "[0].SYY … SXY",
         "Looked at, and no false sharing",
-        "taken back: no gain in 500 ms",
         "could not be decoded",
         ">work<",
         "8,000 samples by perf",
@@ -77,7 +76,7 @@ fn it_has_what_the_terminal_has() {
 #[test]
 fn whatever_a_file_says_stays_text() {
     let evil = "<script>alert('x')</script>\"><img src=x onerror=y>";
-    let mut sharing = fixture::repaired();
+    let mut sharing = fixture::regression();
     sharing.program.command = vec!["sh".into(), evil.into()];
     sharing.tool_version = evil.into();
     sharing.machine.cpu = evil.into();
@@ -89,7 +88,6 @@ fn whatever_a_file_says_stays_text() {
     for thread in &mut sharing.threads {
         (thread.name, thread.start) = (evil.into(), Some(evil.into()));
     }
-    sharing.repair.as_mut().unwrap().pages[0].reason = evil.into();
     for found in sharing.findings.iter_mut().chain(&mut sharing.others) {
         found.refused = Some(evil.into());
         let place = &mut found.places[0];
@@ -112,7 +110,7 @@ proptest! {
         values in prop::collection::vec(prop_oneof![Just(0.0), Just(-1.0), Just(1e300), Just(f64::MAX), -1e9..1e9f64], 12),
         addresses in prop::collection::vec(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()], 12),
     ) {
-        let mut sharing = fixture::repaired();
+        let mut sharing = fixture::regression();
         (sharing.taken_at_unix_s, sharing.duration_s, sharing.sampling.hertz) = (addresses[0], values[0], values[1]);
         for (at, found) in sharing.findings.iter_mut().chain(&mut sharing.others).enumerate() {
             let line = &mut found.judged.line;
@@ -126,9 +124,6 @@ proptest! {
             (object.address, object.stride, object.elements) = (addresses[at + 3], addresses[at + 4], addresses[at + 5]);
             object.members[1].bytes = addresses[at + 2];
             found.code.iter_mut().for_each(|code| code.weight = values[at]);
-        }
-        for moved in &mut sharing.repair.as_mut().unwrap().pages {
-            (moved.moved_ms, moved.decided_ms, moved.page) = (values[3], Some(values[4]), addresses[3]);
         }
         prop_assert!(page(&sharing).unwrap().contains("</html>"));
         prop_assert!(!crate::sharing::text(&sharing, crate::text::Style::default()).is_empty());

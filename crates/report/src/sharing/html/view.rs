@@ -34,7 +34,6 @@ pub(super) struct Page {
     others: Table,
     others_more: Option<String>,
     kinds: Vec<(&'static str, &'static str)>,
-    repair: Option<Repair>,
     threads: Table,
     unseen: Vec<String>,
     tool_version: String,
@@ -90,13 +89,6 @@ struct Byte {
     title: String,
 }
 
-#[derive(Debug, Serialize)]
-struct Repair {
-    sentence: String,
-    pages: Table,
-    timeline: Table,
-}
-
 impl Page {
     pub(super) fn of(sharing: &Sharing) -> Self {
         let groups = groups::of(sharing);
@@ -118,11 +110,6 @@ impl Page {
             others: tables::others(listed, &threads),
             others_more: others::more(others_more),
             kinds: others::kinds(&others_found),
-            repair: sharing.repair.as_ref().map(|repair| Repair {
-                sentence: repair.sentence(),
-                pages: tables::pages(repair),
-                timeline: tables::timeline(repair),
-            }),
             threads: tables::threads(&threads),
             unseen: sharing.unseen.clone(),
             tool_version: sharing.tool_version.clone(),

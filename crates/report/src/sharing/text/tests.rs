@@ -1,7 +1,7 @@
 //! What a reader at a terminal needs, on fixtures that are turned a little at a time.
 
 use super::*;
-use crate::sharing::{PageMoved, fixture};
+use crate::sharing::fixture;
 
 const NARROW: Style = Style { width: 80, colour: false };
 
@@ -15,7 +15,7 @@ fn fits(text: &str, width: usize) -> bool {
 
 #[test]
 fn it_leads_with_the_verdict_and_fits() {
-    for sharing in [fixture::regression(), fixture::repaired(), fixture::clean(), Sharing::default()] {
+    for sharing in [fixture::regression(), fixture::clean(), Sharing::default()] {
         for width in [70, 80, 100, 200] {
             let text = text(&sharing, Style { width, colour: false });
             assert!(fits(&text, usize::from(width)), "{width}\n{text}");
@@ -55,7 +55,6 @@ fn each_line_has_its_map_its_users_and_its_code() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     assert_eq!(text.matches("alignas(64) pthread_t tid;").count(), 1, "one remedy for three lines\n{text}");
-    assert!(!text.contains("Repair\n"), "{text}");
 }
 
 #[test]
@@ -128,28 +127,9 @@ fn negatives_are_told_what_they_are() {
 }
 
 #[test]
-fn a_repair_is_told_in_the_order_of_time() {
-    let mut sharing = fixture::repaired();
-    let told = text(&sharing, NARROW);
-    for part in [
-        "The first contention was seen after 120 ms",
-        "2 pages moved, 1 was kept and 1 was taken back",
-        "192 B moved to 2 views",
-        "kept: the share of its lines fell",
-        "taken back: no gain",
-        "41.0 ms",
-    ] {
-        assert!(told.contains(part), "{part}\n{told}");
-    }
-    assert!(told.find("kept: the share").unwrap() < told.find("taken back: no gain").unwrap(), "{told}");
-    sharing.repair.as_mut().unwrap().pages = vec![PageMoved::default()];
-    assert!(text(&sharing, NARROW).contains("not known"));
-}
-
-#[test]
 fn names_cannot_steer_the_terminal() {
     let evil = "\x1b[2J\n\x07\u{9b}";
-    let mut sharing = fixture::repaired();
+    let mut sharing = fixture::regression();
     sharing.program.command.push(evil.into());
     sharing.pid = Some(1);
     sharing.machine.cpu = evil.into();
@@ -158,7 +138,6 @@ fn names_cannot_steer_the_terminal() {
     sharing.ignored = 1;
     sharing.unseen = vec![evil.into()];
     sharing.threads[0].name = evil.into();
-    sharing.repair.as_mut().unwrap().pages[0].reason = evil.into();
     for found in sharing.findings.iter_mut().chain(&mut sharing.others) {
         found.refused = Some(evil.into());
         for place in &mut found.places {

@@ -1,0 +1,66 @@
+//! What `fieldstone run --pid --stats FILE` writes: the schema `fieldstone-collapse/1`.
+
+use serde::{Deserialize, Serialize};
+
+/// One pass over the memory of a process that was running, and of its children where that was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Collapse {
+    /// Always [`Collapse::SCHEMA`].
+    pub schema: String,
+    /// Version of the tool that did it.
+    #[serde(default)]
+    pub tool_version: String,
+    /// The processes, the one that was named first.
+    pub processes: Vec<CollapsedProcess>,
+}
+
+impl Collapse {
+    /// Schema string of this version.
+    pub const SCHEMA: &'static str = "fieldstone-collapse/1";
+}
+
+/// What came of one process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CollapsedProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Name (`/proc/PID/comm`).
+    pub name: String,
+    /// How long it took, where that was noted.
+    pub duration_s: Option<f64>,
+    /// Before it.
+    pub before: Tally,
+    /// After it.
+    pub after: Tally,
+    /// Aligned 2 MiB that were put on a huge page each.
+    pub moved_ranges: u64,
+    /// What of them was in memory.
+    pub moved_bytes: u64,
+    /// What stayed on small pages, a reason each.
+    pub left: Vec<LeftSmall>,
+    /// Ranges that were not come to, since the pass was stopped.
+    pub not_reached_ranges: u64,
+    /// The process ended meanwhile.
+    pub ended: bool,
+}
+
+/// A process's private anonymous read-write memory: the heap, mappings, stacks, zeroed data. Its files' data is not in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// In memory.
+    pub resident_bytes: u64,
+    /// Of it, on huge pages, those of the hugetlb pool among them.
+    pub huge_bytes: u64,
+}
+
+/// Memory that stayed on small pages for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftSmall {
+    /// The reason.
+    pub reason: String,
+    /// Ranges of 2 MiB, or less at a mapping's end.
+    pub ranges: u64,
+    /// Their bytes that were in memory.
+    pub bytes: u64,
+}

@@ -1,0 +1,71 @@
+//! Whether cache lines that threads fight for can be seen, and parted while the program runs.
+//!
+//! To be seen takes samples: perf events, or ptrace in their place. To be parted takes ptrace, and a userfaultfd that sees the kernel's
+//! accesses too.
+
+use super::{Facts, Level, Verdict};
+use crate::perf::Counter;
+
+/// Whose process is traced. Yama lets a program that we start allow it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Traced {
+    Started,
+    Running,
+}
+
+/// The verdicts on `sharing`, `run --repair` and `repair`.
+pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
+    let sharing = seen(facts, "sharing", "cache lines that threads fight for, from samples", Traced::Started);
+    [sharing, parted(facts, "run --repair", Traced::Started), parted(facts, "repair", Traced::Running)]
+}
+
+fn seen(facts: &Facts, command: &str, why: &str, traced: Traced) -> Verdict {
+    let mut verdict = Verdict::new(command, Level::Works, why, None);
+    if facts.machine.architecture != "x86_64" {
+        verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
+    }
+    if facts.machine.cpus < 2 {
+        verdict.lower(Level::Limited, "one CPU: threads take turns on it, and fight for nothing", None);
+    }
+    let (lacking, remedy) = match facts.counters.page_faults {
+        Counter::Available => return verdict,
+        Counter::Absent(_) => ("this kernel has no perf events", None),
+        Counter::Denied(_) => {
+            ("this user may not use perf events", Some("sudo sysctl kernel.perf_event_paranoid=2".to_owned()))
+        }
+    };
+    if may_trace(facts, traced) {
+        verdict.lower(Level::Limited, format!("{lacking}: each sample stops its thread for a moment"), remedy);
+    } else {
+        verdict.lower(Level::Unavailable, format!("{lacking}, nor ptrace"), remedy);
+    }
+    verdict
+}
+
+fn parted(facts: &Facts, command: &str, traced: Traced) -> Verdict {
+    let mut verdict = seen(facts, command, "bytes that threads fight for are parted while the program runs", traced);
+    if !facts.userfault.kernel_faults {
+        let remedy = "sudo sysctl vm.unprivileged_userfaultfd=1".to_owned();
+        verdict.lower(Level::Unavailable, "no userfaultfd that sees the kernel's accesses", Some(remedy));
+    }
+    if !may_trace(facts, traced) {
+        let scope = facts.limits.ptrace_scope.unwrap_or(0);
+        // What 3 forbids is forbidden until the machine starts anew.
+        let remedy = (scope < 3).then(|| "sudo sysctl kernel.yama.ptrace_scope=0".to_owned());
+        verdict.lower(
+            Level::Unavailable,
+            format!("no ptrace for this user (kernel.yama.ptrace_scope is {scope})"),
+            remedy,
+        );
+    }
+    verdict
+}
+
+fn may_trace(facts: &Facts, traced: Traced) -> bool {
+    match facts.limits.ptrace_scope {
+        None | Some(0) => true,
+        Some(1) => facts.machine.root || traced == Traced::Started,
+        Some(2) => facts.machine.root,
+        Some(_) => false,
+    }
+}
