@@ -1,9 +1,10 @@
 //! The first thread's stack on the pages asked for, where it is: `--also stacks`.
 //!
 //! ```text
-//!  limit                                     the agent   the kernel's top
-//!    |granule|granule|granule|granule|granule|- - - - - - - -|
-//!    | grown ahead, advised                  | as it is      |
+//!  limit                                         the agent   the kernel's top
+//!    |- - |granule|granule|granule|granule|granule|- - - - - - - -|
+//!    |    | advised                               | as it is      |
+//!    ^ the byte by which it is grown: a small page, so outside of what is advised
 //! ```
 //!
 //! The kernel grows this stack page by page, and puts a huge page only where all of it is mapped already. So the stack is
@@ -26,12 +27,13 @@ const MOST: usize = 64 << 20;
 pub(crate) fn settle_ahead() {
     let here = core::hint::black_box(0_u8);
     let end = core::ptr::from_ref(&here).addr() / GRANULE * GRANULE;
-    let start = top().saturating_sub(limit().min(MOST)).next_multiple_of(GRANULE);
+    let lowest = top().saturating_sub(limit().min(MOST)).next_multiple_of(PAGE);
+    let start = lowest.next_multiple_of(GRANULE);
     if start >= end {
         count(Outside::FirstStackKept, 0);
         return;
     }
-    let arguments = [start, 1, libc::GRND_NONBLOCK as usize, 0, 0, 0];
+    let arguments = [lowest, 1, libc::GRND_NONBLOCK as usize, 0, 0, 0];
     // SAFETY: below everything that is on the stack: nobody has anything there.
     let grown = !raw::failed(unsafe { raw::syscall(libc::SYS_getrandom, arguments) });
     if grown {
