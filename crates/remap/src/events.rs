@@ -216,6 +216,37 @@ impl Process {
         Ok(pages.into_iter().map(|page| Done::PutBack { page, why: Why::Gone }).collect())
     }
 
+    /// Lets threads end that are about to. The kernel marks the robust mutexes that they hold, and waits for no page then: what of them is
+    /// moved is put back before. Where the whole process ends, nobody would look.
+    pub(crate) fn see_off(&mut self) -> Result<()> {
+        for thread in self.threads.ending() {
+            let ready = self.ready_for_the_end_of(thread);
+            self.threads.see_off(thread)?;
+            ready?;
+        }
+        Ok(())
+    }
+
+    fn ready_for_the_end_of(&mut self, thread: u32) -> Result<()> {
+        while let Some(page) = self.looked_at_by_the_end_of(thread) {
+            let done = self.put_page_back(page, Why::Kernel(u32::try_from(libc::SYS_exit).ok()))?;
+            self.late.push(done);
+        }
+        Ok(())
+    }
+
+    fn looked_at_by_the_end_of(&mut self, thread: u32) -> Option<u64> {
+        if self.ours.moved.is_empty() {
+            return None;
+        }
+        let registers = self.threads.get_mut(thread)?.tracee.registers().ok()?;
+        if registers.orig_rax != libc::SYS_exit.cast_unsigned() {
+            return None;
+        }
+        let moved = self.robust_mutexes(thread).into_iter().find(|&address| self.is_moved(address))?;
+        Some(moved & !(PAGE_BYTES - 1))
+    }
+
     fn moved_in(&self, range: &Range<usize>) -> Vec<u64> {
         self.ours.moved.range(range.start as u64..range.end as u64).map(|(&page, _)| page).collect()
     }
@@ -229,6 +260,7 @@ impl Process {
             trapped.extend(trap.map(|at| (held.tracee.thread(), at)));
             Ok(())
         })?;
+        self.see_off()?;
         // Led on one by one, as any other access that no clone knows.
         let led = |(thread, ip)| Some(Done::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false });
         let mut done: Vec<Done> = trapped.into_iter().filter_map(led).collect();

@@ -55,6 +55,8 @@ pub(crate) enum State {
     Listens,
     /// Asked to stop, while it is in the kernel for longer, such as for a page of ours: it stops before it is in user mode again.
     Waits,
+    /// About to end, until it is [seen off](crate::threads::Threads::see_off).
+    Ends,
 }
 
 impl Held {

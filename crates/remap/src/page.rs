@@ -10,11 +10,11 @@
 //! that a redirect is another displacement in the same instruction. While the page moves, and while it moves back, all threads
 //! stand still; between, none does.
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{io, iter};
 
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{Page, Rule};
@@ -36,7 +36,7 @@ const PAGE: usize = 4096;
 /// Of what a C library keeps of a thread, from its thread pointer on, at most.
 const BLOCK_BYTES: u64 = 2560;
 /// Robust mutexes of a thread that the kernel looks at.
-const MOST_ROBUST: u32 = 2048;
+const MOST_ROBUST: usize = 2048;
 const PR_GET_TID_ADDRESS: u64 = 40;
 /// How often, and how long apart, threads are looked at again that are in the kernel when a page is to move.
 const TRIES: u32 = 20;
@@ -95,6 +95,7 @@ impl Process {
                 break;
             }
             self.resume_all()?;
+            self.see_off()?;
             std::thread::sleep(BETWEEN_TRIES);
         }
         self.threads.stop_all()?;
@@ -251,7 +252,7 @@ impl Process {
             if block != 0 && [block.saturating_sub(1), block, block.saturating_add(BLOCK_BYTES)].into_iter().any(on) {
                 return Err(no(page, "a thread's own block lies in it"));
             }
-            if self.end_of(thread, scratch)?.into_iter().any(on) {
+            if self.end_of(thread, scratch)?.into_iter().any(|address| on(address) || self.is_moved(address)) {
                 return Err(no(
                     page,
                     "the kernel writes to it when a thread ends: its number, or a robust mutex that it holds",
@@ -275,20 +276,29 @@ impl Process {
                 found.push(self.word_at(scratch)?);
             }
         }
-        let ask = [thread.into(), scratch, scratch + 8, 0, 0, 0];
-        self.call(("get_robust_list", libc::SYS_get_robust_list), ask)?;
-        let head = self.word_at(scratch)?;
-        let Ok(offset) = self.word_at(head.wrapping_add(8)) else { return Ok(found) };
-        found.push(head);
-        let mut entry = self.word_at(head).unwrap_or(head) & !1;
-        for _ in 0..MOST_ROBUST {
-            if entry == head || entry == 0 {
-                break;
-            }
-            found.extend([entry, entry.wrapping_add(offset)]);
-            entry = self.word_at(entry).unwrap_or(head) & !1;
-        }
+        found.extend(self.robust_mutexes(thread));
         Ok(found)
+    }
+
+    /// Where the kernel looks for the robust mutexes of a thread that ends: up to the first place in a page that is moved, which cannot be
+    /// read where it was.
+    pub(crate) fn robust_mutexes(&mut self, thread: u32) -> Vec<u64> {
+        let head = self.threads.get_mut(thread).and_then(|held| held.tracee.robust_list().ok());
+        let Some(head) = head.filter(|&head| head != 0) else { return Vec::new() };
+        let read = |address: u64| if self.is_moved(address) { None } else { self.word_at(address).ok() };
+        let (Some(offset), Some(pending)) = (read(head.wrapping_add(8)), read(head.wrapping_add(16))) else {
+            return vec![head];
+        };
+        // The lowest bit of a link says that the mutex inherits priority.
+        let is_mutex = |&link: &u64| ![0, head].contains(&(link & !1));
+        let held = iter::successors(read(head), |link| read(link & !1)).take_while(is_mutex).take(MOST_ROBUST);
+        let links = held.chain(Some(pending).filter(is_mutex)).map(|link| link & !1);
+        iter::once(head).chain(links.flat_map(|link| [link, link.wrapping_add(offset)])).collect()
+    }
+
+    /// Whether an address is in a page that is moved.
+    pub(crate) fn is_moved(&self, address: u64) -> bool {
+        self.ours.moved.contains_key(&(address & !(PAGE_BYTES - 1)))
     }
 
     fn word_at(&self, address: u64) -> Result<u64> {

@@ -5,6 +5,7 @@
 //!   stop_all    every one that is known stands still in user mode or in a system call; what waits to be delivered is kept
 //!   resume_all  each goes on, with its signal; those that job control has stopped stay so
 //! ```
+//! One that ends stops before, and waits until [`Threads::see_off`].
 //! A signal that comes to a held thread stops it first. [`Threads::attend`] hands it on, as long as `before_signal` is done.
 
 use std::collections::BTreeMap;
@@ -214,6 +215,7 @@ impl Threads {
             // It had borrowed our memory (vfork) and has its own now, or all of the process is another program.
             Stop::Exec if thread != self.pid => drop(self.held.remove(&thread)),
             Stop::Exec => self.over = Some(Happening::Exec),
+            Stop::Ending => held.state = State::Ends,
             Stop::Gone => {
                 self.held.remove(&thread);
                 if self.held.is_empty() {
@@ -227,11 +229,13 @@ impl Threads {
     /// A new thread, or a child that runs in our memory, or one with a copy of it: it begins stopped.
     fn adopt(&mut self, new: u32, in_our_memory: bool) -> Result<()> {
         let mut tracee = Tracee::held(new);
-        if tracee.wait()? == Stop::Gone {
-            return Ok(());
-        }
+        let state = match tracee.wait()? {
+            Stop::Gone => return Ok(()),
+            Stop::Ending => State::Ends,
+            _ => State::Stands,
+        };
         if in_our_memory {
-            let mut held = Held::new(tracee, State::Stands);
+            let mut held = Held::new(tracee, state);
             held.is_child = process_of(new) != Some(self.pid);
             self.held.insert(new, held);
         } else {
@@ -262,7 +266,7 @@ impl Threads {
         let Some(held) = self.held.get_mut(&thread) else { return Ok(()) };
         held.pinned = false;
         match held.state {
-            State::Runs | State::Listens => return Ok(()),
+            State::Runs | State::Listens | State::Ends => return Ok(()),
             State::Stopped if !held.delivers => {
                 held.state = State::Listens;
                 return gone_is_fine(held.tracee.listen());
@@ -283,6 +287,21 @@ impl Threads {
         held.state = State::Runs;
         let signal = held.next_signal()?;
         gone_is_fine(held.tracee.resume(signal))
+    }
+
+    /// Those that are about to end, and wait until they are seen off.
+    pub(crate) fn ending(&self) -> Vec<u32> {
+        self.held.iter().filter(|(_, held)| held.state == State::Ends).map(|(&thread, _)| thread).collect()
+    }
+
+    /// Lets one end.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn see_off(&mut self, thread: u32) -> Result<()> {
+        let Some(held) = self.held.get_mut(&thread) else { return Ok(()) };
+        held.state = State::Runs;
+        gone_is_fine(held.tracee.resume(0))
     }
 
     /// Lets go of all.
@@ -333,9 +352,17 @@ impl Threads {
     /// A thread that was killed in the middle of starting another one does not tell of that, which is held all the same: and as long as nobody
     /// asks for it the process does not end.
     fn reap_unknown(&self) {
-        let unknown = |thread: &u32| !self.held.contains_key(thread) && has_ended(*thread);
+        let unknown = |thread: &u32| !self.held.contains_key(thread);
         for thread in tasks(self.pid).into_iter().filter(unknown) {
-            let _ = Tracee::held(thread).try_wait();
+            let mut tracee = Tracee::held(thread);
+            if has_ended(thread) {
+                let _ = tracee.try_wait();
+            } else if tracee.is_ending() {
+                tracee.let_go(0);
+            } else {
+                // One that is told of next.
+                std::mem::forget(tracee);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Error, Process};
+use fieldstone_remap::{Done, Error, Process, Why};
 use fieldstone_sys::ptrace::Tracee;
 use stage::{Running, Stage, apart};
 
@@ -62,6 +62,32 @@ fn the_first_thread_may_end_before_the_others() {
     // Somebody who comes only now finds a first thread that has ended.
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+/// The kernel marks it, and does not wait for a page then.
+#[test]
+fn who_ends_with_a_robust_mutex_leaves_it_to_the_next() {
+    let globals = "static pthread_mutex_t *both; static void *leave(void *none) {
+        CHECK(!pthread_mutex_lock(&both[0])); CHECK(!pthread_mutex_lock(&both[1])); return 0; }";
+    for protocol in ["PTHREAD_PRIO_NONE", "PTHREAD_PRIO_INHERIT"] {
+        let before = format!(
+            "both = (pthread_mutex_t *)(counters + 64); pthread_mutexattr_t a; pthread_mutexattr_init(&a);
+            CHECK(!pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST)); CHECK(!pthread_mutexattr_setprotocol(&a, {protocol}));
+            for (int i = 0; i < 2; i++) CHECK(!pthread_mutex_init(&both[i], &a));"
+        );
+        let body = "pthread_t t; CHECK(!pthread_create(&t, 0, leave, 0)); CHECK(!pthread_join(t, 0));
+            for (int i = 0; i < 2; i++) { CHECK(pthread_mutex_lock(&both[i]) == EOWNERDEAD);
+            CHECK(!pthread_mutex_consistent(&both[i])); CHECK(!pthread_mutex_unlock(&both[i])); }";
+        let mut running = Stage::of(body).with(globals).before(&before).start();
+        let Some(mut process) = running.remap() else { return };
+        running.settle(&mut process);
+        let done = running.go_on(&mut process);
+        let exit = Why::Kernel(u32::try_from(libc::SYS_exit).ok());
+        assert!(done.contains(&Done::PutBack { page: running.page, why: exit }), "{protocol}: {done:?}");
+        process.put_all_back().unwrap();
+        let (_, told) = running.finish(&mut process);
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{protocol}: {told:?}");
+    }
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub enum Stop {
     Forked(u32),
     /// It is about to begin another program.
     Exec,
+    /// It is about to end: its memory is there, but nothing can be done in its name any more.
+    Ending,
     /// It is gone.
     Gone,
 }
@@ -49,6 +51,9 @@ pub struct Tracee {
 pub struct SignalInfo([i32; 32]);
 
 impl SignalInfo {
+    /// Where it says what the signal comes of.
+    const CODE: usize = 2;
+
     /// The signal.
     #[must_use]
     pub const fn signal(&self) -> i32 {
@@ -58,9 +63,8 @@ impl SignalInfo {
     /// Whether this process has sent it by [`Tracee::send`].
     #[must_use]
     pub fn is_sent_by_us(&self) -> bool {
-        const CODE: usize = 2;
         const SENDER: usize = 4;
-        self.0[CODE] == libc::SI_TKILL && u32::try_from(self.0[SENDER]) == Ok(std::process::id())
+        self.0[Self::CODE] == libc::SI_TKILL && u32::try_from(self.0[SENDER]) == Ok(std::process::id())
     }
 }
 
@@ -71,8 +75,11 @@ const MOST_FAULTS: u32 = 4;
 /// A thread's registers, as the kernel gives them.
 pub type Registers = libc::user_regs_struct;
 
-const OPTIONS: libc::c_int =
-    libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACEEXEC;
+const OPTIONS: libc::c_int = libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEEXIT;
 
 impl Tracee {
     /// Takes hold of a running thread, which goes on. What it starts is held too, and begins stopped.
@@ -163,6 +170,7 @@ impl Tracee {
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK => Stop::Cloned(self.message()?),
             libc::PTRACE_EVENT_FORK => Stop::Forked(self.message()?),
             libc::PTRACE_EVENT_EXEC => Stop::Exec,
+            libc::PTRACE_EVENT_EXIT => Stop::Ending,
             _ => Stop::Asked,
         })
     }
@@ -290,6 +298,10 @@ impl Tracee {
                     meanwhile(self.signal_info()?);
                 }
                 Stop::Gone => return Err(Error::NoSuchProcess { pid: self.thread }),
+                Stop::Ending => {
+                    self.resume(0)?;
+                    return Err(Error::NoSuchProcess { pid: self.thread });
+                }
                 Stop::Asked | Stop::Group | Stop::Cloned(_) | Stop::Forked(_) | Stop::Exec => {}
             }
         }
@@ -300,6 +312,25 @@ impl Tracee {
             Ok(errno @ 1..=4095) => Err(Error::Call { call: name, source: io::Error::from_raw_os_error(errno) }),
             _ => Ok(result),
         }
+    }
+
+    /// Whether it stands still since it is about to end, waited for or not.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let ending = libc::SIGTRAP | libc::PTRACE_EVENT_EXIT << 8;
+        self.signal_info().is_ok_and(|info| info.0[SignalInfo::CODE] == ending)
+    }
+
+    /// Where the kernel finds the robust mutexes that it holds, when it ends: a head in its memory, of three words.
+    ///
+    /// # Errors
+    /// As get_robust_list(2).
+    pub fn robust_list(&self) -> Result<u64> {
+        let (mut head, mut bytes) = (0_u64, 0_usize);
+        // SAFETY: the call writes two words, into live locals.
+        let result =
+            unsafe { libc::syscall(libc::SYS_get_robust_list, number(self.thread), &raw mut head, &raw mut bytes) };
+        if result < 0 { Err(of_thread(self.thread, io::Error::last_os_error())) } else { Ok(head) }
     }
 
     unsafe fn request(&self, request_number: libc::c_uint, address: usize, data: usize) -> Result<()> {
