@@ -15,7 +15,7 @@ Example:
   $EDITOR mine.toml
   fieldstone profile --trace --tlb mine.toml -- PROGRAM")]
 pub(crate) struct Arguments {
-    /// `host`, a TOML file, which is checked, or one of nehalem, sandy-bridge, skylake, golden-cove, zen4, neoverse-v2
+    /// `host`, a TOML file, which is checked, or one of nehalem, sandy-bridge, skylake, golden-cove, zen3, zen4, neoverse-v2
     #[arg(value_name = "PROCESSOR", default_value = "host")]
     processor: String,
 }

@@ -70,6 +70,12 @@ fn pages_in_order_twice() {
         ("golden-cove", Large2m, 40, [0, 40, 40]),
         ("golden-cove", Huge1g, 8, [8, 0, 8]),
         ("golden-cove", Huge1g, 9, [0, 9, 9]),
+        // L1 64, one set; L2 2048 in 128 sets.
+        ("zen3", Small4k, 64, [64, 0, 64]),
+        ("zen3", Small4k, 65, [0, 65, 65]),
+        ("zen3", Large2m, 2048, [0, 2048, 2048]),
+        ("zen3", Large2m, 2176, [0, 0, 4352]),
+        ("zen3", Huge1g, 64, [64, 0, 64]),
         // L1 72, one set: 73 are too many. L2 3072 in 128 sets.
         ("zen4", Small4k, 72, [72, 0, 72]),
         ("zen4", Small4k, 73, [0, 73, 73]),
@@ -120,6 +126,9 @@ fn one_set_round_and_round() {
         ("golden-cove", 16, 7, 0, [0, 63, 7]),
         ("golden-cove", 128, 16, 0, [0, 144, 16]),
         ("golden-cove", 128, 17, 0, [0, 0, 170]),
+        // 16 of one set of L2 stay, 17 do not, where L1's 64 are filled up by others.
+        ("zen3", 128, 16, 49, [0, 585, 65]),
+        ("zen3", 128, 17, 48, [0, 432, 218]),
         // L1 holds any 72. With 73, 24 of them of one set of L2: 9 rounds of 73 hit there. With 25 of one set these
         // walk in all ten rounds, the other 48 once, and hit nine times.
         ("zen4", 128, 24, 0, [216, 0, 24]),
@@ -143,6 +152,7 @@ fn fetches_have_tlbs_of_their_own() {
     assert_eq!(fetched("sandy-bridge", 128), [128, 0, 128]);
     assert_eq!(fetched("sandy-bridge", 160), [0, 160, 160]);
     // 64 fully associative, then 512 in 64 sets of the instruction side alone: 576 are too many.
+    assert_eq!(fetched("zen3", 512), [0, 512, 512]);
     assert_eq!(fetched("zen4", 64), [64, 0, 64]);
     assert_eq!(fetched("zen4", 512), [0, 512, 512]);
     assert_eq!(fetched("zen4", 576), [0, 0, 1152]);

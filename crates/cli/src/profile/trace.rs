@@ -29,7 +29,7 @@ const PERCENTS: [u32; 3] = [25, 50, 75];
 #[derive(Debug, Args)]
 #[group(id = "tracing")]
 pub(crate) struct Arguments {
-    /// The processor that is modelled: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake, golden-cove, zen4, neoverse-v2;
+    /// The processor that is modelled: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake, golden-cove, zen3, zen4, neoverse-v2;
     /// `fieldstone tlb NAME` prints one as such a file
     #[arg(long, value_name = "PROCESSOR", default_value = "host", requires = "trace")]
     tlb: String,
@@ -190,8 +190,9 @@ fn read_small(path: &Path) -> anyhow::Result<String> {
 fn host() -> anyhow::Result<Machine> {
     let cpu = cpuid::cpu();
     let told: Vec<Told> = cpu.tlbs.iter().filter_map(told).collect();
-    let preset = Machine::for_cpu(&cpu.vendor, cpu.family, cpu.model).with_context(|| {
-        let Cpu { vendor, family, model, .. } = &cpu;
+    let Cpu { vendor, family, model, .. } = &cpu;
+    let known = Machine::for_cpu(vendor, *family, *model);
+    let preset = known.or_else(|| Machine::nearest_to_cpu(vendor, *family, *model)).with_context(|| {
         format!(
             "no preset for this processor ({vendor} family {family}, model {model}): give --tlb one of {}, or a file",
             presets()
@@ -213,5 +214,6 @@ fn told(tlb: &Tlb) -> Option<Told> {
             Ways::Full => tlb.entries,
             Ways::Untold => 0,
         },
+        is_a_part: tlb.pages.len() == 1,
     })
 }

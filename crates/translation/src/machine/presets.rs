@@ -2,11 +2,12 @@
 
 use super::Machine;
 
-const TEXTS: [&str; 6] = [
+const TEXTS: [&str; 7] = [
     include_str!("../../presets/nehalem.toml"),
     include_str!("../../presets/sandy-bridge.toml"),
     include_str!("../../presets/skylake.toml"),
     include_str!("../../presets/golden-cove.toml"),
+    include_str!("../../presets/zen3.toml"),
     include_str!("../../presets/zen4.toml"),
     include_str!("../../presets/neoverse-v2.toml"),
 ];
