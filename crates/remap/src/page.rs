@@ -167,10 +167,12 @@ impl Process {
 
     /// Its bytes at home and in the views, and nothing where they were. All that it takes to put them back is kept before.
     fn empty_into(&mut self, moved: &Moved, contents: &[u8; PAGE], is_file: bool) -> Result<()> {
-        for at in moved.room.clone().step_by(PAGE) {
-            self.memory.write(at, contents)?;
-        }
         let start = moved.page.start;
+        self.memory.write(start.wrapping_add_signed(moved.page.home), contents)?;
+        for rule in &moved.page.rules {
+            let own = &contents[offset(start, rule.bytes.start)..offset(start, rule.bytes.end)];
+            self.memory.write(rule.bytes.start.wrapping_add_signed(rule.delta), own)?;
+        }
         self.ours.moved.insert(start, moved.clone());
         self.look_after_protections()?;
         self.keep_record()?;
@@ -358,12 +360,15 @@ impl Moved {
         let mut contents = [0; PAGE];
         memory.read_exact(page.start.wrapping_add_signed(page.home), &mut contents)?;
         for rule in &page.rules {
-            let offset = |address: u64| usize::try_from(address - page.start).unwrap_or(0);
-            let own = &mut contents[offset(rule.bytes.start)..offset(rule.bytes.end)];
+            let own = &mut contents[offset(page.start, rule.bytes.start)..offset(page.start, rule.bytes.end)];
             memory.read_exact(rule.bytes.start.wrapping_add_signed(rule.delta), own)?;
         }
         Ok(contents)
     }
+}
+
+fn offset(start: u64, address: u64) -> usize {
+    usize::try_from(address - start).unwrap_or(PAGE)
 }
 
 /// Home first, then a view for each owner.
