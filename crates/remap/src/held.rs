@@ -10,8 +10,9 @@ use crate::threads::gone_is_fine;
 const CODE_OF_64_BITS: u64 = 0x33;
 /// Bytes of a `syscall` instruction.
 const SYSCALL_BYTES: u64 = 2;
-/// Calls that end with EINTR when their thread is stopped, though no signal has come (signal(7)).
-const ENDED_BY_STOPS: [libc::c_long; 13] = [
+/// Calls that end with EINTR when their thread is stopped, though no signal has come (signal(7)): those of sockets where they have a
+/// timeout.
+const ENDED_BY_STOPS: [libc::c_long; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -25,6 +26,13 @@ const ENDED_BY_STOPS: [libc::c_long; 13] = [
     libc::SYS_recvmsg,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_connect,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
 ];
 
 /// A held thread.

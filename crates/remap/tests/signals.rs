@@ -126,8 +126,16 @@ fn what_a_signal_tells_is_what_it_was_sent_with() {
 
 #[test]
 fn calls_that_a_stop_would_end_go_on_and_those_that_a_signal_ends_do_not() {
-    let globals = "#include <sys/epoll.h>\nstatic void on(int s) { }";
-    let body = "int e = epoll_create1(0); struct epoll_event none; for (int i = 0; i < 20; i++) CHECK(epoll_wait(e, &none, 1, 20) == 0);
+    let globals = "#include <sys/epoll.h>\nstatic void on(int s) { }
+        static void sockets(void) { int s[2]; char b[65536] = { 0 }; struct timeval t = { 0, 30000 }; struct iovec v = { b, 8 }; struct mmsghdr m; memset(&m, 0, sizeof m);
+        m.msg_hdr.msg_iov = &v; m.msg_hdr.msg_iovlen = 1; CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, s));
+        CHECK(!setsockopt(s[0], SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t)); CHECK(!setsockopt(s[0], SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
+        while (send(s[0], b, sizeof b, MSG_DONTWAIT) > 0) {}
+        for (int i = 0; i < 10; i++) { CHECK(read(s[0], b, 8) == -1 && errno == EAGAIN); CHECK(readv(s[0], &v, 1) == -1 && errno == EAGAIN);
+        CHECK(recvmmsg(s[0], &m, 1, 0, 0) == -1 && errno == EAGAIN); CHECK(write(s[0], b, 8) == -1 && errno == EAGAIN);
+        CHECK(writev(s[0], &v, 1) == -1 && errno == EAGAIN); CHECK(sendmmsg(s[0], &m, 1, 0) == -1 && errno == EAGAIN); }
+        close(s[0]); close(s[1]); }";
+    let body = "sockets(); int e = epoll_create1(0); struct epoll_event none; for (int i = 0; i < 20; i++) CHECK(epoll_wait(e, &none, 1, 20) == 0);
         struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; sigaction(SIGALRM, &a, 0); struct itimerval t = { { 0, 0 }, { 0, 50000 } };
         sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(SIG_UNBLOCK, &set, 0);
         for (int i = 0; i < 3; i++) { t.it_value.tv_usec = 50000; setitimer(ITIMER_REAL, &t, 0); int n = epoll_wait(e, &none, 1, 10000); CHECK(n == -1 && errno == EINTR); }
