@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_rewrite::clone::Plan;
 use fieldstone_rewrite::patch::JUMP_BYTES;
-use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redirect, Registers, Rule, Walk};
+use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redirect, Registers, Walk};
 
 use crate::error::Result;
 use crate::heads::{Cloned, Head, JUMP, Unpatched, jump};
 use crate::page::PAGE_BYTES;
 use crate::process::Process;
+use crate::space::Mapping;
 use crate::threads::gone_is_fine;
 
 /// Room for a copied instruction with its share of checks, in bytes.
@@ -77,7 +78,7 @@ impl Process {
                 several.insert(access.ip);
             }
             let Some(piece) = moved.page.piece(access.address, access.bytes) else { continue };
-            let redirect = Redirect { ip: access.ip, rule: Rule::from(piece) };
+            let redirect = Redirect { ip: access.ip, rule: moved.unwatched(piece, access.address) };
             if redirects.get(&access.ip).is_some_and(|known| *known != redirect) {
                 several.insert(access.ip);
             }
@@ -113,7 +114,8 @@ impl Process {
         let end = blocks.map(|block| block.end).max().unwrap_or(0).max(found.within.head + JUMP_BYTES);
         let table = self.mappings()?;
         let mapping = table.iter().find(|mapping| mapping.range.contains(&found.within.head));
-        Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code()))
+        let is_written = |mapping: &Mapping| table.iter().any(|other| other.writes_file_of(mapping));
+        Ok(mapping.is_some_and(|mapping| mapping.range.end >= end && mapping.is_lasting_code() && !is_written(mapping)))
     }
 
     fn place_clone(&mut self, found: &Found, ip: u64) -> Result<Option<LoopClone>> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_rewrite::{Page, Rule};
+use fieldstone_rewrite::{Page, Piece, Rule};
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::userfault::{Message, Userfaultfd};
 use serde::{Deserialize, Serialize};
@@ -344,6 +344,15 @@ impl Moved {
     pub(crate) fn is_watched(&self, address: u64, bytes: u32) -> bool {
         let end = address.saturating_add(bytes.into());
         self.watched.iter().any(|range| range.start < end && address < range.end)
+    }
+
+    /// What of a piece lies around an access to it, and is not watched: a clone may go on there for as long as it likes.
+    pub(crate) fn unwatched(&self, piece: Piece, address: u64) -> Rule {
+        let below = self.watched.iter().map(|range| range.end).filter(|&end| end <= address);
+        let above = self.watched.iter().map(|range| range.start).filter(|&start| start > address);
+        let start = below.fold(piece.bytes.start, u64::max);
+        let end = above.fold(piece.bytes.end, u64::min);
+        Rule { bytes: start..end, delta: piece.delta }
     }
 
     /// Where the program thinks that what lies at `address`, in the room, is.

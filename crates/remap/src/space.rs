@@ -23,6 +23,8 @@ pub struct Mapping {
     pub permissions: String,
     /// Whether it is a file's; memory of `memfd` is.
     pub is_file: bool,
+    /// Which file: its device and inode, as the table has them.
+    pub inode: String,
     /// The file, or `[heap]`, `[stack]`, `[vdso]`; empty for other memory.
     pub name: String,
 }
@@ -38,6 +40,13 @@ impl Mapping {
     #[must_use]
     pub fn is_lasting_code(&self) -> bool {
         self.permissions == "r-xp" && self.is_file && !self.name.starts_with("/memfd:")
+    }
+
+    /// Whether what is written here goes to the file that the other one is of, and so is seen there.
+    #[must_use]
+    pub fn writes_file_of(&self, other: &Self) -> bool {
+        let is_shared = self.permissions.contains('w') && self.permissions.ends_with('s');
+        is_shared && self.is_file && self.inode == other.inode
     }
 
     /// What it takes, and what it may grow over: a heap goes on where it ends.
@@ -61,12 +70,13 @@ fn mapping(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let permissions = words.next()?.to_owned();
-    let inode = words.nth(2)?;
+    let (device, inode) = (words.nth(1)?, words.next()?);
     let number = |text| u64::from_str_radix(text, 16).ok();
     Some(Mapping {
         range: number(start)?..number(end)?,
         permissions,
         is_file: inode != "0",
+        inode: format!("{device} {inode}"),
         name: words.collect::<Vec<_>>().join(" "),
     })
 }
@@ -120,6 +130,7 @@ mod tests {
             range: range.clone(),
             permissions: "rw-p".into(),
             is_file: false,
+            inode: String::new(),
             name: String::new(),
         };
         ranges.iter().map(one).collect()
@@ -177,6 +188,7 @@ mod tests {
             range: 0x7f00_0000_0000..0x7f00_0000_1000,
             permissions: "rw-p".into(),
             is_file: true,
+            inode: "08:01 1234".into(),
             name: "/a file with spaces".into(),
         };
         assert_eq!(mapping(line), Some(expected));
@@ -190,5 +202,14 @@ mod tests {
             "written elsewhere"
         );
         assert!(mappings(std::process::id()).unwrap().iter().any(|mapping| mapping.name == "[vdso]"));
+        let code = mapping(line).unwrap();
+        for (line, writes) in [
+            ("7f0000002000-7f0000003000 rw-s 00002000 08:01 1234 /a file with spaces", true),
+            ("7f0000002000-7f0000003000 rw-p 00002000 08:01 1234 /a file with spaces", false),
+            ("7f0000002000-7f0000003000 r--s 00002000 08:01 1234 /a file with spaces", false),
+            ("7f0000002000-7f0000003000 rw-s 00002000 08:02 1234 /another", false),
+        ] {
+            assert_eq!(mapping(line).unwrap().writes_file_of(&code), writes, "{line}");
+        }
     }
 }

@@ -32,8 +32,11 @@ fn a_page_is_put_back_when_that_is_asked() {
 
 #[test]
 fn each_access_to_watched_bytes_is_told() {
-    let body = "int i; for (i = 0; i < 100; i++) ++counters[70]; for (i = 0; i < 50; i++) (void)counters[71]; counters[72] = 5;";
-    let mut running = Stage::of(body).start();
+    let globals = "static __attribute__((noinline)) void add(volatile uint64_t *word, int n) { for (int i = 0; i < n; i++) ++*word; }";
+    // The same loop over others, first: it has a clone then, which must not take the watched ones along.
+    let body = "add(counters + 80, 100000); add(counters + 60, 100000); add(counters + 70, 100);
+        int i; for (i = 0; i < 50; i++) (void)counters[71]; counters[72] = 5;";
+    let mut running = Stage::of(body).with(globals).start();
     let Some(mut process) = running.hold() else { return };
     let (page, watched) = (running.page, running.page + 70 * 8..running.page + 72 * 8);
     let wanted = fieldstone_remap::Wanted { watched: vec![watched.clone()], ..apart(page) };
