@@ -38,6 +38,8 @@ pub mod error;
 #[cfg(target_arch = "x86_64")]
 mod events;
 #[cfg(target_arch = "x86_64")]
+mod forks;
+#[cfg(target_arch = "x86_64")]
 mod heads;
 #[cfg(target_arch = "x86_64")]
 mod held;

@@ -244,6 +244,16 @@ impl Threads {
         Ok(())
     }
 
+    /// Those that were asked to stop, and are in the kernel since.
+    pub(crate) fn waiting(&self) -> Vec<u32> {
+        self.held.iter().filter(|(_, held)| held.state == State::Waits).map(|(&thread, _)| thread).collect()
+    }
+
+    /// How many children were forked since [`Self::children`] was called.
+    pub(crate) const fn born(&self) -> usize {
+        self.children.len()
+    }
+
     /// Children that were forked since the last call; they stand still.
     pub(crate) fn children(&mut self) -> Vec<Tracee> {
         std::mem::take(&mut self.children)

@@ -2,13 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::has_ended;
-use fieldstone_sys::ptrace::Tracee;
-
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
 use crate::heads::Head;
-use crate::memory::Memory;
 use crate::page::Moved;
 use crate::process::{Process, range};
 use crate::record::Record;
@@ -33,7 +29,7 @@ impl Process {
 
     /// Puts the bytes of pages where the program looks for them now: so far behind where that was.
     pub(crate) fn put_back_at(&mut self, pages: &[u64], distance: u64) -> Result<()> {
-        self.threads.stop_all()?;
+        self.stop_all_and_births()?;
         let result = pages.iter().try_for_each(|&page| self.put_back_one(page, page.wrapping_add(distance)));
         let heard = self.answer_heard();
         self.resume_all()?;
@@ -117,7 +113,7 @@ impl Process {
 
     /// Forgets a page that the program itself has unmapped, moved or emptied.
     pub(crate) fn give_up(&mut self, page: u64) -> Result<()> {
-        self.threads.stop_all()?;
+        self.stop_all_and_births()?;
         let result = self.forget_code_of(page).and_then(|()| match self.ours.moved.get(&page).cloned() {
             Some(moved) => {
                 // Nothing may be there any more.
@@ -128,41 +124,6 @@ impl Process {
         });
         self.resume_all()?;
         result
-    }
-
-    /// Gives children that were forked their pages back, and lets them go.
-    pub(crate) fn restore_children(&mut self) -> Result<Vec<Done>> {
-        let mut done = Vec::new();
-        for child in self.threads.children() {
-            // One that is killed before it has begun needs nothing.
-            let restored = self.restore(&child);
-            if !has_ended(child.thread()) {
-                restored?;
-            }
-            done.push(Done::Child(child.thread()));
-        }
-        Ok(done)
-    }
-
-    /// A child has copies of everything: the views among them, which have the bytes as they were when it was born. Nothing watches its memory
-    /// any more, so that a page that was moved is one of zeros until it is written here.
-    fn restore(&self, child: &Tracee) -> Result<()> {
-        let memory = Memory::open(child.thread())?;
-        let mut registers = child.registers()?;
-        let was = registers.rip;
-        if self.ours.lead_out(&memory, &mut registers) && registers.rip != was {
-            child.set_registers(&registers)?;
-        }
-        for (at, original) in self.ours.heads.jumps(&memory).into_iter().chain(self.ours.protections.jumps(&memory)) {
-            memory.write(at, &original)?;
-        }
-        for moved in self.ours.moved.values() {
-            // What the program keeps from its children is not there.
-            if let Ok(contents) = Moved::composed(moved, &memory) {
-                let _ = memory.write(moved.page.start, &contents);
-            }
-        }
-        Ok(())
     }
 
     /// Has every thread leave clones and rewritelets, and gives up those that lead to `page`. All stand still.

@@ -5,7 +5,7 @@
 mod stage;
 
 use fieldstone_remap::{Done, Error};
-use stage::{Stage, apart, redirected};
+use stage::{Stage, apart, redirected, while_the_page_comes_and_goes};
 
 /// Runs a program whose second and third page are moved too, and does `meanwhile` with these.
 fn with_more_pages(meanwhile: &str) -> Option<Vec<Done>> {
@@ -196,6 +196,16 @@ fn forked_children_have_their_pages_where_they_were() {
     let body = "counters[100] = 7; pthread_t t; CHECK(!pthread_create(&t, 0, forks, 0)); forks(0); pthread_join(t, 0);";
     let Some(then) = Stage::of(body).with(&globals).right_all_the_same() else { return };
     assert!(then.iter().filter(|done| matches!(done, Done::Child(_))).count() >= 20, "{then:?}");
+}
+
+/// A page goes back while a child is being born: much memory is copied for it, which takes some time.
+#[test]
+fn children_have_their_pages_that_are_born_while_these_go_back() {
+    let globals = format!("{CHILD} static char *much;");
+    let before = "much = (char *)malloc(256 << 20); memset(much, 1, 256 << 20);";
+    let body = "counters[100] = 7; for (int i = 0; i < 60; i++) { pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(child());
+        int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(status == 0); }";
+    while_the_page_comes_and_goes(&Stage::of(body).with(&globals).before(before));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod stage;
 
 use fieldstone_remap::Why;
-use stage::{Stage, apart, put_back};
+use stage::{Stage, apart, put_back, while_the_page_comes_and_goes};
 
 /// A handler that looks at where it came, and lingers.
 const HANDLER: &str = r#"
@@ -89,26 +89,6 @@ fn an_alternate_stack_on_the_page_has_it_put_back() {
     let then = running.go_on(&mut process);
     assert!(matches!(put_back(&then), Some(Why::Kernel(_))), "{then:?}");
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
-}
-
-/// Moves the page and puts it back again and again while a program does this, which takes some time.
-fn while_the_page_comes_and_goes(stage: &Stage) {
-    let mut running = stage.start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    running.say();
-    for _ in 0..60 {
-        (0..3).for_each(|_| drop(process.serve(std::time::Duration::from_millis(3)).unwrap()));
-        let moved = process.put_all_back().and_then(|_| process.move_page(&apart(running.page)));
-        if moved.is_err() && running.has_ended() {
-            break;
-        }
-        moved.unwrap();
-    }
-    running.serve_until(&mut process, |line| line == "done");
-    let _ = process.put_all_back();
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }

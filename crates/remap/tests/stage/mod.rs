@@ -316,3 +316,26 @@ pub(crate) fn redirected(done: &[Done]) -> usize {
 pub(crate) fn put_back(done: &[Done]) -> Option<&Why> {
     done.iter().find_map(|done| if let Done::PutBack { why, .. } = done { Some(why) } else { None })
 }
+
+/// Moves the page and puts it back again and again while a program does this, which takes some time.
+pub(crate) fn while_the_page_comes_and_goes(stage: &Stage) {
+    let mut running = stage.start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.say();
+    for round in 0..60 {
+        (0..3).for_each(|_| drop(process.serve(Duration::from_millis(3)).unwrap()));
+        let back = process.put_all_back();
+        // What began meanwhile finds it back.
+        let then = back.and_then(|_| process.serve(Duration::from_millis(4 * (round % 3))));
+        let moved = then.and_then(|_| process.move_page(&apart(running.page)));
+        if moved.is_err() && running.has_ended() {
+            break;
+        }
+        moved.unwrap();
+    }
+    running.serve_until(&mut process, |line| line == "done");
+    let _ = process.put_all_back();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}

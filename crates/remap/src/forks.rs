@@ -1,0 +1,109 @@
+//! Children that are forked while pages are elsewhere: each gets its own back, before it has done anything.
+//!
+//! ```text
+//!   fork(2)  memory is copied ── waits until the userfaultfd is read ── the child is there, held, and is given its pages
+//!   undo     ... all stand still ── is somebody forking? let it come to its end ── pages go back
+//! ```
+//! A child's memory is as its parent's was when it was copied: with pages missing and heads led away. So nothing of that is forgotten as
+//! long as a child may be on its way that has it.
+
+use std::time::{Duration, Instant};
+
+use fieldstone_sys::process::has_ended;
+use fieldstone_sys::ptrace::Tracee;
+use fieldstone_sys::userfault::Message;
+
+use crate::error::Result;
+use crate::events::Done;
+use crate::memory::Memory;
+use crate::page::Moved;
+use crate::process::Process;
+use crate::tasks::in_system_call;
+
+/// A fork whose memory is copied is through so soon, or has failed.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Between the copy and the word of it.
+const SHORTLY: Duration = Duration::from_millis(2);
+const FORKS: [libc::c_long; 4] = [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
+
+/// Whether a thread that is in the kernel may be forking: what one is in that runs there is not told.
+fn may_fork(thread: u32) -> bool {
+    in_system_call(thread).is_none_or(|number| FORKS.contains(&number.into()))
+}
+
+impl Process {
+    /// Has all threads stand still, and gives children that are being forked their pages back. Something is about to be forgotten that these need.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn stop_all_and_births(&mut self) -> Result<()> {
+        self.threads.stop_all()?;
+        let (begun, mut awaited) = (Instant::now(), 0);
+        loop {
+            let waiting: Vec<u32> = self.threads.waiting().into_iter().filter(|&thread| may_fork(thread)).collect();
+            let limit = if awaited > self.threads.born() { LONGEST } else { SHORTLY };
+            if waiting.is_empty() || begun.elapsed() > limit {
+                break;
+            }
+            awaited += self.hear_of_births();
+            for thread in waiting {
+                self.threads.still_waits(thread)?;
+            }
+            self.threads.stop_all()?;
+            std::thread::yield_now();
+        }
+        let done = self.restore_children()?;
+        self.late.extend(done);
+        Ok(())
+    }
+
+    /// Lets forks go on whose memory is copied; how many. While it is being copied nobody reads it, and we wait.
+    fn hear_of_births(&mut self) -> usize {
+        let somewhere = self.ours.moved.values().next().map(|moved| moved.room.start);
+        let _ = somewhere.map(|at| self.memory.read_exact(at, &mut [0]));
+        let mut births = 0;
+        while let Ok(message) = self.userfault.message() {
+            match message {
+                // Nobody watches the child's memory from here on: it is written soon.
+                Message::Fork(_) => births += 1,
+                other => self.heard.push(other),
+            }
+        }
+        births
+    }
+
+    /// Gives children that were forked their pages back, and lets them go.
+    pub(crate) fn restore_children(&mut self) -> Result<Vec<Done>> {
+        let mut done = Vec::new();
+        for child in self.threads.children() {
+            // One that is killed before it has begun needs nothing.
+            let restored = self.restore(&child);
+            if !has_ended(child.thread()) {
+                restored?;
+            }
+            done.push(Done::Child(child.thread()));
+        }
+        Ok(done)
+    }
+
+    /// A child has copies of everything: the views among them, which have the bytes as they were when it was born. Nothing watches its memory
+    /// any more, so that a page that was moved is one of zeros until it is written here.
+    fn restore(&self, child: &Tracee) -> Result<()> {
+        let memory = Memory::open(child.thread())?;
+        let mut registers = child.registers()?;
+        let was = registers.rip;
+        if self.ours.lead_out(&memory, &mut registers) && registers.rip != was {
+            child.set_registers(&registers)?;
+        }
+        for (at, original) in self.ours.heads.jumps(&memory).into_iter().chain(self.ours.protections.jumps(&memory)) {
+            memory.write(at, &original)?;
+        }
+        for moved in self.ours.moved.values() {
+            // What the program keeps from its children is not there.
+            if let Ok(contents) = Moved::composed(moved, &memory) {
+                let _ = memory.write(moved.page.start, &contents);
+            }
+        }
+        Ok(())
+    }
+}
