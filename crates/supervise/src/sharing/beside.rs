@@ -12,8 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::thread::{JoinHandle, spawn};
-use std::time::Instant;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::{has_ended, set_parent_death_signal, wait4};
 use serde::{Deserialize, Serialize};
@@ -78,8 +78,8 @@ pub fn run(program: &Program, repairer: &OsStr, words: &[&OsStr]) -> Result<(Exi
     Ok((status, stats))
 }
 
-/// A repairer that is killed is started again so many times at most: the program waits for its pages.
-const MOST_STARTS: u32 = 8;
+/// A repairer that is killed is started again after this, as often as it is killed: the program waits for its pages.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Who listens to the repairer's process.
 struct Beside(JoinHandle<Looked>);
@@ -101,7 +101,7 @@ impl Beside {
         Ok(Self(spawn(move || {
             let mut looked = Looked::default();
             let mut later_ms = 0.0;
-            for _ in 1..MOST_STARTS {
+            loop {
                 let told = child.stdout.take().map(listen).unwrap_or_default();
                 looked.events.extend(told.into_iter().map(|event| Event { at_ms: event.at_ms + later_ms, ..event }));
                 let Ok(status) = child.wait() else { break };
@@ -109,6 +109,7 @@ impl Beside {
                 if status.signal().is_none() || has_ended(pid) {
                     break;
                 }
+                sleep(PAUSE);
                 later_ms = began.elapsed().as_secs_f64() * 1e3;
                 let Ok(next) = start(&repairer, &words) else { break };
                 child = next;
