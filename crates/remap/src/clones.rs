@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::heads::{Cloned, Head, JUMP, Unpatched, jump};
 use crate::page::PAGE_BYTES;
 use crate::process::Process;
+use crate::protect::MOST_CODE;
 use crate::space::Mapping;
 use crate::threads::gone_is_fine;
 
@@ -57,6 +58,11 @@ impl Process {
             return Ok(false);
         };
         known.clones.push(cloned);
+        if self.ours.heads.code_pages().len() > MOST_CODE {
+            let last = self.ours.heads.led.get_mut(&head).and_then(|known| known.clones.pop());
+            last.into_iter().for_each(|cloned| self.ours.code.free(cloned.clone.at));
+            return Ok(false);
+        }
         self.keep_record()?;
         self.lead_head(head, way)?;
         Ok(true)
@@ -140,7 +146,7 @@ impl Process {
         let Some(first) = jump(head, station) else { return Ok(()) };
         self.threads.stop_all()?;
         let write = |this: &Self| this.memory.write(station, &way).and_then(|()| this.memory.write(head, &first));
-        let written = self.clear_heads().and_then(|()| write(self));
+        let written = self.look_after_protections().and_then(|()| self.clear_heads()).and_then(|()| write(self));
         self.resume_all()?;
         written
     }

@@ -5,14 +5,23 @@ use std::io;
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The errno, and the way out where there is one.
+fn reason(source: &io::Error) -> String {
+    const RIGHT: &str = "it takes the right to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => format!("{source}; {RIGHT}"),
+        io::ErrorKind::NotFound => "there is no such process, or no more".to_owned(),
+        _ if source.raw_os_error() == Some(libc::ESRCH) => "there is no such process, or no more".to_owned(),
+        _ => source.to_string(),
+    }
+}
+
 /// Why a process could not be remapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An operation on the process failed.
-    #[error(
-        "cannot {operation} process {pid}: {source}; it takes the right to trace it (its owner with kernel.yama.ptrace_scope 0, or root)"
-    )]
+    #[error("cannot {operation} process {pid}: {}", reason(source))]
     Process {
         /// Its number.
         pid: u32,

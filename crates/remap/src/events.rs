@@ -32,6 +32,8 @@ pub enum Why {
     Gone,
     /// Who moved it is gone without having put it back.
     Left,
+    /// The program closed the descriptor that watches it.
+    Closed,
 }
 
 impl fmt::Display for Why {
@@ -43,6 +45,7 @@ impl fmt::Display for Why {
             Self::Access { ip, reason } => write!(f, "the access at {ip:#x} cannot be redirected: {reason}"),
             Self::Gone => write!(f, "the program unmapped, moved, protected or emptied it"),
             Self::Left => write!(f, "whoever moved it was killed"),
+            Self::Closed => write!(f, "the program closed the descriptor that watches it, with its own"),
         }
     }
 }
@@ -112,6 +115,9 @@ impl Process {
         }
         done.extend(self.attend()?);
         done.extend(self.restore_children()?);
+        if !self.threads.is_over() && !done.contains(&Done::Over) {
+            done.extend(self.look_after_descriptor()?);
+        }
         Ok(done)
     }
 

@@ -141,6 +141,19 @@ impl Heads {
         self.led.iter().filter(|(_, head)| redirects(head)).map(|(&head, _)| head).collect()
     }
 
+    /// The pages of code that has clones, and of each a page that these are for.
+    pub(crate) fn code_pages(&self) -> BTreeMap<u64, u64> {
+        let page = |address: u64| address & !(PAGE_BYTES - 1);
+        let of_head = |(&head, found): (&u64, &Head)| {
+            let moved = found.clones.iter().flat_map(|cloned| &cloned.redirects).next();
+            let originals = found.clones.iter().flat_map(|cloned| &cloned.clone.map).map(|&(_, original)| original);
+            let pages: BTreeSet<u64> = originals.chain([head, head + JUMP_BYTES - 1]).map(page).collect();
+            let moved = moved.map(|redirect| page(redirect.rule.bytes.start));
+            pages.into_iter().filter_map(move |code| Some((code, moved?))).collect::<Vec<_>>()
+        };
+        self.led.iter().flat_map(of_head).collect()
+    }
+
     /// Forgets heads whose code is not what it was: a library that was unloaded, code that was written anew. Whose rewritelets go on in
     /// the copy of one is told by it.
     pub(crate) fn retire(&mut self, memory: &Memory) -> &[Head] {

@@ -3,6 +3,8 @@
 use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee};
 
 use crate::error::Result;
+use crate::home::Way;
+use crate::memory::Memory;
 use crate::tasks::has_signal;
 use crate::threads::gone_is_fine;
 
@@ -161,15 +163,19 @@ impl Held {
     /// As there.
     pub(crate) fn call(
         &mut self,
-        instruction: u64,
+        (memory, way): (&Memory, Way),
         call: (&'static str, libc::c_long),
         arguments: [u64; 6],
     ) -> Result<u64> {
+        let at = way.prepare(memory, &self.tracee.registers()?)?;
         let mut came = Vec::new();
-        let result = self.tracee.call(instruction, call, arguments, &mut |info| came.push(info));
+        let result = self.tracee.call(at, call, arguments, &mut |info| came.push(info));
         came.into_iter().for_each(|info| self.keep(info));
-        // The last stop was that of a step.
-        self.delivers = true;
+        self.delivers = false;
+        // Its process may have been let go on meanwhile.
+        if self.state == State::Stopped && !self.tracee.is_stopped() {
+            self.state = State::Stands;
+        }
         Ok(result?)
     }
 }

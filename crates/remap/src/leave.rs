@@ -176,7 +176,7 @@ const fn register(registers: &mut ptrace::Registers, register: Register) -> Opti
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use fieldstone_rewrite::clone::Plan;
     use fieldstone_rewrite::{Flow, Liveness, LoopClone, Redirect, Rule};
     use iced_x86::Decoder;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     /// Those of a child that stands still.
-    fn registers() -> ptrace::Registers {
+    pub(crate) fn registers() -> ptrace::Registers {
         let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let mut tracee = ptrace::Tracee::seize(child.id()).unwrap();
         tracee.interrupt().unwrap();

@@ -44,6 +44,8 @@ mod heads;
 #[cfg(target_arch = "x86_64")]
 mod held;
 #[cfg(target_arch = "x86_64")]
+mod home;
+#[cfg(target_arch = "x86_64")]
 mod ladders;
 #[cfg(target_arch = "x86_64")]
 mod leave;

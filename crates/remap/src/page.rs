@@ -267,14 +267,13 @@ impl Process {
     /// Where the kernel writes when the thread ends.
     fn end_of(&mut self, thread: u32, scratch: u64) -> Result<Vec<u64>> {
         let mut found = Vec::new();
-        let syscall = self.syscall();
         // Nobody joins the first one: what the kernel writes for it is in its block.
         if thread != self.pid()
             && let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands())
         {
             let ask = [PR_GET_TID_ADDRESS, scratch, 0, 0, 0, 0];
             // Not every kernel tells.
-            if !is_filtered(thread) && held.call(syscall, ("prctl", libc::SYS_prctl), ask).is_ok() {
+            if !is_filtered(thread) && held.call((&self.memory, self.way), ("prctl", libc::SYS_prctl), ask).is_ok() {
                 found.push(self.word_at(scratch)?);
             }
         }

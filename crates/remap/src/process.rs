@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::has_ended;
 use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -15,12 +17,13 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
 use crate::held::Held;
+use crate::home::{self, Way};
 use crate::memory::Memory;
 use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::is_elsewhere;
+use crate::tasks::{goes_on_at, is_elsewhere};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -28,8 +31,10 @@ const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
     | uapi::UFFD_FEATURE_EVENT_REMAP
     | uapi::UFFD_FEATURE_EVENT_REMOVE
     | uapi::UFFD_FEATURE_EVENT_UNMAP;
-/// Descriptors of ours in the process are out of its way.
+/// Descriptors of ours in the process are out of its way: the highest that it may have, up to this.
 const HIGH_DESCRIPTOR: u64 = 800;
+/// Whether it still has it is looked so often.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// Two bytes that make a system call.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
@@ -55,8 +60,10 @@ pub struct Process {
     pub(crate) late: Vec<Done>,
     /// What becomes readable when a thread of it has stopped by itself.
     pub(crate) alarm: Option<OwnedFd>,
-    /// Where it has a `syscall` instruction.
-    syscall: u64,
+    /// When it was looked last whether it still has the descriptor.
+    looked: Instant,
+    /// Where calls are made in its name.
+    pub(crate) way: Way,
 }
 
 impl Process {
@@ -74,17 +81,13 @@ impl Process {
         }
         let memory = Memory::open(pid)?;
         let table = mappings(pid)?;
-        let syscall = find_syscall(pid, &memory, &table)?;
+        let way = Way { syscall: find_syscall(pid, &memory, &table)?, home: None };
         let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
-        let (userfault, theirs) = match &left {
-            Some(left) => (left_userfault(pid, left.userfault)?, left.userfault),
-            None => {
-                let opened = open_userfault(pid, &mut threads, syscall);
-                threads.resume_all()?;
-                opened?
-            }
-        };
+        let began = begin(pid, &mut threads, &memory, way, left.as_ref());
+        threads.resume_all()?;
+        let (way, userfault, theirs) = began?;
+        let old_home = left.as_ref().and_then(|left| left.home);
         let (ours, record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
         let mut this = Self {
             pid,
@@ -99,9 +102,11 @@ impl Process {
             heard: Vec::new(),
             late: Vec::new(),
             alarm: None,
-            syscall,
+            looked: Instant::now(),
+            way,
         };
         this.late = this.put_back_all(&Why::Left)?;
+        old_home.map_or(Ok(()), |home| this.leave_home(home))?;
         Ok(this)
     }
 
@@ -118,10 +123,6 @@ impl Process {
     /// a signal for one of its threads: without it that waits until `serve` is called again.
     pub fn wake_by(&mut self, alarm: OwnedFd) {
         self.alarm = Some(alarm);
-    }
-
-    pub(crate) const fn syscall(&self) -> u64 {
-        self.syscall
     }
 
     /// Its number.
@@ -143,6 +144,40 @@ impl Process {
         self.ours.original(ip).unwrap_or(ip)
     }
 
+    /// Whether it has closed our descriptor with all of its own, as daemons do. Were we killed then, its threads would read zeros.
+    fn has_closed_ours(&self) -> bool {
+        let alive = self.threads.numbers().find(|&thread| !has_ended(thread));
+        alive.and_then(|thread| is_userfault(thread, self.theirs)) == Some(false)
+    }
+
+    /// Looks now and then whether it still has the descriptor. Else all pages go back, and it gets another one.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub(crate) fn look_after_descriptor(&mut self) -> Result<Vec<Done>> {
+        if self.looked.elapsed() < BETWEEN_LOOKS {
+            return Ok(Vec::new());
+        }
+        self.looked = Instant::now();
+        if !self.has_closed_ours() {
+            return Ok(Vec::new());
+        }
+        let done = self.put_back_all(&Why::Closed)?;
+        let opened = open_userfault(self.pid, &mut self.threads, &self.memory, self.way);
+        self.resume_all()?;
+        (self.userfault, self.theirs) = opened?;
+        self.keep_record()?;
+        Ok(done)
+    }
+
+    /// Closes the descriptor in the process, if it is ours yet; a thread of it stands still.
+    pub(crate) fn close_theirs(&mut self) -> Result<()> {
+        if self.has_closed_ours() {
+            return Ok(());
+        }
+        self.call(("close", libc::SYS_close), [u64::from(self.theirs.cast_unsigned()), 0, 0, 0, 0, 0]).map(|_| ())
+    }
+
     /// Its mappings. Those of the first thread are gone where that has ended before the others.
     pub(crate) fn mappings(&self) -> Result<Vec<Mapping>> {
         let mut found = mappings(self.pid)?;
@@ -158,7 +193,17 @@ impl Process {
     pub(crate) fn call(&mut self, call: (&'static str, libc::c_long), arguments: [u64; 6]) -> Result<u64> {
         let heads = &self.ours.heads;
         let unfit = |rip| heads.is_behind_trap(rip);
-        call_in_its_name(self.pid, &mut self.threads, &unfit, self.syscall, call, arguments)
+        call_in_its_name(self.pid, &mut self.threads, &unfit, (&self.memory, self.way), call, arguments)
+    }
+
+    /// Unmaps a page in which calls were made, unless a thread that nobody waited for is on its way home from there.
+    pub(crate) fn leave_home(&mut self, home: u64) -> Result<()> {
+        self.threads.stop_all()?;
+        let page = Way { home: Some(home), ..self.way };
+        let inside = self.threads.numbers().any(|thread| goes_on_at(thread).is_some_and(|at| page.has(at)));
+        let left = if inside { Ok(()) } else { self.unmap(home, home::BYTES) };
+        self.resume_all()?;
+        left
     }
 
     /// Lets all threads go on. Who gets a signal is set into the program's own code first.
@@ -245,30 +290,63 @@ fn call_in_its_name(
     pid: u32,
     threads: &mut Threads,
     unfit: &dyn Fn(u64) -> bool,
-    syscall: u64,
+    way: (&Memory, Way),
     call: (&'static str, libc::c_long),
     arguments: [u64; 6],
 ) -> Result<u64> {
     let why = "none of its threads can make a system call now: all have ended, sleep where nothing wakes them (try again), or have a filter \
                for system calls (seccomp), which may end them for one that is not theirs";
     let none = || Error::Refused { pid, why: why.to_owned() };
-    threads.standing(unfit).ok_or_else(none)?.call(syscall, call, arguments)
+    threads.standing(unfit).ok_or_else(none)?.call(way, call, arguments)
+}
+
+/// What it takes to do anything in the process: a page to make calls in, and a userfaultfd, that which was left there if one was. All
+/// threads stand still then.
+fn begin(
+    pid: u32,
+    threads: &mut Threads,
+    memory: &Memory,
+    mut way: Way,
+    left: Option<&Left>,
+) -> Result<(Way, Userfaultfd, i32)> {
+    let inherited =
+        left.map(|left| Ok::<_, Error>((left_userfault(pid, left.userfault)?, left.userfault))).transpose()?;
+    threads.stop_all()?;
+    let (access, flags) = (word(libc::PROT_READ | libc::PROT_EXEC), word(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS));
+    let map = ("mmap", libc::SYS_mmap);
+    let page = [0, home::BYTES, access, flags, u64::MAX, 0];
+    let mapped = call_in_its_name(pid, threads, &|_| false, (memory, way), map, page);
+    let made = mapped.and_then(|home| memory.write(home, &home::code()).map(|()| home));
+    way.home = match made {
+        Err(error) if left.is_none() => return Err(error),
+        // All may wait for pages that somebody has left elsewhere: these can be put back without.
+        made => made.ok(),
+    };
+    let opened = inherited.map_or_else(|| open_userfault(pid, threads, memory, way), Ok);
+    if let (Err(_), Some(home)) = (&opened, way.home) {
+        way.home = None;
+        let unmap = ("munmap", libc::SYS_munmap);
+        let _ = call_in_its_name(pid, threads, &|_| false, (memory, way), unmap, [home, home::BYTES, 0, 0, 0, 0]);
+    }
+    let (userfault, theirs) = opened?;
+    Ok((way, userfault, theirs))
 }
 
 /// Opens one in the process, since it is bound to who opens it, and gets a copy of the descriptor.
-fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<(Userfaultfd, i32)> {
+fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) -> Result<(Userfaultfd, i32)> {
     threads.stop_all()?;
-    let mut call = |call, arguments| call_in_its_name(pid, threads, &|_| false, syscall, call, arguments);
+    let mut call = |call, arguments| call_in_its_name(pid, threads, &|_| false, (memory, way), call, arguments);
     let flags = word(libc::O_CLOEXEC | libc::O_NONBLOCK);
     let opened = call(("userfaultfd", libc::SYS_userfaultfd), [flags, 0, 0, 0, 0, 0]);
     let low = opened.map_err(|error| refused_userfault(pid, error))?;
-    let high = call(("fcntl", libc::SYS_fcntl), [low, word(libc::F_DUPFD_CLOEXEC), HIGH_DESCRIPTOR, 0, 0, 0]);
+    let highest = descriptors(pid).saturating_sub(1).min(HIGH_DESCRIPTOR);
+    let high = call(("fcntl", libc::SYS_fcntl), [low, word(libc::F_DUPFD_CLOEXEC), highest, 0, 0, 0]);
     let theirs = match high {
         Ok(high) => {
             call(("close", libc::SYS_close), [low, 0, 0, 0, 0, 0])?;
             high
         }
-        // It may have no room for so high a number.
+        // It may have that one, and all above.
         Err(_) => low,
     };
     let theirs = i32::try_from(theirs).unwrap_or(-1);
@@ -279,13 +357,27 @@ fn open_userfault(pid: u32, threads: &mut Threads, syscall: u64) -> Result<(User
 
 /// That of somebody who was killed: it watches the pages that were left behind.
 fn left_userfault(pid: u32, theirs: i32) -> Result<Userfaultfd> {
-    let link = std::fs::read_link(format!("/proc/{pid}/fd/{theirs}")).unwrap_or_default();
-    if link.to_str() != Some("anon_inode:[userfaultfd]") {
+    if is_userfault(pid, theirs) != Some(true) {
         let why = "pages of it were moved by somebody who was killed, and it has closed the descriptor that watched them: nobody can \
                    put them back";
         return Err(Error::Refused { pid, why: why.to_owned() });
     }
     Ok(Userfaultfd::inherited(share(pid, theirs)?, Reach::UserAndKernel))
+}
+
+/// Whether a descriptor of a thread's is a userfaultfd; none where that cannot be seen.
+fn is_userfault(thread: u32, descriptor: i32) -> Option<bool> {
+    match std::fs::read_link(format!("/proc/{thread}/fd/{descriptor}")) {
+        Ok(link) => Some(link.to_str() == Some("anon_inode:[userfaultfd]")),
+        Err(error) => (error.kind() == io::ErrorKind::NotFound).then_some(false),
+    }
+}
+
+/// How many descriptors a process may have.
+fn descriptors(pid: u32) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    files.and_then(|files| files.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn share(pid: u32, theirs: i32) -> Result<OwnedFd> {

@@ -1,8 +1,9 @@
-//! Where the program has memory protected, it looks at moved pages first.
+//! Where the program has memory protected, it looks at moved pages first, and at code that has clones.
 //!
-//! Nothing tells of mprotect(2), and a clone would go on to write to its view of a page that may not be written any more. So the places
-//! where the program makes that call lead by a lookout ([`fieldstone_rewrite::protect`]), which reads each moved page that the call is
-//! about: it faults there, and the page is put back first. Without us it waits there, as any access does.
+//! Nothing tells of mprotect(2), and a clone would go on to write to its view of a page that may not be written any more, or go on as
+//! code was that is about to be written anew. So the places where the program makes that call lead by a lookout
+//! ([`fieldstone_rewrite::protect`]), which reads each moved page that the call is about, and for code the page that its clone is
+//! for: it faults there, and the page is put back first, its clones with it. Without us it waits there, as any access does.
 //!
 //! The places are found by their bytes, `mov $10, %eax; syscall`, as C libraries and language run times have them. A call that is made
 //! by syscall(2) is not seen.
@@ -10,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use fieldstone_rewrite::protect::{BYTES_A_PAGE, LOAD_BYTES, lookout};
+use fieldstone_rewrite::protect::{BYTES_A_PAGE, LOAD_BYTES, Look, lookout};
 use memchr::memmem::find_iter;
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +21,10 @@ use crate::memory::Memory;
 use crate::process::Process;
 use crate::threads::gone_is_fine;
 
-/// Pages that a lookout has room for, and what it takes.
+/// Moved pages, and pages of code with clones, that a lookout has room for, and what it takes.
 pub(crate) const MOST_PAGES: usize = 64;
-const LOOKOUT_BYTES: u64 = BYTES_A_PAGE * (MOST_PAGES as u64 + 1);
+pub(crate) const MOST_CODE: usize = 64;
+const LOOKOUT_BYTES: u64 = BYTES_A_PAGE * ((MOST_PAGES + MOST_CODE) as u64 + 1);
 /// mprotect and pkey_mprotect.
 const NUMBERS: [u32; 2] = [10, 329];
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -116,27 +118,29 @@ impl Process {
         Ok(())
     }
 
-    /// Has the lookouts look at the pages that are moved now. All threads stand still, and those that were about to have memory protected
-    /// look again.
+    /// Has the lookouts look at the pages that are moved now, and at the code with clones for them. All threads stand still, and those
+    /// that were about to have memory protected look again.
     ///
     /// # Errors
     /// Where a lookout cannot be written.
     pub(crate) fn look_after_protections(&mut self) -> Result<()> {
-        let pages: Vec<u64> = self.ours.moved.keys().copied().collect();
+        let moved = self.ours.moved.keys().map(|&page| Look { page, moved: page });
+        let code = self.ours.heads.code_pages().into_iter().filter(|(_, moved)| self.ours.moved.contains_key(moved));
+        let looks: Vec<Look> = moved.chain(code.map(|(page, moved)| Look { page, moved })).collect();
         if self.ours.protections.places.is_empty() {
             return Ok(());
         }
         self.look_again()?;
         for place in &self.ours.protections.places {
             let Some((is_led, jump)) = place.is_led(&self.memory).zip(place.jump()) else { continue };
-            if pages.is_empty() {
+            if looks.is_empty() {
                 if is_led {
                     self.memory.write(place.at, &place.original())?;
                 }
                 continue;
             }
             let refused = |error: fieldstone_rewrite::Error| Error::Refused { pid: self.pid(), why: error.to_string() };
-            let code = lookout(&pages, place.number, place.lookout, place.at).map_err(refused)?;
+            let code = lookout(&looks, place.number, place.lookout, place.at).map_err(refused)?;
             self.memory.write(place.lookout, &code)?;
             self.memory.write(place.at, &jump)?;
         }

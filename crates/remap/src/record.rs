@@ -33,6 +33,7 @@ pub(crate) struct Record {
 #[derive(Debug, Serialize)]
 struct Keep<'a> {
     userfault: i32,
+    home: Option<u64>,
     ours: &'a Ours,
 }
 
@@ -43,6 +44,8 @@ pub(crate) struct Left {
     pub(crate) record: Option<Record>,
     /// The descriptor's number in the process.
     pub(crate) userfault: i32,
+    /// The page in which calls were made.
+    pub(crate) home: Option<u64>,
     pub(crate) ours: Ours,
 }
 
@@ -151,7 +154,7 @@ impl Process {
         let why = "so much of it is redirected that it cannot be kept for who comes after us".to_owned();
         let too_much = || Error::Refused { pid, why };
         let Some(record) = &mut self.record else { return Ok(()) };
-        let keep = Keep { userfault: self.theirs, ours: &self.ours };
+        let keep = Keep { userfault: self.theirs, home: self.way.home, ours: &self.ours };
         let bytes = serde_json::to_vec(&keep).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES);
         record.keep(&self.memory, &bytes.ok_or_else(too_much)?)
     }
@@ -182,8 +185,10 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_what_is_found() {
-        let keep = Keep { userfault: 812, ours: &Ours::default() };
+        let keep = Keep { userfault: 812, home: Some(0x5000), ours: &Ours::default() };
         let left: Left = serde_json::from_slice(&serde_json::to_vec(&keep).unwrap()).unwrap();
-        assert!(left.userfault == 812 && left.ours.moved.is_empty() && left.record.is_none());
+        assert!(
+            left.userfault == 812 && left.home == Some(0x5000) && left.ours.moved.is_empty() && left.record.is_none()
+        );
     }
 }

@@ -203,7 +203,7 @@ impl Threads {
         held.state = State::Stands;
         held.delivers = matches!(stop, Stop::Signal(_));
         match stop {
-            Stop::Asked => held.begin_again()?,
+            Stop::Asked | Stop::Call => held.begin_again()?,
             Stop::Signal(_) => held.keep_signal()?,
             Stop::Group => held.state = State::Stopped,
             Stop::Cloned(new) | Stop::Forked(new) => {
@@ -277,15 +277,9 @@ impl Threads {
         held.pinned = false;
         match held.state {
             State::Runs | State::Listens | State::Ends => return Ok(()),
-            State::Stopped if !held.delivers => {
+            State::Stopped => {
                 held.state = State::Listens;
                 return gone_is_fine(held.tracee.listen());
-            }
-            // Something was done in its name since: it has to be stopped anew, and is then left so.
-            State::Stopped => {
-                held.state = State::Runs;
-                gone_is_fine(held.tracee.interrupt())?;
-                return gone_is_fine(held.tracee.resume(0));
             }
             State::Waits => {
                 // It stops when it wakes, and `attend` lets it go on then.

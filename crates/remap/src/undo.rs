@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
 use crate::heads::Head;
+use crate::home;
 use crate::page::Moved;
 use crate::process::{Process, range};
 use crate::record::Record;
@@ -108,7 +109,8 @@ impl Process {
         if let Some(record) = self.record.take() {
             self.unmap(record.at, Record::BYTES)?;
         }
-        self.call(("close", libc::SYS_close), [u64::from(self.theirs.cast_unsigned()), 0, 0, 0, 0, 0]).map(|_| ())
+        self.close_theirs()?;
+        self.way.home.take().map_or(Ok(()), |home| self.unmap(home, home::BYTES))
     }
 
     /// Forgets a page that the program itself has unmapped, moved or emptied.

@@ -4,6 +4,8 @@
 
 mod stage;
 
+use std::time::Duration;
+
 use fieldstone_remap::{Done, Wanted, Why};
 use stage::{Stage, apart, put_back, redirected};
 
@@ -133,6 +135,41 @@ fn code_that_the_program_writes_anew_is_not_run_as_it_was() {
     let body = "for (int sum = 1; sum < 10; sum++) { write_code(sum); uint64_t begin = counters[20]; ((void (*)(volatile uint64_t *, long))code)(counters + 20, 20);
         CHECK(counters[20] == begin + 20 * sum); }";
     Stage::of(body).with(globals).before(before).right_all_the_same();
+}
+
+/// As who patches its own text does: a file's code, which lasts as long as nobody asks for more.
+#[test]
+fn a_files_code_that_the_program_writes_anew_is_not_run_as_it_was() {
+    let globals = "static unsigned char *code; static void run(long n) { ((void (*)(volatile uint64_t *, long))code)(counters + 20, n); }";
+    // mov %rsi, %rcx; nop; 1: nopl 0(%rax); addq $sum, (%rdi); dec %rcx; jne 1b; ret: what is written is behind what the jump overwrites.
+    let before = "unsigned char loop[] = { 0x48, 0x89, 0xf1, 0x90, 0x0f, 0x1f, 0x40, 0x00, 0x90, 0x48, 0x83, 0x07, 0x01, 0x48, 0xff, 0xc9, 0x75, 0xf2, 0xc3 };
+        FILE *file = tmpfile(); CHECK(file); CHECK(write(fileno(file), loop, sizeof loop) == sizeof loop); CHECK(!ftruncate(fileno(file), 4096));
+        code = (unsigned char *)mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fileno(file), 0); CHECK(code != (unsigned char *)MAP_FAILED);";
+    let body = "for (int sum = 1; sum < 10; sum++) { CHECK(!mprotect(code, 4096, PROT_READ | PROT_WRITE | PROT_EXEC)); code[12] = sum;
+        CHECK(!mprotect(code, 4096, PROT_READ | PROT_EXEC)); uint64_t begin = counters[20]; run(20000); run(20000); CHECK(counters[20] == begin + 40000 * sum); usleep(20000); }";
+    let mut running = Stage::of(body).with(globals).before(before).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    running.say();
+    let mut done = Vec::new();
+    // Moved again each time that it is put back.
+    let begun = std::time::Instant::now();
+    while !running.has_ended() && !done.contains(&Done::Over) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it hangs");
+        let then = process.serve(Duration::from_millis(1)).unwrap();
+        if then.iter().any(|done| matches!(done, Done::PutBack { .. })) {
+            let _ = process.move_page(&apart(running.page));
+        }
+        done.extend(then);
+        if running.says("done") {
+            break;
+        }
+    }
+    let gone = |done: &&Done| matches!(done, Done::PutBack { why: Why::Gone, .. });
+    assert!(done.iter().filter(gone).count() >= 3, "{done:?}");
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }
 
 /// A rewritelet goes on in the copy of the head that follows it: when that is given up its place is another's.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_remap::{Done, Error, Process, Why};
 use fieldstone_sys::ptrace::Tracee;
-use stage::{Running, Stage, apart};
+use stage::{Running, Stage, apart, put_back};
 
 fn send(running: &Running, signal: &str) {
     let sent = Command::new("kill").args([signal, &running.child.id().to_string()]).status();
@@ -62,6 +62,31 @@ fn the_first_thread_may_end_before_the_others() {
     // Somebody who comes only now finds a first thread that has ended.
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+/// As daemons do. It gets another one, since without it a page would be zeros should we be killed.
+#[test]
+fn who_closes_all_descriptors_has_the_page_put_back() {
+    let body = "CHECK(!syscall(SYS_close_range, 3, ~0U, 0)); usleep(1500000);";
+    let mut running = Stage::of(body).start();
+    let Some(mut process) = running.remap() else { return };
+    running.settle(&mut process);
+    let done = running.go_on(&mut process);
+    assert!(done.contains(&Done::PutBack { page: running.page, why: Why::Closed }), "{done:?}");
+    process.move_page(&apart(running.page)).unwrap();
+    running.settle(&mut process);
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+#[test]
+fn few_descriptors_are_left_to_the_program_from_the_lowest_on() {
+    let before = "struct rlimit l = { 64, 64 }; CHECK(!setrlimit(RLIMIT_NOFILE, &l));";
+    let body = "int fd = open(\"/dev/null\", O_RDONLY); CHECK(fd == 3); close(fd);";
+    let stage = Stage::of(body).with("#include <sys/resource.h>").before(before);
+    let Some(then) = stage.right_all_the_same() else { return };
+    assert_eq!(put_back(&then), None);
 }
 
 /// The kernel marks it, and does not wait for a page then.

@@ -1,9 +1,10 @@
-//! A lookout: what the program does before the kernel protects memory, where pages of it have been moved.
+//! A lookout: what the program does before the kernel protects memory, where pages of it have been moved, or code of it cloned.
 //!
 //! ```text
 //!   mov eax, 10   ──→   mov rcx, page     for each page: does it lie in [rdi, rdi + rsi)?
-//!   syscall             …                 then it is read, and faults while it is away
-//!           ↑           cmp byte ptr [rcx], 0
+//!   syscall             …
+//!           ↑           mov rcx, moved    then the page that is moved is read, and faults while it is away
+//!           │           cmp byte ptr [rcx], 0
 //!           └────────   mov eax, 10
 //! ```
 //! A system call leaves other values in rax, rcx and r11, and whoever makes one expects no flag to stay: so all of them are free here.
@@ -17,16 +18,25 @@ use crate::page::PAGE_BYTES;
 /// Bytes of `mov eax, number`, which a jump to the lookout takes the place of.
 pub const LOAD_BYTES: u64 = 5;
 /// Bytes that a page takes at most, and all the rest.
-pub const BYTES_A_PAGE: u64 = 48;
+pub const BYTES_A_PAGE: u64 = 56;
 const PAGE: i32 = 4096;
 
-/// The lookout for `pages`, to lie at `at`, for the system call of this number whose number is loaded at `from`.
+/// What a lookout looks after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// A page that the call may be about.
+    pub page: u64,
+    /// The page that is read then: itself, or one that its code has been cloned for.
+    pub moved: u64,
+}
+
+/// The lookout for these pages, to lie at `at`, for the system call of this number whose number is loaded at `from`.
 ///
 /// # Errors
 /// [`crate::Refused::OutOfReach`] where the jump back does not reach.
-pub fn lookout(pages: &[u64], number: u32, at: u64, from: u64) -> Result<Vec<u8>> {
+pub fn lookout(looks: &[Look], number: u32, at: u64, from: u64) -> Result<Vec<u8>> {
     let mut code = Assembly::default();
-    for &page in pages {
+    for &Look { page, moved } in looks {
         let next = code.label();
         code.load(Register::RCX, page);
         code.lea(Register::RAX, Register::RDI, Register::RSI, 1, 0);
@@ -35,7 +45,8 @@ pub fn lookout(pages: &[u64], number: u32, at: u64, from: u64) -> Result<Vec<u8>
         code.add(Instruction::with2(Code::Add_rm64_imm32, Register::RCX, PAGE));
         code.add(Instruction::with2(Code::Cmp_r64_rm64, Register::RDI, Register::RCX));
         code.jump(Code::Jae_rel32_64, next.target());
-        let there = MemoryOperand::with_base_displ(Register::RCX, -i64::from(PAGE));
+        code.load(Register::RCX, moved);
+        let there = MemoryOperand::with_base(Register::RCX);
         code.add(Instruction::with2(Code::Cmp_rm8_imm8, there, 0));
         code.place(next);
     }
@@ -53,7 +64,8 @@ mod tests {
     use super::*;
 
     fn decoded(pages: &[u64]) -> Vec<Instruction> {
-        let bytes = lookout(pages, 10, 0x7f00_0000_0000, 0x7f00_0010_0000).unwrap();
+        let looks: Vec<Look> = pages.iter().map(|&page| Look { page, moved: 0x7fff_ffff_e000 }).collect();
+        let bytes = lookout(&looks, 10, 0x7f00_0000_0000, 0x7f00_0010_0000).unwrap();
         assert!(bytes.len() as u64 <= BYTES_A_PAGE * (pages.len() as u64 + 1), "{}", bytes.len());
         Decoder::with_ip(64, &bytes, 0x7f00_0000_0000, DecoderOptions::NONE).into_iter().collect()
     }
@@ -65,7 +77,7 @@ mod tests {
             let [.., load, back] = &code[..] else { panic!("{code:?}") };
             assert_eq!((load.mnemonic(), load.op0_register(), load.immediate32()), (Mnemonic::Mov, Register::EAX, 10));
             assert_eq!(back.near_branch_target(), 0x7f00_0010_0005);
-            assert_eq!(code.len(), 2 + 8 * pages.len());
+            assert_eq!(code.len(), 2 + 9 * pages.len());
         }
     }
 }

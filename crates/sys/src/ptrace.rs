@@ -23,6 +23,8 @@ pub enum Stop {
     Asked,
     /// A signal is about to be delivered: resume with it, or without.
     Signal(i32),
+    /// It enters a system call, or leaves one.
+    Call,
     /// The process is stopped by SIGSTOP or the like: it has to be resumed by [`Tracee::listen`], to stay so.
     Group,
     /// It has just started this one, which runs in the same memory: a thread, or a child by vfork.
@@ -79,7 +81,10 @@ const OPTIONS: libc::c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC
-    | libc::PTRACE_O_TRACEEXIT;
+    | libc::PTRACE_O_TRACEEXIT
+    | libc::PTRACE_O_TRACESYSGOOD;
+/// What marks the stop of a system call.
+const CALL: i32 = libc::SIGTRAP | 0x80;
 
 impl Tracee {
     /// Takes hold of a running thread, which goes on. What it starts is held too, and begins stopped.
@@ -164,6 +169,7 @@ impl Tracee {
         }
         let signal = libc::WSTOPSIG(status);
         Ok(match status >> 16 {
+            0 if signal == CALL => Stop::Call,
             0 => Stop::Signal(signal),
             libc::PTRACE_EVENT_STOP if is_stopping(signal) => Stop::Group,
             libc::PTRACE_EVENT_STOP => Stop::Asked,
@@ -220,15 +226,6 @@ impl Tracee {
         unsafe { self.request(libc::PTRACE_SETSIGINFO, 0, std::ptr::from_ref(&info.0).expose_provenance()) }
     }
 
-    /// Has it do one instruction.
-    ///
-    /// # Errors
-    /// As [`Self::resume`].
-    pub fn step(&self) -> Result<()> {
-        // SAFETY: no pointer.
-        unsafe { self.request(libc::PTRACE_SINGLESTEP, 0, 0) }
-    }
-
     /// Sends it a signal.
     ///
     /// # Errors
@@ -262,9 +259,9 @@ impl Tracee {
         unsafe { self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).expose_provenance()) }
     }
 
-    /// Makes a system call in its name, while it stands still; its registers are as before then. `instruction` is where a `syscall`
-    /// instruction lies in its memory. What comes meanwhile and is no answer is given to `meanwhile`: a signal that has to be
-    /// delivered later.
+    /// Makes a system call in its name, while it stands still; its registers are as before then, and it stands as one that was asked to.
+    /// `instruction` is where a `syscall` instruction lies in its memory; what follows there it runs only if we are killed. A signal that
+    /// comes meanwhile has to be delivered later: it is given to `meanwhile`.
     ///
     /// # Errors
     /// As [`Self::resume`]; [`Error::Call`] with the errno where the call itself fails, and with EFAULT where the instruction cannot be
@@ -283,12 +280,14 @@ impl Tracee {
         let orig_rax = u64::MAX;
         let rax = number.cast_unsigned();
         self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
-        let mut faults = 0;
+        let (mut faults, mut entered) = (0, false);
         loop {
-            self.step()?;
+            // No step: of one the kernel would tell the program, were we killed.
+            // SAFETY: no pointer.
+            unsafe { self.request(libc::PTRACE_SYSCALL, 0, 0)? };
             match self.wait()? {
-                // One that was on its way before: the step is still to come.
-                Stop::Signal(libc::SIGTRAP) if self.registers()?.rip != instruction => break,
+                Stop::Call if entered => break,
+                Stop::Call => entered = true,
                 Stop::Signal(signal) if is_fault(signal) && faults == MOST_FAULTS => {
                     self.set_registers(&before)?;
                     return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
@@ -306,6 +305,7 @@ impl Tracee {
             }
         }
         let result = self.registers()?.rax;
+        self.stand_where_signals_are_seen(meanwhile)?;
         self.set_registers(&before)?;
         // The kernel's last 4095 numbers are errors.
         match i32::try_from(result.wrapping_neg()) {
@@ -319,6 +319,32 @@ impl Tracee {
     pub fn is_ending(&self) -> bool {
         let ending = libc::SIGTRAP | libc::PTRACE_EVENT_EXIT << 8;
         self.signal_info().is_ok_and(|info| info.0[SignalInfo::CODE] == ending)
+    }
+
+    /// From the end of a call to where one that was interrupted before would begin again, or be ended by a signal.
+    #[cfg(target_arch = "x86_64")]
+    fn stand_where_signals_are_seen(&mut self, meanwhile: &mut dyn FnMut(SignalInfo)) -> Result<()> {
+        self.interrupt()?;
+        loop {
+            self.resume(0)?;
+            match self.wait()? {
+                Stop::Asked | Stop::Group => return Ok(()),
+                Stop::Signal(_) => meanwhile(self.signal_info()?),
+                Stop::Gone => return Err(Error::NoSuchProcess { pid: self.thread }),
+                Stop::Ending => {
+                    self.resume(0)?;
+                    return Err(Error::NoSuchProcess { pid: self.thread });
+                }
+                Stop::Call | Stop::Cloned(_) | Stop::Forked(_) | Stop::Exec => {}
+            }
+        }
+    }
+
+    /// Whether it stands still since its whole process is stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        let told = self.signal_info();
+        told.is_ok_and(|info| info.0[SignalInfo::CODE] >> 8 == libc::PTRACE_EVENT_STOP && is_stopping(info.signal()))
     }
 
     /// Where the kernel finds the robust mutexes that it holds, when it ends: a head in its memory, of three words.

@@ -153,8 +153,8 @@ fn a_repairer_that_is_killed_is_followed_by_another() {
         .spawn()
         .unwrap();
     let mut killed = 0;
-    for _ in 0..9 {
-        std::thread::sleep(Duration::from_millis(400));
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(250));
         killed += u32::from(child_of(running.id(), "fieldstone").is_some_and(kill));
     }
     let ended = running.wait_with_output().unwrap();

@@ -169,6 +169,22 @@ impl Stage {
     }
 }
 
+/// Takes hold of a process. None where this user may not, or not have a userfaultfd for the kernel's accesses.
+pub(crate) fn opened(pid: u32) -> Option<Process> {
+    let error = match Process::open(pid) {
+        Ok(process) => return Some(process),
+        Err(error) => error,
+    };
+    let is_forbidden = match &error {
+        Error::Refused { why, .. } => why.contains("vm.unprivileged_userfaultfd"),
+        Error::Linux(fieldstone_sys::Error::ProcessDenied { .. }) => true,
+        _ => false,
+    };
+    assert!(is_forbidden, "{error}");
+    println!("SKIP another process cannot be remapped here: {error}");
+    None
+}
+
 /// A program that runs, and what it tells.
 pub(crate) struct Running {
     pub(crate) child: Child,
@@ -192,14 +208,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 impl Running {
     /// Takes hold of it. None where that is forbidden.
     pub(crate) fn hold(&self) -> Option<Process> {
-        match Process::open(self.child.id()) {
-            Ok(process) => Some(process),
-            Err(why @ (Error::Refused { .. } | Error::Linux(fieldstone_sys::Error::ProcessDenied { .. }))) => {
-                println!("SKIP another process cannot be remapped here: {why}");
-                None
-            }
-            Err(other) => panic!("{other}"),
-        }
+        opened(self.child.id())
     }
 
     /// Takes hold of it, and moves the two words apart.
