@@ -32,17 +32,14 @@ pub(super) fn lines_in_force(events: &[Event]) -> usize {
 }
 
 /// When the repair was complete, as the events tell the time: pages moved, and the last access of a thread other than the first led
-/// away. The first thread comes by again when the others have ended, to add up. Nothing where no line is parted in the end.
+/// away. The first thread comes by again when the others have ended, to add up. Nothing where no line is parted in the end, or no access
+/// was led away: then nobody came by.
 pub(super) fn complete_at_ms(events: &[Event], first_thread: u32) -> Option<f64> {
-    if lines_in_force(events) == 0 {
-        return None;
-    }
-    let counts = |event: &&Event| match event.what {
-        Happened::Moved { .. } => true,
-        Happened::Led { thread, .. } => thread != first_thread,
-        _ => false,
-    };
-    events.iter().filter(counts).map(|event| event.at_ms).max_by(f64::total_cmp)
+    let is_led = |event: &&Event| matches!(event.what, Happened::Led { thread, .. } if thread != first_thread);
+    let last_led = events.iter().filter(is_led).map(|event| event.at_ms).max_by(f64::total_cmp)?;
+    let is_moved = |event: &&Event| matches!(event.what, Happened::Moved { .. });
+    let last_moved = events.iter().filter(is_moved).map(|event| event.at_ms).max_by(f64::total_cmp)?;
+    (lines_in_force(events) > 0).then_some(last_led.max(last_moved))
 }
 
 #[cfg(test)]
@@ -80,13 +77,15 @@ pub(super) mod tests {
         assert_eq!(lines_in_force(&events), 0);
         assert_eq!(complete_at_ms(&events, MAIN), None);
         events.push(moved(4.0, &[PAGE]));
-        assert_eq!((lines_in_force(&events), complete_at_ms(&events, MAIN)), (1, Some(4.0)));
+        assert_eq!((lines_in_force(&events), complete_at_ms(&events, MAIN)), (1, None), "nobody came by");
+        events.push(led(5.0, 101));
+        assert_eq!(complete_at_ms(&events, MAIN), Some(5.0));
     }
 
     #[test]
     fn a_repair_is_complete_when_the_last_loop_is_led_away() {
         let events = [led(1.0, 101), moved(20.0, &[PAGE]), led(21.0, 101), led(23.5, 102), led(900.0, MAIN)];
         assert_eq!(complete_at_ms(&events, MAIN), Some(23.5));
-        assert_eq!(complete_at_ms(&events[1..2], MAIN), Some(20.0));
+        assert_eq!(complete_at_ms(&events[..2], MAIN), Some(20.0), "led to where it had been before");
     }
 }
