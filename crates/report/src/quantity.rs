@@ -56,6 +56,12 @@ pub fn count(value: u64) -> String {
     text
 }
 
+/// `1 line`, `12 lines`.
+#[must_use]
+pub fn plural(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count(number)) }
+}
+
 /// A ratio: `0.612`, `12.3`.
 pub fn ratio(value: f64) -> String {
     if value.abs() < 9.9995 { format!("{value:.3}") } else { significant(value) }

@@ -100,6 +100,8 @@ pub struct Sampling {
     pub lost: u64,
     /// Accesses with an address that the samples showed.
     pub accesses: u64,
+    /// Lines that several threads use, though not at the same time, as far as the samples tell.
+    pub apart: u64,
 }
 
 /// A thread.

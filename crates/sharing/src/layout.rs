@@ -117,6 +117,18 @@ pub struct Redesign {
     pub text: String,
 }
 
+impl Redesign {
+    /// Whether no two threads fight for bytes of one member, which no layout parts.
+    #[must_use]
+    pub fn parts_all(&self) -> bool {
+        let in_one = |one: &Fight, other: &Fight| one.element == other.element && one.member == other.member;
+        self.fights
+            .iter()
+            .enumerate()
+            .all(|(at, one)| self.fights[..at].iter().all(|other| !in_one(one, other) || one.threads == other.threads))
+    }
+}
+
 impl Object {
     /// Is the description one of memory?
     ///
@@ -229,16 +241,25 @@ impl Object {
         if known.is_empty() { vec![(format!("bytes {} to {}", bytes.start, bytes.end), bytes)] } else { known }
     }
 
-    /// The members that have to begin a line: the first, and in an element the first of each owner's that follows another's.
+    /// The members that have to begin a line: the first, and each that would share one with a member that other threads use, in the layout that
+    /// comes of those before it.
     fn aligned_members(&self, fights: &[Fight], line_bytes: u64) -> BTreeSet<usize> {
+        let number = |fight: &Fight| self.members.iter().position(|member| member.name == fight.member);
+        let numbered: Vec<(usize, &Fight)> = fights.iter().filter_map(|fight| Some((number(fight)?, fight))).collect();
+        let mut apart: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for (behind, one) in &numbered {
+            let fights_it = |other: &Fight| {
+                one.element == other.element && one.threads != other.threads && (one.written || other.written)
+            };
+            let before = numbered.iter().filter(|(before, other)| before < behind && fights_it(other));
+            apart.extend(before.map(|(before, _)| (*behind, *before)));
+        }
         let mut aligned = BTreeSet::from([0]);
-        for pair in fights.windows(2) {
-            let [before, behind] = pair else { continue };
-            let in_one_line = |object: u64, offset: u64| (object + offset) / line_bytes;
-            let element = self.address + before.element * self.stride;
-            let close = in_one_line(element, before.bytes.end - 1) == in_one_line(element, behind.bytes.start);
-            if before.element == behind.element && before.threads != behind.threads && close {
-                aligned.extend(self.members.iter().position(|member| member.name == behind.member));
+        for (behind, before) in apart {
+            let placed = self.placed(&aligned, line_bytes);
+            let last = |member: &Member| (member.offset + member.bytes - 1) / line_bytes;
+            if last(&placed[before]) == placed[behind].offset / line_bytes {
+                aligned.insert(behind);
             }
         }
         aligned

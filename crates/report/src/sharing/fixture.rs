@@ -74,6 +74,7 @@ fn sharing(command: &[&str]) -> Sharing {
             samples: 8000,
             lost: 3,
             accesses: 41_250,
+            apart: 0,
         },
         unseen: vec!["2 % of the samples were in code that could not be decoded.".into()],
         ..Sharing::default()

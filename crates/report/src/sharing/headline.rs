@@ -3,8 +3,7 @@
 use super::Sharing;
 use super::groups::{self, Group};
 use super::others::{self, is_true_sharing};
-use super::words::plural;
-use crate::quantity::count;
+use crate::quantity::{count, plural};
 use crate::shell;
 use serde::Serialize;
 
@@ -67,10 +66,16 @@ fn nothing(sharing: &Sharing) -> String {
         return "Nothing can be told: no sample was taken. What could not be seen, and why, stands below.".to_owned();
     }
     if looked == 0 {
-        return format!(
-            "No false sharing was found: no sample showed a line that several threads use.{}",
-            ignored(sharing)
-        );
+        let why = match sharing.sampling.apart {
+            _ if sharing.ignored > 0 => String::new(),
+            0 => ": no sample showed a line that several threads use".to_owned(),
+            lines => format!(
+                ": of {} that several threads use, no sample shows that they run at the same time. A processor each, or a longer run, may show it",
+                plural(lines, "line")
+            ),
+        };
+        let other = if sharing.ignored > 0 { "other " } else { "" };
+        return format!("No {other}false sharing was found{why}.{}", ignored(sharing));
     }
     let mut sentence = format!("No false sharing was found on {} that were looked at.", plural(looked, "line"));
     let shared =
@@ -172,8 +177,11 @@ mod tests {
         };
         let told = Headline::of(&sampled).sentence;
         assert!(
-            told.contains("No false sharing") && told.contains("1 finding is not told, because of the ignore file"),
+            told == "No other false sharing was found. 1 finding is not told, because of the ignore file.",
             "{told}"
         );
+        let sampling = crate::sharing::Sampling { samples: 9, apart: 2, ..Default::default() };
+        let told = Headline::of(&Sharing { sampling, ..Sharing::default() }).sentence;
+        assert!(told.contains("of 2 lines that several threads use, no sample shows that they run"), "{told}");
     }
 }

@@ -1,7 +1,7 @@
 //! Lines that are no finding, in words: what they are instead, and what would help.
 
 use super::Found;
-use super::words::plural;
+use crate::quantity::plural;
 use fieldstone_sharing::Verdict;
 
 /// Does a line of this kind travel between threads all the same?

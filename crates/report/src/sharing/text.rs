@@ -7,9 +7,9 @@ mod tests;
 
 use super::groups::{self, Group};
 use super::threads::Threads;
-use super::words::{plural, sampled};
+use super::words::sampled;
 use super::{Found, Headline, Sharing, others, tables, uses};
-use crate::quantity::{address, bytes, count, moment, share};
+use crate::quantity::{address, bytes, count, moment, plural, share};
 use crate::shell;
 use crate::text::Style;
 use fieldstone_sharing::Line;

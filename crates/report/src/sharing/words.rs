@@ -1,12 +1,7 @@
 //! Words that terminal and page share.
 
 use super::Sharing;
-use crate::quantity::{count, rate, seconds};
-
-/// `1 line`, `12 lines`.
-pub(super) fn plural(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", count(number)) }
-}
+use crate::quantity::{count, plural, rate, seconds};
 
 /// `Looked at for 3.20 s: 6,412 samples by perf's software clock at 1000 Hz, 12 lost; 18,230 accesses with an address.`
 pub(super) fn sampled(sharing: &Sharing) -> String {

@@ -61,6 +61,7 @@ fn members_of_one_element_are_parted() {
     assert_eq!(redesign.advice, [align("head"), align("tail"), Advice::PadStride { from: 24, to: 128 }]);
     let expected = "\
 struct queue {  // 128 bytes, was 24
+    // in C before C23: #include <stdalign.h>
     alignas(64) long head;                    // 0: written by thread 1
     int size;                                 // 8
     alignas(64) long tail;                    // 64: written by thread 2
@@ -68,6 +69,24 @@ struct queue {  // 128 bytes, was 24
 ";
     assert_eq!(redesign.text, expected);
     assert_eq!((redesign.bytes_before, redesign.bytes_after), (24, 128));
+}
+
+/// `size` and `tail` are on two lines as it lies now, and would come together on one.
+#[test]
+fn members_that_would_come_together_are_parted_too() {
+    let object = Object { address: 0x1034, ..queue() };
+    let uses = [(2, 0x1034, 8, true), (1, 0x103c, 4, true), (2, 0x1044, 8, true), (1, 0x1050, 8, true)];
+    let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
+    let aligned: Vec<String> =
+        redesign.advice.iter().map(Advice::words).filter(|words| words.contains("alignas")).collect();
+    assert_eq!(aligned, ["head", "size", "tail"].map(|member| format!("declare {member} with alignas(64)")));
+    assert!(redesign.parts_all());
+}
+
+#[test]
+fn what_threads_do_to_one_member_no_layout_parts() {
+    let redesign = queue().redesign(&judged(&[(1, 0x1000, 4, true), (2, 0x1004, 4, true)])).unwrap().unwrap();
+    assert!(!redesign.parts_all());
 }
 
 #[test]

@@ -20,6 +20,9 @@ pub(super) fn structure(
     bytes_after: u64,
 ) -> String {
     let mut text = format!("struct {} {{  // {} bytes, was {}\n", identifier(&object.name), bytes_after, object.stride);
+    if !aligned.is_empty() {
+        text.push_str("    // in C before C23: #include <stdalign.h>\n");
+    }
     for (at, member) in placed.iter().enumerate() {
         let alignment = if aligned.contains(&at) { format!("alignas({line_bytes}) ") } else { String::new() };
         let declaration = if member.declaration.is_empty() {

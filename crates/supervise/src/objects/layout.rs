@@ -5,7 +5,7 @@
 //!   layout   8 elements, 24 bytes from one to the next
 //!   members  hits (0, 8)   at.x (8, 4)   at.y (12, 4)   "a, b" (16, 1)
 //! ```
-//! Structures in structures are taken apart once; a union is one member, and so are bit fields that share bytes. Members are in order
+//! Structures in structures are taken apart once, but for those that are derived from others; a union is one member, and so are bit fields that share bytes. Members are in order
 //! and disjoint, whatever the debug information says: what overlaps becomes one member.
 
 use addr2line::gimli;
@@ -178,6 +178,8 @@ fn members<'a>(reading: &Reading<'a>, structure: &Entry<'a>, stride: u64) -> Vec
         }
         let Some((mut member, kind)) = member(reading, &child) else { continue };
         let inner = stripped(reading, &kind).map(|(inner, _)| inner).filter(is_structure);
+        // What is derived from something cannot be written as its parts.
+        let inner = inner.filter(|inner| !parts(reading, inner).iter().any(is_base));
         let inner: Vec<Member> = inner
             .iter()
             .flat_map(|inner| parts(reading, inner))
@@ -223,9 +225,13 @@ fn parts<'a>(reading: &Reading<'a>, structure: &Entry<'a>) -> Vec<Entry<'a>> {
     let is_part = |child: &Entry<'a>| {
         // A static member is declared here and lies elsewhere.
         let data = child.tag() == gimli::DW_TAG_member && !child.has(gimli::DW_AT_declaration);
-        (data && !child.has(gimli::DW_AT_external)) || child.tag() == gimli::DW_TAG_inheritance
+        (data && !child.has(gimli::DW_AT_external)) || is_base(child)
     };
     reading.children(structure).into_iter().filter(is_part).take(MOST_MEMBERS).collect()
+}
+
+fn is_base(part: &Entry) -> bool {
+    part.tag() == gimli::DW_TAG_inheritance
 }
 
 fn is_bits(member: &Entry) -> bool {
@@ -235,8 +241,7 @@ fn is_bits(member: &Entry) -> bool {
 /// A member, without its declaration, and its type. A base has the name of its type, what is anonymous has none.
 fn member<'a>(reading: &Reading<'a>, entry: &Entry<'a>) -> Option<(Member, Entry<'a>)> {
     let kind = target(reading, entry)?;
-    let is_base = entry.tag() == gimli::DW_TAG_inheritance;
-    let name = reading.name(if is_base { &kind } else { entry }).unwrap_or_default();
+    let name = reading.name(if is_base(entry) { &kind } else { entry }).unwrap_or_default();
     let start = match entry.value(gimli::DW_AT_data_member_location) {
         Some(_) => entry.number(gimli::DW_AT_data_member_location)?,
         None => 0,

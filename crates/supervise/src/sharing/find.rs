@@ -3,7 +3,7 @@
 //! What is known of a line goes when its threads end. So each line is judged again and again, and as long as it is a finding its last version
 //! stays, with whose memory it was at that time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitStatus;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::spawn;
@@ -111,6 +111,7 @@ fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> R
         lines: BTreeMap::new(),
         threads: BTreeMap::new(),
         asked: BTreeMap::new(),
+        apart: BTreeSet::new(),
     };
     let is_over = || look.duration.is_some_and(|limit| began.elapsed() >= limit) || stop.load(Relaxed);
     let mut ended = false;
@@ -134,16 +135,23 @@ struct Looking {
     threads: BTreeMap<u32, Thread>,
     /// How often it was asked whose memory a line is.
     asked: BTreeMap<u64, u32>,
+    /// Lines that several threads were seen at, and not at the same time.
+    apart: BTreeSet<u64>,
 }
 
 impl Looking {
     fn judge(&mut self, owners: &mut Owners, ended: bool) {
         for (judged, cost) in self.watcher.judged(MOST_LINES) {
             let Some(cost) = cost.filter(|cost| cost.share.likely >= LEAST_SHARE) else { continue };
-            if judged.line.weight < LEAST_WEIGHT || matches!(judged.verdict, Verdict::Private | Verdict::Undecided) {
+            let line = judged.line.address;
+            if matches!(judged.verdict, Verdict::Private | Verdict::Undecided) {
+                let several = judged.line.threads.len() > 1;
+                self.apart.extend(several.then_some(line));
                 continue;
             }
-            let line = judged.line.address;
+            if judged.line.weight < LEAST_WEIGHT {
+                continue;
+            }
             let known = self.lines.get(&line);
             // What it has become, unless a thread that fought has ended since.
             if known.is_some_and(|known| known.judged.verdict.is_finding() && !judged.verdict.is_finding()) {
@@ -185,12 +193,20 @@ impl Looking {
         }
         *asked += 1;
         if found.places.is_empty() {
-            found.places = owners.places(line.address, line.bytes);
+            found.places = owners.places(&found.judged);
         }
         let registers: Vec<Registers> = samples.into_iter().map(|(_, registers)| registers).collect();
         for place in found.places.iter_mut().filter(|place| place.object.is_none()) {
             place.object = owners.typed(place.address.max(line.address), &registers);
+            if let Some(object) = &place.object {
+                let bytes = object.stride.saturating_mul(object.elements);
+                let has = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
+                if has(place.address) && has((place.address + place.bytes).saturating_sub(1)) {
+                    (place.address, place.bytes) = (object.address, bytes);
+                }
+            }
         }
+        found.places.dedup_by_key(|place| (place.address, place.bytes, place.name.clone()));
     }
 
     fn finish(self, duration: Duration) -> Looked {
@@ -201,6 +217,7 @@ impl Looking {
             samples: seen.samples,
             lost: seen.lost,
             accesses: seen.accesses,
+            apart: self.apart.iter().filter(|line| !self.lines.contains_key(line)).count() as u64,
         };
         let mut lines: Vec<Found> = self.lines.into_values().collect();
         let judged: Vec<Judged> = lines.iter().map(|found| found.judged.clone()).collect();
@@ -253,8 +270,10 @@ fn unseen(seen: &Seen) -> Vec<String> {
     unseen
 }
 
-/// The layout in which nothing of the line's object fights, seen over all of its lines.
+/// The layout in which nothing of the line's object fights, seen over all of its lines. Where all threads meet on one member, no layout parts them.
 fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
-    objects.filter_map(|object| object.redesign(judged).ok().flatten()).next()
+    let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();
+    let parts = redesigns.iter().position(fieldstone_sharing::Redesign::parts_all);
+    if redesigns.is_empty() { None } else { Some(redesigns.swap_remove(parts.unwrap_or(0))) }
 }

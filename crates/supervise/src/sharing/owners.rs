@@ -1,10 +1,11 @@
 //! Whose memory a line is, for `fieldstone sharing`: the objects of the process, in the words of the report.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::Object;
+use fieldstone_sharing::{Judged, Object};
 
 use crate::objects::{Kind, Objects, Place};
 use crate::symbols::Frame;
@@ -49,17 +50,23 @@ impl Owners {
         known.unwrap_or(Frame { module: None, offset: ip })
     }
 
-    /// The objects on a line of so many bytes.
-    pub(super) fn places(&mut self, line: u64, bytes: u32) -> Vec<ToldPlace> {
+    /// The objects on a line that its threads meet on: what else lies there is none of theirs.
+    pub(super) fn places(&mut self, judged: &Judged) -> Vec<ToldPlace> {
         let Some(objects) = &mut self.objects else { return Vec::new() };
-        let (mut places, mut at): (Vec<ToldPlace>, u64) = (Vec::new(), line);
-        let end = line.saturating_add(bytes.into());
-        while at < end {
-            let place = objects.at(at, bytes.into());
-            at = place.range.end.max(at + STEP) / STEP * STEP;
-            let told = told(place);
-            if places.last().is_none_or(|last| (last.address, &last.name) != (told.address, &told.name)) {
-                places.push(told);
+        let mut places: Vec<ToldPlace> = Vec::new();
+        for bytes in met_on(judged) {
+            let mut at = bytes.start;
+            while at < bytes.end {
+                let mut place = objects.at(at, judged.line.bytes.into());
+                // Where malloc does not tell whose it is, nothing is known of what is around.
+                if place.untold.is_some() {
+                    place.range = at..bytes.end;
+                }
+                at = place.range.end.max(at + STEP) / STEP * STEP;
+                let told = told(place);
+                if places.iter().all(|other| (other.address, &other.name) != (told.address, &told.name)) {
+                    places.push(told);
+                }
             }
         }
         places
@@ -76,6 +83,18 @@ impl Owners {
             objects.saw(thread, registers);
         }
     }
+}
+
+/// The bytes that threads meet on, in order; all of a line of which that is not known.
+fn met_on(judged: &Judged) -> Vec<Range<u64>> {
+    let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
+    let mut bytes: Vec<Range<u64>> = owners.flat_map(|owner| owner.bytes.iter().cloned()).collect();
+    bytes.sort_by_key(|range| range.start);
+    if bytes.is_empty() {
+        let line = &judged.line;
+        bytes.push(line.address..line.address.saturating_add(line.bytes.into()));
+    }
+    bytes
 }
 
 fn told(place: Place) -> ToldPlace {
