@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod doctor;
+mod input;
 mod manual;
 mod output;
 mod profile;

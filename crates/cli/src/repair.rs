@@ -6,9 +6,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Context;
 use clap::Args;
+use fieldstone_report::quantity::plural;
 use fieldstone_sharing::requests::{self, Request};
 use fieldstone_supervise::sharing::{Event, Happened, Manner, repair};
 use fieldstone_supervise::signals::asked_to_end;
+use fieldstone_sys::process::has_ended;
+
+use crate::input;
 
 /// Finds false sharing in a process that already runs, and parts the bytes that fight
 #[derive(Debug, Args)]
@@ -47,8 +51,7 @@ pub(crate) struct Arguments {
 /// The rules of a file.
 pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
     let Some(file) = file else { return Ok(Vec::new()) };
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the rules {}", file.display()))?;
-    requests::parse(&text).with_context(|| file.display().to_string())
+    requests::parse(&input::read(file)?).with_context(|| file.display().to_string())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -56,13 +59,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
     let stop = asked_to_end()?;
     let mut broken = None;
-    repair(arguments.pid, &manner, &stop, &mut |event| {
+    let repaired = repair(arguments.pid, &manner, &stop, &mut |event| {
         if let Err(error) = tell(&event, arguments.events) {
             // Nobody listens: then nobody wants it mended.
             broken = Some(error);
             stop.store(true, Relaxed);
         }
-    })?;
+    });
+    // Who reads the events has started the program, and knows that it has ended.
+    if !(arguments.events && has_ended(arguments.pid)) {
+        repaired?;
+    }
     match broken {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(0),
@@ -93,7 +100,8 @@ pub(crate) fn words(event: &Event) -> String {
             format!("line {line:#x}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
         }
         Happened::Moved { page, views, lines } => {
-            format!("page {page:#x}: {} lines parted, over {views} pages", lines.len())
+            let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
+            format!("page {page:#x}: {lines} parted, over {pages}")
         }
         Happened::Refused { page, why } => format!("page {page:#x} stays as it is: {why}"),
         Happened::Left { line, why } => format!("line {line:#x} stays as it is: {why}"),

@@ -14,6 +14,7 @@ use fieldstone_supervise::sharing::{Look, Looked, look_on, look_on_program};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_supervise::{Program, outcome};
 
+use crate::input;
 use crate::output::{check_files, deliver, style};
 
 /// Tells which cache lines a program's threads fight for with different bytes, and how to part these
@@ -109,8 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 fn read_ignore(path: &std::path::Path) -> anyhow::Result<Ignore> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ignore::parse(&text).with_context(|| path.display().to_string())
+    Ignore::parse(&input::read(path)?).with_context(|| path.display().to_string())
 }
 
 /// The command of a running process, as the system tells it.

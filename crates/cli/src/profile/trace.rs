@@ -1,6 +1,5 @@
 //! The options of `fieldstone profile --trace`.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +11,8 @@ use fieldstone_supervise::trace::Tracer;
 use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
 use fieldstone_wire::{Mixture, PageKind};
+
+use crate::input;
 
 const PLUGIN: &[u8] = include_bytes!(env!("TRACE_AGENT"));
 const RECORDER: &[u8] = include_bytes!(env!("SITES_AGENT"));
@@ -172,18 +173,7 @@ pub(crate) fn machine(name: &str) -> anyhow::Result<Machine> {
     if !Path::new(name).exists() {
         bail!("no processor is called {name:?}, and no file: give host, a TOML file, or one of {}", presets());
     }
-    let text = read_small(Path::new(name)).with_context(|| format!("cannot read {name}"))?;
-    Machine::from_toml(&text).with_context(|| name.to_owned())
-}
-
-/// A description of a processor: no device that goes on for ever, and no database taken for one.
-fn read_small(path: &Path) -> anyhow::Result<String> {
-    const MOST_BYTES: u64 = 1 << 20;
-    let about = fs::metadata(path)?;
-    if !about.is_file() || about.len() > MOST_BYTES {
-        bail!("a description of a processor is a file of less than 1 MiB");
-    }
-    Ok(fs::read_to_string(path)?)
+    Machine::from_toml(&input::read(Path::new(name))?).with_context(|| name.to_owned())
 }
 
 /// The preset of this processor, with what it tells of itself.
