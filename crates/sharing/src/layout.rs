@@ -73,6 +73,9 @@ pub struct Fight {
     pub threads: Vec<u32>,
     /// Do they write?
     pub written: bool,
+    /// Those of them that do.
+    #[serde(default)]
+    pub writers: Vec<u32>,
 }
 
 /// What to change in the source.
@@ -223,8 +226,10 @@ impl Object {
             for (member, bytes) in self.members_in(offset..offset + rest) {
                 // Not all of what an owner has on a line need be written.
                 let there = at - offset + bytes.start..at - offset + bytes.end;
-                let written = owner.written > 0.0 && line.is_written(&there, &owner.threads);
-                fights.push(Fight { element, member, bytes, threads: owner.threads.clone(), written });
+                let writes = |thread: &u32| owner.written > 0.0 && line.is_written(&there, &[*thread]);
+                let writers: Vec<u32> = owner.threads.iter().copied().filter(writes).collect();
+                let written = !writers.is_empty();
+                fights.push(Fight { element, member, bytes, threads: owner.threads.clone(), written, writers });
             }
             at += rest;
         }

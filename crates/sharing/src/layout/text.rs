@@ -43,18 +43,24 @@ fn push(text: &mut String, line: &str, comment: &str) {
     let _ = writeln!(text, "{line:DECLARATION$}  // {comment}");
 }
 
-/// Who uses a member, over all elements: `written by threads 1, 2`.
+/// Who uses a member, over all elements: `written by threads 1, 2, read by thread 3`.
 fn users<'a>(fights: impl Iterator<Item = &'a Fight> + Clone) -> String {
-    let threads: BTreeSet<u32> = fights.clone().flat_map(|fight| fight.threads.iter().copied()).collect();
+    let writers: BTreeSet<u32> = fights.clone().flat_map(|fight| fight.writers.iter().copied()).collect();
+    let all = fights.flat_map(|fight| fight.threads.iter().copied());
+    let readers: BTreeSet<u32> = all.filter(|thread| !writers.contains(thread)).collect();
+    let said: Vec<String> = [used("written", &writers), used("read", &readers)].into_iter().flatten().collect();
+    said.join(", ")
+}
+
+fn used(verb: &str, threads: &BTreeSet<u32>) -> Option<String> {
     if threads.is_empty() {
-        return String::new();
+        return None;
     }
-    let verb = if fights.clone().any(|fight| fight.written) { "written" } else { "read" };
     let names: Vec<String> = threads.iter().take(NAMED).map(u32::to_string).collect();
     let more = threads.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let noun = if threads.len() > 1 { "threads" } else { "thread" };
-    format!("{verb} by {noun} {}{more}", names.join(", "))
+    Some(format!("{verb} by {noun} {}{more}", names.join(", ")))
 }
 
 /// A name that the language takes: `std::pair<int, int>` becomes `std__pair_int__int_`.

@@ -81,7 +81,7 @@ impl Debug {
     pub(super) fn reading(&self) -> Reading<'_> {
         let dwarf = self.sections.borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian));
         let index = self.index.get_or_init(|| Index::of(&dwarf));
-        Reading { dwarf, index, outlines: &self.outlines, units: RefCell::default() }
+        Reading { dwarf, index, outlines: &self.outlines, units: RefCell::default(), scopes: RefCell::default() }
     }
 
     /// Its variables with an address of their own.
@@ -152,6 +152,7 @@ pub(super) struct Reading<'a> {
     index: &'a Index,
     outlines: &'a RefCell<HashMap<usize, Arc<Outline>>>,
     units: RefCell<HashMap<At, Option<Rc<Unit<'a>>>>>,
+    scopes: RefCell<HashMap<At, String>>,
 }
 
 /// An entry, with the unit that it is in.
@@ -226,6 +227,35 @@ impl<'a> Reading<'a> {
         let value = entry.value(gimli::DW_AT_name)?;
         let name = self.file(entry.at.shared)?.attr_string(&entry.unit, value).ok()?;
         Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
+    }
+
+    /// The namespaces and classes that an entry is declared in: `std::`; nothing where it is in none. Reads the unit up to there, once for each
+    /// entry that is asked for.
+    pub(super) fn scope(&self, entry: &Entry<'a>) -> String {
+        let known = self.scopes.borrow().get(&entry.at).cloned();
+        known.unwrap_or_else(|| {
+            let scope = self.scope_in_unit(entry).unwrap_or_default();
+            self.scopes.borrow_mut().insert(entry.at, scope.clone());
+            scope
+        })
+    }
+
+    fn scope_in_unit(&self, entry: &Entry<'a>) -> Option<String> {
+        let start = entry.unit.header.debug_info_offset()?.0;
+        let (mut cursor, mut around) = (entry.unit.entries(), Vec::new());
+        while let Ok(Some(other)) = cursor.next_dfs() {
+            around.truncate(usize::try_from(other.depth()).ok()?);
+            if other.offset() == entry.entry.offset() {
+                break;
+            }
+            let at = At { offset: start.checked_add(other.offset().0)?, ..entry.at };
+            around.push(Entry { at, unit: Rc::clone(&entry.unit), entry: other.clone() });
+        }
+        let is_scope = |around: &&Entry<'a>| {
+            matches!(around.tag(), gimli::DW_TAG_namespace | gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type)
+        };
+        let names = around.iter().filter(is_scope).filter_map(|around| self.name(around));
+        Some(names.map(|name| name + "::").collect())
     }
 
     /// The entry that an attribute refers to.

@@ -355,6 +355,11 @@ fn dimensions<'a>(reading: &Reading<'a>, array: &Entry<'a>) -> String {
 /// The words for a type with a name.
 fn named<'a>(reading: &Reading<'a>, kind: &Entry<'a>) -> Option<String> {
     let name = reading.name(kind)?;
+    let scope = reading.scope(kind);
+    // C++, then, which takes a class by its name alone.
+    if !scope.is_empty() || name.contains('<') {
+        return Some(scope + &name);
+    }
     Some(match kind.tag() {
         gimli::DW_TAG_structure_type => format!("struct {name}"),
         gimli::DW_TAG_union_type => format!("union {name}"),

@@ -1,6 +1,7 @@
 //! Programs that say where their memory is, looked at from outside, in all the ways in which they can be built.
 
 mod blocks;
+mod classes;
 mod hostile;
 mod program;
 mod types;
