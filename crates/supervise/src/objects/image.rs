@@ -16,7 +16,7 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::dwarf::Debug;
 use super::frames::Frames;
-use crate::symbols::{debug_file, supplement};
+use crate::symbols::{debug_file, demangled, supplement};
 
 /// More debug information than this, unpacked, is left alone.
 const MOST_DEBUG_BYTES: u64 = 1 << 30;
@@ -156,8 +156,7 @@ impl Tables {
             let (start, bytes) = (symbol.address(), symbol.size());
             let Some(name) = symbol.name().ok().filter(|name| !name.is_empty()) else { continue };
             if bytes > 0 && start.checked_add(bytes).is_some() {
-                let name = addr2line::demangle_auto(Cow::Borrowed(name), None).into_owned();
-                into.push(Symbol { start, bytes, name });
+                into.push(Symbol { start, bytes, name: demangled(name, None) });
             }
         }
         Some(tables)

@@ -21,12 +21,14 @@ use std::path::{Path, PathBuf};
 
 use fieldstone_wire::sites::{Site, Sites};
 
+mod mangled;
 mod module;
 mod remedies;
 #[cfg(test)]
 mod tests;
 mod wrapper;
 
+pub(crate) use mangled::demangled;
 use module::Module;
 pub(crate) use module::{debug_file, supplement};
 pub use remedies::{MAPPED, remedies};

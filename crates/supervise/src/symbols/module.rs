@@ -1,6 +1,5 @@
 //! What one file knows of its code: debug info, its own or the one that the distribution keeps apart, and symbols.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
@@ -11,7 +10,7 @@ use addr2line::Loader;
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
-use super::{FrameName, Known};
+use super::{FrameName, Known, demangled};
 
 /// Where distributions put debug info, by build id.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
@@ -105,7 +104,8 @@ impl Module {
         let mut names = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             // A function without a name is a unit of assembly with lines only: the symbols say more.
-            let function = frame.function?.demangle().ok()?.into_owned();
+            let function = frame.function?;
+            let function = demangled(&function.raw_name().ok()?, function.language);
             let file = frame.location.as_ref().and_then(|location| location.file).map(PathBuf::from);
             let line = frame.location.and_then(|location| location.line);
             names.push(FrameName { function, file, line, module: module.to_owned(), known: Known::DebugInfo });
@@ -116,9 +116,9 @@ impl Module {
     fn symbol_at(&self, offset: u64, module: &str) -> Option<FrameName> {
         let below = self.symbols.partition_point(|symbol| symbol.start <= offset);
         let symbol = self.symbols[..below].last()?;
-        let name = addr2line::demangle_auto(Cow::Borrowed(&symbol.name), None);
+        let name = demangled(&symbol.name, None);
         let (function, known) = if offset - symbol.start < symbol.bytes {
-            (name.into_owned(), Known::Symbol)
+            (name, Known::Symbol)
         } else {
             (format!("{name}+{:#x}", offset - symbol.start), Known::Nearby)
         };
