@@ -124,9 +124,10 @@ fn what_did_not_begin_on_hugetlb_pages_alone_grows_on_transparent_ones() {
 #[test]
 fn eight_times_the_steps_are_not_eight_squared_times_the_work() {
     let least = |bytes| {
-        let runs: Option<Vec<Grown>> = (0..3).map(|_| grown("thp", "65536", bytes)).collect();
+        let runs: Option<Vec<Grown>> = (0..5).map(|_| grown("thp", "65536", bytes)).collect();
         runs.and_then(|runs| runs.iter().map(|grown| grown.processor_us).min())
     };
     let (Some(one), Some(eight)) = (least(32 << 20), least(256 << 20)) else { return };
-    assert!(eight < 24 * one, "{one} us for 32 MiB, {eight} us for 256 MiB");
+    // Squared it would be 64 times; first touches alone have taken 25 on a busy machine.
+    assert!(eight < 40 * one, "{one} us for 32 MiB, {eight} us for 256 MiB");
 }
