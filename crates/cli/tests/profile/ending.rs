@@ -94,7 +94,7 @@ fn what_cannot_be_saved_is_shown_and_what_cannot_be_shown_is_saved() {
 #[test]
 fn a_program_that_becomes_a_daemon_leaves_nothing_behind() {
     let Some(stage) = Stage::new() else { return };
-    let profile = stage.measured("--runs 1 --pages thp", &["sh", "-c", "setsid -f sleep 1000; exit 0"], 0);
+    let profile = stage.measured("--runs 1 --pages thp", &["sh", "-c", "setsid -f sleep 1000; sleep 0.5; exit 0"], 0);
     assert!(
         profile.warnings.iter().any(|words| words.contains("left processes behind (sleep)")),
         "{:?}",
