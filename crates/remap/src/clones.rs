@@ -13,7 +13,7 @@ use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redi
 
 use crate::error::Result;
 use crate::heads::{Cloned, Head, JUMP, Unpatched, jump};
-use crate::page::PAGE_BYTES;
+use crate::page::page_with;
 use crate::process::Process;
 use crate::protect::MOST_CODE;
 use crate::space::Mapping;
@@ -78,7 +78,7 @@ impl Process {
         // At several places, or watched: these are left to be redirected one by one.
         let mut several = BTreeSet::new();
         for access in &walk.accesses {
-            let page = self.ours.moved.get(&(access.address & !(PAGE_BYTES - 1)));
+            let page = self.ours.moved.get(&page_with(access.address));
             let Some(moved) = page else { continue };
             if moved.is_watched(access.address, access.bytes) {
                 several.insert(access.ip);

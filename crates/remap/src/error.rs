@@ -8,10 +8,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The errno, and the way out where there is one.
 fn reason(source: &io::Error) -> String {
     const RIGHT: &str = "it takes the right to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => format!("{source}; {RIGHT}"),
-        io::ErrorKind::NotFound => "there is no such process, or no more".to_owned(),
-        _ if source.raw_os_error() == Some(libc::ESRCH) => "there is no such process, or no more".to_owned(),
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => format!("{source}; {RIGHT}"),
+        Some(libc::ENOENT | libc::ESRCH) => "there is no such process, or no more".to_owned(),
         _ => source.to_string(),
     }
 }

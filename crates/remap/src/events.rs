@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
 use crate::error::{Error, Result};
-use crate::page::PAGE_BYTES;
+use crate::page::page_with;
 use crate::process::Process;
 use crate::tasks::in_system_call;
 use crate::threads::Happening;
@@ -166,7 +166,7 @@ impl Process {
             let done = match message {
                 // It is told again.
                 Message::Fault(event) => {
-                    let _ = self.userfault.wake(crate::process::range(event.address as u64 & !(PAGE_BYTES - 1)));
+                    let _ = self.userfault.wake(crate::process::range(page_with(event.address as u64)));
                     Vec::new()
                 }
                 other => self.answer(other)?,
@@ -194,7 +194,7 @@ impl Process {
     }
 
     fn fault(&mut self, event: Event) -> Result<Option<Done>> {
-        let page = event.address as u64 & !(PAGE_BYTES - 1);
+        let page = page_with(event.address as u64);
         if !self.ours.moved.contains_key(&page) {
             // It was put back meanwhile: try again.
             let _ = self.userfault.wake(crate::process::range(page));
@@ -249,8 +249,8 @@ impl Process {
         if registers.orig_rax != libc::SYS_exit.cast_unsigned() {
             return None;
         }
-        let moved = self.robust_mutexes(thread).into_iter().find(|&address| self.is_moved(address))?;
-        Some(moved & !(PAGE_BYTES - 1))
+        let moved = self.robust_mutexes(thread).ok()?.into_iter().find(|&address| self.is_moved(address))?;
+        Some(page_with(moved))
     }
 
     fn moved_in(&self, range: &Range<usize>) -> Vec<u64> {

@@ -23,7 +23,7 @@ use fieldstone_sys::ptrace;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::Memory;
-use crate::page::PAGE_BYTES;
+use crate::page::{PAGE_BYTES, page_with};
 
 /// Clones of one loop. Who finds none that knows its object goes through as many checks, and then the plain loop.
 const MOST_CLONES: usize = 8;
@@ -121,7 +121,7 @@ impl Heads {
     pub(crate) fn page_of(&self, ip: u64) -> Option<u64> {
         let has = |head: &&Head| head.copy.moved.iter().any(|&(original, copy)| original == ip || copy == ip);
         let redirects = self.led.values().find(has)?.clones.iter().flat_map(|cloned| &cloned.redirects);
-        redirects.map(|redirect| redirect.rule.bytes.start & !(PAGE_BYTES - 1)).next()
+        redirects.map(|redirect| page_with(redirect.rule.bytes.start)).next()
     }
 
     /// The instruction of the program that a thread is about to do which stands at `rip` in a clone or a copy.
@@ -143,12 +143,11 @@ impl Heads {
 
     /// The pages of code that has clones, and of each a page that these are for.
     pub(crate) fn code_pages(&self) -> BTreeMap<u64, u64> {
-        let page = |address: u64| address & !(PAGE_BYTES - 1);
         let of_head = |(&head, found): (&u64, &Head)| {
             let moved = found.clones.iter().flat_map(|cloned| &cloned.redirects).next();
             let originals = found.clones.iter().flat_map(|cloned| &cloned.clone.map).map(|&(_, original)| original);
-            let pages: BTreeSet<u64> = originals.chain([head, head + JUMP_BYTES - 1]).map(page).collect();
-            let moved = moved.map(|redirect| page(redirect.rule.bytes.start));
+            let pages: BTreeSet<u64> = originals.chain([head, head + JUMP_BYTES - 1]).map(page_with).collect();
+            let moved = moved.map(|redirect| page_with(redirect.rule.bytes.start));
             pages.into_iter().filter_map(move |code| Some((code, moved?))).collect::<Vec<_>>()
         };
         self.led.iter().flat_map(of_head).collect()

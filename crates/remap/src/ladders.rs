@@ -18,7 +18,7 @@ use iced_x86::InstructionInfoFactory;
 use crate::clones::Found;
 use crate::error::Result;
 use crate::heads::{Cloned, Unpatched};
-use crate::page::PAGE_BYTES;
+use crate::page::page_with;
 use crate::process::Process;
 
 /// Room for a ladder: a page has few owners that meet at one access.
@@ -54,7 +54,7 @@ impl Process {
     fn page_of_access(&self, flow: &Flow, registers: &Registers) -> Option<Page> {
         let instruction = flow.instructions.get(&registers.rip)?;
         let operand = Operand::of(instruction, &mut InstructionInfoFactory::new()).ok()?;
-        let page = operand.address(registers) & !(PAGE_BYTES - 1);
+        let page = page_with(operand.address(registers));
         self.ours.moved.get(&page).map(|moved| moved.page.clone())
     }
 

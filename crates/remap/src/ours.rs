@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::code::Code;
 use crate::heads::Heads;
 use crate::memory::Memory;
-use crate::page::{Moved, PAGE_BYTES};
+use crate::page::{Moved, PAGE_BYTES, page_with};
 use crate::process::Process;
 use crate::protect::Protections;
 use crate::redirect::Site;
@@ -59,7 +59,7 @@ impl fieldstone_rewrite::Memory for AsSeen<'_> {
             let rest = &mut into[got..];
             let bytes = rest.len().min(PAGE - offset);
             let rest = &mut rest[..bytes];
-            let now = match self.moved.get(&(at & !(PAGE_BYTES - 1))) {
+            let now = match self.moved.get(&page_with(at)) {
                 Some(moved) => moved.composed(self.memory).map_or(0, |contents| {
                     rest.copy_from_slice(&contents[offset..offset + bytes]);
                     bytes

@@ -239,7 +239,7 @@ impl Process {
     /// No thread may have its stack or its own block in the page, nor anything that the kernel writes when the thread ends: then it
     /// waits for nobody. `scratch` is memory of ours.
     fn check_threads(&mut self, page: u64, scratch: u64) -> Result<()> {
-        let on = |address: u64| address & !(PAGE_BYTES - 1) == page;
+        let on = |address| page_with(address) == page;
         let numbers: Vec<u32> = self.threads.numbers().collect();
         for thread in numbers {
             let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
@@ -277,29 +277,32 @@ impl Process {
                 found.push(self.word_at(scratch)?);
             }
         }
-        found.extend(self.robust_mutexes(thread));
+        found.extend(self.robust_mutexes(thread)?);
         Ok(found)
     }
 
     /// Where the kernel looks for the robust mutexes of a thread that ends: up to the first place in a page that is moved, which cannot be
     /// read where it was.
-    pub(crate) fn robust_mutexes(&mut self, thread: u32) -> Vec<u64> {
-        let head = self.threads.get_mut(thread).and_then(|held| held.tracee.robust_list().ok());
-        let Some(head) = head.filter(|&head| head != 0) else { return Vec::new() };
+    pub(crate) fn robust_mutexes(&mut self, thread: u32) -> Result<Vec<u64>> {
+        let Some(held) = self.threads.get_mut(thread) else { return Ok(Vec::new()) };
+        let head = held.tracee.robust_list()?;
+        if head == 0 {
+            return Ok(Vec::new());
+        }
         let read = |address: u64| if self.is_moved(address) { None } else { self.word_at(address).ok() };
         let (Some(offset), Some(pending)) = (read(head.wrapping_add(8)), read(head.wrapping_add(16))) else {
-            return vec![head];
+            return Ok(vec![head]);
         };
         // The lowest bit of a link says that the mutex inherits priority.
         let is_mutex = |&link: &u64| ![0, head].contains(&(link & !1));
         let held = iter::successors(read(head), |link| read(link & !1)).take_while(is_mutex).take(MOST_ROBUST);
         let links = held.chain(Some(pending).filter(is_mutex)).map(|link| link & !1);
-        iter::once(head).chain(links.flat_map(|link| [link, link.wrapping_add(offset)])).collect()
+        Ok(iter::once(head).chain(links.flat_map(|link| [link, link.wrapping_add(offset)])).collect())
     }
 
     /// Whether an address is in a page that is moved.
     pub(crate) fn is_moved(&self, address: u64) -> bool {
-        self.ours.moved.contains_key(&(address & !(PAGE_BYTES - 1)))
+        self.ours.moved.contains_key(&page_with(address))
     }
 
     fn word_at(&self, address: u64) -> Result<u64> {
@@ -373,6 +376,11 @@ impl Moved {
         }
         Ok(contents)
     }
+}
+
+/// The page that has an address.
+pub(crate) const fn page_with(address: u64) -> u64 {
+    address & !(PAGE_BYTES - 1)
 }
 
 fn offset(start: u64, address: u64) -> usize {

@@ -246,7 +246,11 @@ impl Threads {
 
     /// Those that were asked to stop, and are in the kernel since.
     pub(crate) fn waiting(&self) -> Vec<u32> {
-        self.held.iter().filter(|(_, held)| held.state == State::Waits).map(|(&thread, _)| thread).collect()
+        self.in_state(State::Waits)
+    }
+
+    fn in_state(&self, state: State) -> Vec<u32> {
+        self.held.iter().filter(|(_, held)| held.state == state).map(|(&thread, _)| thread).collect()
     }
 
     /// How many children were forked since [`Self::children`] was called.
@@ -295,7 +299,7 @@ impl Threads {
 
     /// Those that are about to end, and wait until they are seen off.
     pub(crate) fn ending(&self) -> Vec<u32> {
-        self.held.iter().filter(|(_, held)| held.state == State::Ends).map(|(&thread, _)| thread).collect()
+        self.in_state(State::Ends)
     }
 
     /// Lets one end.

@@ -285,7 +285,7 @@ impl Tracee {
             // No step: of one the kernel would tell the program, were we killed.
             // SAFETY: no pointer.
             unsafe { self.request(libc::PTRACE_SYSCALL, 0, 0)? };
-            match self.wait()? {
+            match self.wait_while_it_lives()? {
                 Stop::Call if entered => break,
                 Stop::Call => entered = true,
                 Stop::Signal(signal) if is_fault(signal) && faults == MOST_FAULTS => {
@@ -296,12 +296,7 @@ impl Tracee {
                     faults += u32::from(is_fault(signal));
                     meanwhile(self.signal_info()?);
                 }
-                Stop::Gone => return Err(Error::NoSuchProcess { pid: self.thread }),
-                Stop::Ending => {
-                    self.resume(0)?;
-                    return Err(Error::NoSuchProcess { pid: self.thread });
-                }
-                Stop::Asked | Stop::Group | Stop::Cloned(_) | Stop::Forked(_) | Stop::Exec => {}
+                _ => {}
             }
         }
         let result = self.registers()?.rax;
@@ -327,16 +322,25 @@ impl Tracee {
         self.interrupt()?;
         loop {
             self.resume(0)?;
-            match self.wait()? {
+            match self.wait_while_it_lives()? {
                 Stop::Asked | Stop::Group => return Ok(()),
                 Stop::Signal(_) => meanwhile(self.signal_info()?),
-                Stop::Gone => return Err(Error::NoSuchProcess { pid: self.thread }),
-                Stop::Ending => {
-                    self.resume(0)?;
-                    return Err(Error::NoSuchProcess { pid: self.thread });
-                }
-                Stop::Call | Stop::Cloned(_) | Stop::Forked(_) | Stop::Exec => {}
+                _ => {}
             }
+        }
+    }
+
+    /// Waits until it stops for anything but its end, which it is let go on to.
+    #[cfg(target_arch = "x86_64")]
+    fn wait_while_it_lives(&mut self) -> Result<Stop> {
+        let stop = self.wait()?;
+        if stop == Stop::Ending {
+            self.resume(0)?;
+        }
+        if matches!(stop, Stop::Ending | Stop::Gone) {
+            Err(Error::NoSuchProcess { pid: self.thread })
+        } else {
+            Ok(stop)
         }
     }
 

@@ -65,17 +65,18 @@ fn nothing(sharing: &Sharing) -> String {
     if sharing.sampling.samples == 0 && looked == 0 {
         return "Nothing can be told: no sample was taken. What could not be seen, and why, stands below.".to_owned();
     }
+    if looked == 0 && sharing.ignored > 0 {
+        return format!("No other false sharing was found.{}", ignored(sharing));
+    }
     if looked == 0 {
         let why = match sharing.sampling.apart {
-            _ if sharing.ignored > 0 => String::new(),
-            0 => ": no sample showed a line that several threads use".to_owned(),
+            0 => "no sample showed a line that several threads use".to_owned(),
             lines => format!(
-                ": of {} that several threads use, no sample shows that they run at the same time. A processor each, or a longer run, may show it",
+                "of {} that several threads use, no sample shows that they run at the same time. A processor each, or a longer run, may show it",
                 plural(lines, "line")
             ),
         };
-        let other = if sharing.ignored > 0 { "other " } else { "" };
-        return format!("No {other}false sharing was found{why}.{}", ignored(sharing));
+        return format!("No false sharing was found: {why}.");
     }
     let mut sentence = format!("No false sharing was found on {} that were looked at.", plural(looked, "line"));
     let shared =
