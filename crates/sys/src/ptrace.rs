@@ -13,7 +13,9 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::time::Duration;
 
+use crate::process::has_ended;
 use crate::{Error, Result};
 
 /// Why a thread stands still.
@@ -77,6 +79,10 @@ const MOST_FAULTS: u32 = 4;
 /// A thread's registers, as the kernel gives them.
 pub type Registers = libc::user_regs_struct;
 
+/// Who is waited for is looked at so often at once, and then each time after so long.
+const SHORT_LOOKS: u32 = 64;
+const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
+
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -119,12 +125,25 @@ impl Tracee {
         unsafe { self.request(libc::PTRACE_INTERRUPT, 0, 0) }
     }
 
-    /// Waits until it stops.
+    /// Waits until it stops. No end is told of the first thread of a process until all others have ended, which may wait for us: so it is
+    /// looked for, and `try_wait` has it later.
     ///
     /// # Errors
     /// As waitpid(2).
     pub fn wait(&mut self) -> Result<Stop> {
-        Ok(self.wait_with(0)?.unwrap_or(Stop::Gone))
+        for looks in 0_u32.. {
+            if let Some(stop) = self.try_wait()? {
+                return Ok(stop);
+            }
+            if looks < SHORT_LOOKS {
+                std::thread::yield_now();
+            } else if has_ended(self.thread) {
+                break;
+            } else {
+                std::thread::sleep(BETWEEN_LOOKS);
+            }
+        }
+        Ok(self.try_wait()?.unwrap_or(Stop::Gone))
     }
 
     /// Whether it has stopped meanwhile.
@@ -132,10 +151,6 @@ impl Tracee {
     /// # Errors
     /// As waitpid(2).
     pub fn try_wait(&mut self) -> Result<Option<Stop>> {
-        self.wait_with(libc::WNOHANG)
-    }
-
-    fn wait_with(&mut self, flags: i32) -> Result<Option<Stop>> {
         if self.gone {
             return Ok(Some(Stop::Gone));
         }
@@ -143,7 +158,7 @@ impl Tracee {
         let thread = number(self.thread);
         loop {
             // SAFETY: the status is a live local.
-            match unsafe { libc::waitpid(thread, &raw mut status, flags | libc::__WALL) } {
+            match unsafe { libc::waitpid(thread, &raw mut status, libc::WNOHANG | libc::__WALL) } {
                 0 => return Ok(None),
                 found if found == thread => break,
                 _ => {}
