@@ -31,7 +31,7 @@ const TRIES: u32 = 3;
 const NEAR: u64 = 1 << 30;
 
 /// A piece of executable memory.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Cache {
     range: Range<u64>,
     /// What is taken, by address.
@@ -39,7 +39,7 @@ struct Cache {
 }
 
 /// All caches of a process.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Code(Vec<Cache>);
 
 impl Code {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
-use fieldstone_sys::userfault::Message;
+use fieldstone_sys::userfault::{Message, Userfaultfd};
 
 use crate::error::Result;
 use crate::events::Done;
@@ -21,13 +21,13 @@ use crate::process::Process;
 use crate::tasks::in_system_call;
 
 /// A fork whose memory is copied is through so soon, or has failed.
-const LONGEST: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST: Duration = Duration::from_secs(1);
 /// Between the copy and the word of it.
 const SHORTLY: Duration = Duration::from_millis(2);
 const FORKS: [libc::c_long; 4] = [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
 /// Whether a thread that is in the kernel may be forking: what one is in that runs there is not told.
-fn may_fork(thread: u32) -> bool {
+pub(crate) fn may_fork(thread: u32) -> bool {
     in_system_call(thread).is_none_or(|number| FORKS.contains(&number.into()))
 }
 
@@ -45,7 +45,8 @@ impl Process {
             if waiting.is_empty() || begun.elapsed() > limit {
                 break;
             }
-            awaited += self.hear_of_births();
+            // Nobody watches these children's memory from here on: it is written soon.
+            awaited += self.hear_of_births().len();
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
@@ -57,15 +58,14 @@ impl Process {
         Ok(())
     }
 
-    /// Lets forks go on whose memory is copied; how many. While it is being copied nobody reads it, and we wait.
-    fn hear_of_births(&mut self) -> usize {
+    /// Lets forks go on whose memory is copied: the userfaultfds of the children. While it is being copied nobody reads it, and we wait.
+    pub(crate) fn hear_of_births(&mut self) -> Vec<Userfaultfd> {
         let somewhere = self.ours.moved.values().next().map(|moved| moved.room.start);
         let _ = somewhere.map(|at| self.memory.read_exact(at, &mut [0]));
-        let mut births = 0;
+        let mut births = Vec::new();
         while let Ok(message) = self.userfault.message() {
             match message {
-                // Nobody watches the child's memory from here on: it is written soon.
-                Message::Fork(_) => births += 1,
+                Message::Fork(watch) => births.push(Userfaultfd::inherited(watch, self.userfault.reach())),
                 other => self.heard.push(other),
             }
         }

@@ -33,7 +33,7 @@ pub(crate) const JUMP: usize = 5;
 const TRAP: u8 = 0xcc;
 
 /// The loops of a process that lead into clones.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Heads {
     pub(crate) led: BTreeMap<u64, Head>,
     /// Heads whose code is gone. A thread may still be in a clone of theirs.
@@ -43,7 +43,7 @@ pub(crate) struct Heads {
 }
 
 /// A loop's head, and what it is led to.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Head {
     pub(crate) patch: HeadPatch,
     pub(crate) copy: Displaced,
@@ -53,7 +53,7 @@ pub(crate) struct Head {
 }
 
 /// A clone, and what it redirects.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Cloned {
     pub(crate) clone: LoopClone,
     pub(crate) redirects: Vec<Redirect>,

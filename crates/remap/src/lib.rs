@@ -21,6 +21,7 @@
 //! | `protect` | memory that the program has protected |
 //! | `leave` | threads led out of code of ours |
 //! | `undo` | everything as it was |
+//! | `forks`, `orphans` | children: of those that we saw born, and of those that nobody did |
 //! | `ours`, `record` | all of ours in a process, and what is kept of it there for who comes after us |
 //!
 //! Nothing is loaded into the program and no handler of its signals is touched. The kernel's own accesses to a moved page (a read(2) into
@@ -50,6 +51,8 @@ mod ladders;
 #[cfg(target_arch = "x86_64")]
 mod leave;
 mod memory;
+#[cfg(target_arch = "x86_64")]
+mod orphans;
 #[cfg(target_arch = "x86_64")]
 mod ours;
 #[cfg(target_arch = "x86_64")]

@@ -13,7 +13,7 @@ use crate::protect::Protections;
 use crate::redirect::Site;
 
 /// All of ours in a process.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ours {
     /// Pages that are elsewhere, by address.
     pub(crate) moved: BTreeMap<u64, Moved>,

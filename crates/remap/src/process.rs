@@ -88,15 +88,31 @@ impl Process {
         threads.resume_all()?;
         let (way, userfault, theirs) = began?;
         let old_home = left.as_ref().and_then(|left| left.home);
-        let (ours, record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
-        let mut this = Self {
+        let mut this = Self::holding(pid, memory, threads, (userfault, theirs), way);
+        (this.ours, this.record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
+        this.late = this.take_in_orphans(old_home)?;
+        let back = this.put_back_all(&Why::Left)?;
+        this.late.extend(back);
+        old_home.map_or(Ok(()), |home| this.leave_home(home))?;
+        Ok(this)
+    }
+
+    /// One whose threads are held, with nothing of ours in it.
+    pub(crate) fn holding(
+        pid: u32,
+        memory: Memory,
+        threads: Threads,
+        (userfault, theirs): (Userfaultfd, i32),
+        way: Way,
+    ) -> Self {
+        Self {
             pid,
             memory,
             threads,
             userfault,
             theirs,
-            ours,
-            record,
+            ours: Ours::default(),
+            record: None,
             by_ladders: false,
             in_vain: BTreeMap::new(),
             heard: Vec::new(),
@@ -104,10 +120,7 @@ impl Process {
             alarm: None,
             looked: Instant::now(),
             way,
-        };
-        this.late = this.put_back_all(&Why::Left)?;
-        old_home.map_or(Ok(()), |home| this.leave_home(home))?;
-        Ok(this)
+        }
     }
 
     /// Whether somebody has left pages of process `pid` elsewhere who was killed: [`Self::open`] puts them back.

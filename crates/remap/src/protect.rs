@@ -32,7 +32,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const PIECE: usize = 1 << 20;
 
 /// Where the program has memory protected.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Protections {
     places: Vec<Place>,
     /// Code that was searched.

@@ -27,7 +27,7 @@ const NO_64_BITS: &str = "it is code of 32 bits";
 const MOST_IN_VAIN: u32 = 16;
 
 /// Rewritelets for one instruction: one for each place where its bytes have been.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Site {
     /// The instruction as it was when they were made.
     #[serde(skip)]

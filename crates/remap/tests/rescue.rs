@@ -72,6 +72,38 @@ fn at_any_moment() {
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }
 
+const CHILD: &str = "static int child(void) { volatile uint64_t *w = counters; uint64_t begin = w[8];
+    if (w[100] != 7 || begin < 1000 || w[9] < 1000) return 1;
+    for (int i = 0; i < 1000; i++) ++w[8]; return w[8] == begin + 1000 && w[100] == 7 ? 0 : 2; }";
+
+#[test]
+fn children_that_are_born_while_nobody_is_there_have_their_pages_where_they_were() {
+    // A child of the child, too; and one whose first access is the kernel's.
+    let born = [
+        "_exit(child());",
+        "pid_t inner = fork(); if (!inner) _exit(child()); int status; if (waitpid(inner, &status, 0) != inner || status) _exit(4); _exit(child());",
+        "int ends[2]; uint64_t seen = 0; if (pipe(ends) || write(ends[1], (void *)&counters[100], 8) != 8 || read(ends[0], &seen, 8) != 8 || seen != 7) _exit(5); _exit(child());",
+    ];
+    for born in born {
+        let body = format!(
+            "pid_t pid = fork(); CHECK(pid >= 0); if (!pid) {{ {born} }} int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(status == 0);"
+        );
+        let mut running = Stage::of(&body).with(CHILD).before("counters[100] = 7;").start();
+        if !died(&running, 100) {
+            return;
+        }
+        running.say();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!running.says("done"), "it went on without anybody");
+        let mut process = Process::open(running.child.id()).unwrap();
+        let then = running.serve_until(&mut process, |line| line == "done");
+        assert!(then.iter().any(|done| matches!(done, Done::Child(_))), "{born}: {then:?}");
+        process.release().unwrap();
+        let told = running.alone();
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{born}: {told:?}");
+    }
+}
+
 #[test]
 fn nobody_finds_anything_where_nothing_was_left() {
     let running = Stage::of("").start();

@@ -98,10 +98,9 @@ pub(crate) fn compile(stage: &Stage, name: &str, options: &[&str]) -> Option<Str
     match compiled {
         Ok(output) if output.status.success() => Some(program),
         Ok(output) => {
-            println!(
-                "SKIP cc {options:?}: {}",
-                String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default()
-            );
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(options.contains(&"-static"), "cc {options:?}: {said}");
+            println!("SKIP cc {options:?}: {}", said.lines().next().unwrap_or_default());
             None
         }
         Err(error) => {

@@ -120,6 +120,8 @@ pub(crate) fn compiled(source: &str, options: &[&str]) -> Option<(TempDir, Strin
     match built {
         Ok(output) if output.status.success() => Some((room, file.to_str().unwrap().to_owned())),
         _ => {
+            let may_be_missing = |option: &&str| option.starts_with("-static") || option.starts_with("-fsanitize");
+            assert!(options.iter().any(may_be_missing), "cc {options:?}");
             println!("SKIP cc {} does not work here", options.join(" "));
             None
         }

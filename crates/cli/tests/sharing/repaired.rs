@@ -92,6 +92,50 @@ fn programs_with_more_than_counters_keep_their_results() {
     }
 }
 
+/// First each access has to be redirected by itself, since the loop calls through a pointer; then the loop is a plain one.
+const CHANGING: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+static volatile long counters[512] __attribute__((aligned(4096)));
+static void bump(volatile long *counter) { *counter += 1; }
+static double now(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+static double at_work[2];
+static long first[2];
+static void *work(void *number) {
+    long own = (long)number;
+    void (*through)(volatile long *) = bump;
+    __asm__("" : "+r"(through));
+    for (double end = now(CLOCK_MONOTONIC) + 0.8; now(CLOCK_MONOTONIC) < end; first[own] += 100)
+        for (int i = 0; i < 100; i++) through(&counters[own]);
+    double begun = now(CLOCK_MONOTONIC), worked = now(CLOCK_THREAD_CPUTIME_ID);
+    for (long i = 0; i < 800000000; i++) counters[own] += 1;
+    at_work[own] = (now(CLOCK_THREAD_CPUTIME_ID) - worked) / (now(CLOCK_MONOTONIC) - begun);
+    return 0;
+}
+int main(void) {
+    pthread_t threads[2];
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, (void *)i);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    fprintf(stderr, "%.2f processors at work\n", at_work[0] + at_work[1]);
+    printf("checksum: %ld %ld\n", counters[0] - first[0], counters[1] - first[1]);
+}
+"#;
+
+#[test]
+fn what_did_not_settle_is_tried_once_more() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build_text("changing", CHANGING, &["-g", "-O2"]);
+    let Some(stats) = repaired(&stage, run_together, &program, &[]) else { return };
+    let by_hand = |what: &Happened| matches!(what, Happened::Undone { why, .. } if why.contains("one by one"));
+    assert!(count(&stats.events, by_hand) >= 1, "{:#?}", stats.events);
+    assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 2, "{:#?}", stats.events);
+}
+
 #[test]
 fn a_program_that_takes_the_place_of_another_is_repaired() {
     let Some(stage) = Stage::new() else { return };

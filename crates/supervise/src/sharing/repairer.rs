@@ -4,7 +4,7 @@
 //!   finding ──→ plan ──→ same as in force? ── yes ──→ nothing
 //!                            │ no: changed too often? ── yes ──→ given up
 //!                            └─────────── no ──→ page put back, moved by the new plan, on trial
-//!   on trial: accesses that are still redirected one by one, after a while ── too many ──→ taken back, given up
+//!   on trial: accesses that are still redirected one by one, after a while ── too many ──→ taken back, tried once more, given up
 //!             laps of the loops that come by it, to those before ────────────── no more ──→ taken back, and looked once more:
 //!                                                                  fewer without it, too? moved again, for good
 //! ```
@@ -37,6 +37,8 @@ const MOST_TRIES: u32 = 5;
 const BEFORE_NS: u64 = 40_000_000;
 /// More accesses a second than these, redirected one by one, take more time than most repairs give back.
 const MOST_BY_HAND: u64 = 500;
+/// A program that did something else meanwhile, or was kept from running, may settle in its clones after so long.
+const SECOND_TRIAL_NS: u64 = 1_000_000_000;
 /// So does what takes us this share of a processor: threads wait as long.
 const MOST_BUSY: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.03 };
 
@@ -110,6 +112,8 @@ pub struct Repairer {
     history: History,
     /// Pages that are not to be tried again.
     given_up: BTreeSet<u64>,
+    /// Pages whose accesses were redirected one by one once, and that had their second trial.
+    tried_twice: BTreeSet<u64>,
     /// Pages that could not be moved: how often that was tried, and when it is tried next.
     tried: BTreeMap<u64, (u32, u64)>,
     /// Lines that fight and cannot be parted, by the last plan of their page.
@@ -145,6 +149,7 @@ impl Repairer {
             repairs: BTreeMap::new(),
             history: History::default(),
             given_up: BTreeSet::new(),
+            tried_twice: BTreeSet::new(),
             tried: BTreeMap::new(),
             left: BTreeMap::new(),
             before: BTreeMap::new(),
@@ -213,6 +218,7 @@ impl Repairer {
         self.repairs.clear();
         self.history = History::default();
         self.given_up.clear();
+        self.tried_twice.clear();
         self.tried.clear();
         self.before.clear();
         self.doubted.clear();
@@ -401,7 +407,11 @@ impl Repairer {
             (repair.since_ns, repair.by_hand) = (now_ns, 0);
         }
         for (page, why) in failed {
-            self.given_up.insert(page);
+            if matches!(why, Undone::ByHand(_)) && self.tried_twice.insert(page) {
+                self.tried.insert(page, (1, now_ns + SECOND_TRIAL_NS));
+            } else {
+                self.given_up.insert(page);
+            }
             self.put_back(page, why, did)?;
         }
         Ok(())
