@@ -110,7 +110,7 @@ static void *work(void *number) {
     long own = (long)number;
     void (*through)(volatile long *) = bump;
     __asm__("" : "+r"(through));
-    for (double end = now(CLOCK_MONOTONIC) + 0.8; now(CLOCK_MONOTONIC) < end; first[own] += 100)
+    for (double end = now(CLOCK_MONOTONIC) + 2.5; now(CLOCK_MONOTONIC) < end; first[own] += 100)
         for (int i = 0; i < 100; i++) through(&counters[own]);
     double begun = now(CLOCK_MONOTONIC), worked = now(CLOCK_THREAD_CPUTIME_ID);
     for (long i = 0; i < 800000000; i++) counters[own] += 1;
