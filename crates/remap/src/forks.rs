@@ -27,7 +27,7 @@ const SHORTLY: Duration = Duration::from_millis(2);
 const FORKS: [libc::c_long; 4] = [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
 
 /// Whether a thread that is in the kernel may be forking: what one is in that runs there is not told.
-pub(crate) fn may_fork(thread: u32) -> bool {
+fn may_fork(thread: u32) -> bool {
     in_system_call(thread).is_none_or(|number| FORKS.contains(&number.into()))
 }
 
@@ -40,7 +40,7 @@ impl Process {
         self.threads.stop_all()?;
         let (begun, mut awaited) = (Instant::now(), 0);
         loop {
-            let waiting: Vec<u32> = self.threads.waiting().into_iter().filter(|&thread| may_fork(thread)).collect();
+            let waiting = self.forking();
             let limit = if awaited > self.threads.born() { LONGEST } else { SHORTLY };
             if waiting.is_empty() || begun.elapsed() > limit {
                 break;
@@ -56,6 +56,11 @@ impl Process {
         let done = self.restore_children()?;
         self.late.extend(done);
         Ok(())
+    }
+
+    /// Threads that may be in the middle of a fork.
+    pub(crate) fn forking(&self) -> Vec<u32> {
+        self.threads.waiting().into_iter().filter(|&thread| may_fork(thread)).collect()
     }
 
     /// Lets forks go on whose memory is copied: the userfaultfds of the children. While it is being copied nobody reads it, and we wait.

@@ -15,7 +15,7 @@ use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::Result;
 use crate::events::Done;
-use crate::forks::{LONGEST, may_fork};
+use crate::forks::LONGEST;
 use crate::home::Way;
 use crate::memory::Memory;
 use crate::process::{Process, range};
@@ -48,7 +48,7 @@ impl Process {
         self.threads.stop_all()?;
         let (begun, mut births) = (Instant::now(), Vec::new());
         loop {
-            let waiting: Vec<u32> = self.threads.waiting().into_iter().filter(|&thread| may_fork(thread)).collect();
+            let waiting = self.forking();
             if waiting.is_empty() || begun.elapsed() > LONGEST {
                 return Ok(births);
             }

@@ -5,7 +5,7 @@
 mod stage;
 
 use fieldstone_remap::{Done, Error};
-use stage::{Stage, apart, redirected, while_the_page_comes_and_goes};
+use stage::{CHILD, Stage, apart, redirected, while_the_page_comes_and_goes};
 
 /// Runs a program whose second and third page are moved too, and does `meanwhile` with these.
 fn with_more_pages(meanwhile: &str) -> Option<Vec<Done>> {
@@ -182,9 +182,6 @@ fn an_object_that_is_freed_and_the_thread_that_used_it_leave_no_trace() {
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }
-
-const CHILD: &str = "static int child(void) { volatile uint64_t *w = counters; uint64_t begin = w[8]; if (w[100] != 7 || begin < 1000 || w[9] < 1000) return 1;
-    for (int i = 0; i < 1000; i++) ++w[8]; return w[8] == begin + 1000 ? 0 : 2; }";
 
 #[test]
 fn forked_children_have_their_pages_where_they_were() {

@@ -7,7 +7,7 @@ mod stage;
 use std::time::Duration;
 
 use fieldstone_remap::{Done, Process, Why};
-use stage::{Running, Stage, apart, opened};
+use stage::{CHILD, Running, Stage, apart, opened};
 
 /// Moves a page, serves so many times, and ends without letting go of anything, as one that is killed does: a thread is the tracer.
 /// Whether it could.
@@ -71,10 +71,6 @@ fn at_any_moment() {
     let told = running.alone();
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }
-
-const CHILD: &str = "static int child(void) { volatile uint64_t *w = counters; uint64_t begin = w[8];
-    if (w[100] != 7 || begin < 1000 || w[9] < 1000) return 1;
-    for (int i = 0; i < 1000; i++) ++w[8]; return w[8] == begin + 1000 && w[100] == 7 ? 0 : 2; }";
 
 #[test]
 fn children_that_are_born_while_nobody_is_there_have_their_pages_where_they_were() {

@@ -80,6 +80,11 @@ int main(void) {
 }
 "#;
 
+/// What a forked child does, whose word 100 was set to 7: 0 where its page is as it was.
+pub(crate) const CHILD: &str = "static int child(void) { volatile uint64_t *w = counters; uint64_t begin = w[8];
+    if (w[100] != 7 || begin < 1000 || w[9] < 1000) return 1;
+    for (int i = 0; i < 1000; i++) ++w[8]; return w[8] == begin + 1000 && w[100] == 7 ? 0 : 2; }";
+
 /// A program in the making.
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
