@@ -11,6 +11,7 @@ use fieldstone_sys::smaps;
 use fieldstone_wire::PageKind;
 use fieldstone_workloads::replay::{CHUNK_BYTES, Places};
 
+use super::others;
 use crate::error::{Error, Result};
 
 /// Attempts to have all of an array on huge pages.
@@ -56,13 +57,16 @@ impl Array {
         Ok(Self { start: start.cast(), words, _frames: frames })
     }
 
-    /// All loads of `places`, none waiting for another.
+    /// All loads of `places`, none waiting for another, with so many rounds of other instructions between two.
     #[inline(never)]
-    pub(super) fn independent(&self, places: &Places) -> u64 {
+    pub(super) fn independent(&self, places: &Places, rounds: u32) -> u64 {
         assert!(places.words() <= self.words, "the places are within the array");
-        // SAFETY: places are below their number of words, which is at most ours; the words are mapped and were filled with zeros by the
-        // kernel. Volatile: each is a load of its own.
-        places.independent(|place| unsafe { self.start.add(place).read_volatile() })
+        places.independent(|place| {
+            others::pass(rounds);
+            // SAFETY: places are below their number of words, which is at most ours; the words are mapped and were filled with zeros by
+            // the kernel. Volatile: each is a load of its own.
+            unsafe { self.start.add(place).read_volatile() }
+        })
     }
 
     /// All loads of `places`, each after the one before it.
@@ -171,7 +175,8 @@ mod tests {
             let first = array.start.addr().get() as u64;
             let under = Under::read(first..first + (8 << 20)).unwrap();
             assert_eq!((under.resident_bytes, under.huge_bytes == 0), (8 << 20, kind == PageKind::Small4k));
-            assert_eq!((array.independent(&places), array.dependent(&places)), (0, 0), "zeros only");
+            assert_eq!([0, 1, 5].map(|rounds| array.independent(&places, rounds)), [0; 3], "zeros only");
+            assert_eq!(array.dependent(&places), 0, "zeros only");
         }
     }
 
@@ -181,6 +186,6 @@ mod tests {
         let _alone = alone();
         let places = Places::random(8 << 20, 10, 1).unwrap();
         let array = Array::new(PageKind::Small4k, places.words() / 2).unwrap();
-        array.independent(&places);
+        array.independent(&places, 0);
     }
 }

@@ -24,11 +24,26 @@ pub struct Difference {
     pub high: f64,
 }
 
+/// A time that an interrupt more or less is little of.
+const LONG_ENOUGH_NS: u64 = 20_000_000;
+
+/// How long a difference is looked for: so many pairs at least, and so much processor time. Noise that comes and goes averages out in both.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Pairs of runs, at least one.
+    pub pairs: usize,
+    /// Nanoseconds.
+    pub ns: u64,
+}
+
 /// How loads wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Dependent,
-    Independent,
+    /// With so many rounds of other instructions between two loads.
+    Independent {
+        rounds: u32,
+    },
 }
 
 /// Two arrays of the same size on both kinds of page.
@@ -45,46 +60,67 @@ impl Sides {
         Ok(Self { small: Array::new(PageKind::Small4k, words)?, large })
     }
 
-    /// Runs `pairs` pairs and one before them that is not counted. `between` is told how many are done, before each.
+    /// Runs as many pairs as `effort` asks for and one before them that is not counted. `between` is asked before each.
     pub(super) fn compare(
         &self,
         places: &Places,
         order: Order,
-        pairs: usize,
-        between: impl FnMut(usize) -> Result<()>,
+        effort: Effort,
+        between: impl FnMut() -> Result<()>,
     ) -> Result<Difference> {
-        let run = |array: &Array| {
-            let start = processor_ns();
-            let sum = match order {
+        let since = processor_ns();
+        let pass = |array: &Array| {
+            std::hint::black_box(match order {
                 Order::Dependent => array.dependent(places),
-                Order::Independent => array.independent(places),
-            };
-            std::hint::black_box(sum);
-            (processor_ns() - start) as f64 / places.len().max(1) as f64
+                Order::Independent { rounds } => array.independent(places, rounds),
+            });
         };
-        let timed = in_turn(pairs, || run(&self.small), || run(&self.large), between)?;
+        let run = |array: &Array| a_pass_ns(|| pass(array), processor_ns) / places.len().max(1) as f64;
+        let is_enough = |done| done > effort.pairs && processor_ns() - since >= effort.ns;
+        let timed = in_turn(is_enough, || run(&self.small), || run(&self.large), between)?;
         Ok(summary(&timed[1..]))
     }
 }
 
-/// One pair more than `pairs`: the two sides' results, each pair in the order opposite to the last.
+/// Time of a pass: of the first, or, where that was short, of as many after it as take long enough. The first one then brought back what
+/// the other side had pushed out of the caches.
+fn a_pass_ns(mut pass: impl FnMut(), clock: impl Fn() -> u64) -> f64 {
+    let begin = clock();
+    pass();
+    let second = clock();
+    if second - begin >= LONG_ENOUGH_NS {
+        return (second - begin) as f64;
+    }
+    let mut passes = 0;
+    loop {
+        pass();
+        passes += 1;
+        let passed_ns = clock() - second;
+        if passed_ns >= LONG_ENOUGH_NS {
+            return passed_ns as f64 / f64::from(passes);
+        }
+    }
+}
+
+/// Two pairs or more, until they are enough: the two sides' results, each pair in the order opposite to the last.
 fn in_turn(
-    pairs: usize,
+    is_enough: impl Fn(usize) -> bool,
     mut small: impl FnMut() -> f64,
     mut large: impl FnMut() -> f64,
-    mut between: impl FnMut(usize) -> Result<()>,
+    mut between: impl FnMut() -> Result<()>,
 ) -> Result<Vec<(f64, f64)>> {
-    let pair = |number: usize| {
-        between(number)?;
-        if number.is_multiple_of(2) {
+    let mut pairs = Vec::new();
+    while pairs.len() < 2 || !is_enough(pairs.len()) {
+        between()?;
+        pairs.push(if pairs.len().is_multiple_of(2) {
             let first = small();
-            Ok((first, large()))
+            (first, large())
         } else {
             let first = large();
-            Ok((small(), first))
-        }
-    };
-    (0..=pairs.max(1)).map(pair).collect()
+            (small(), first)
+        });
+    }
+    Ok(pairs)
 }
 
 fn summary(pairs: &[(f64, f64)]) -> Difference {
@@ -113,15 +149,27 @@ mod tests {
                 result
             }
         };
-        let told = RefCell::new(Vec::new());
-        let note = |done| {
-            told.borrow_mut().push(done);
+        let note = || {
+            order.borrow_mut().push(' ');
             Ok(())
         };
-        let pairs = in_turn(3, side('s', 9.0), side('l', 4.0), note).unwrap();
-        assert_eq!(*order.borrow(), "sllsslls");
-        assert_eq!(*told.borrow(), [0, 1, 2, 3]);
+        let pairs = in_turn(|done| done > 3, side('s', 9.0), side('l', 4.0), note).unwrap();
+        assert_eq!(*order.borrow(), " sl ls sl ls");
         assert_eq!(pairs, [(9.0, 4.0); 4]);
+    }
+
+    #[test]
+    fn what_is_short_is_done_until_it_is_long_and_its_first_pass_does_not_count() {
+        // The first pass takes this long, each after it a millisecond.
+        for (first_ns, passes, expected) in [(LONG_ENOUGH_NS, 1, LONG_ENOUGH_NS as f64), (16_000_000, 21, 1e6)] {
+            let (now, done) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let pass = || {
+                now.set(now.get() + if done.get() == 0 { first_ns } else { 1_000_000 });
+                done.set(done.get() + 1);
+            };
+            let found = a_pass_ns(pass, || now.get());
+            assert!((found - expected).abs() < 1e-6 && done.get() == passes, "{found} ns, {} passes", done.get());
+        }
     }
 
     #[test]
@@ -131,11 +179,11 @@ mod tests {
             *runs.borrow_mut() += 1;
             1.0
         };
-        let stop = |done| {
+        let stop = || {
             let stopped = Error::Interrupted { signal: "SIGINT", number: 2 };
-            if done == 2 { Err(stopped) } else { Ok(()) }
+            if *runs.borrow() == 4 { Err(stopped) } else { Ok(()) }
         };
-        assert!(matches!(in_turn(9, count, count, stop), Err(Error::Interrupted { .. })));
+        assert!(matches!(in_turn(|_| false, count, count, stop), Err(Error::Interrupted { .. })));
         assert_eq!(*runs.borrow(), 4);
     }
 

@@ -1,7 +1,8 @@
 //! A program's own addresses, done again on both kinds of page: what walks cost with just its locality.
 //!
-//! The true cost lies between the two orders: a program's loads depend on each other in part, and it computes between them. What it
-//! computes hides more of a walk, so that the upper bound holds for a program that does nothing but load.
+//! The true cost lies between the two orders: a program's loads depend on each other in part. Between independent ones lie as many
+//! instructions as the program has there: they keep walks from overlapping. What it computes may hide more of a walk, so that the upper
+//! bound holds for a program that does nothing but load.
 
 use fieldstone_sys::limits::limits;
 use fieldstone_sys::machine::machine;
@@ -9,7 +10,8 @@ use fieldstone_workloads::replay::Places;
 use serde::{Deserialize, Serialize};
 
 use super::array::{array_bytes, refused};
-use super::difference::{Difference, Order, Sides};
+use super::difference::{Difference, Effort, Order, Sides};
+use super::others;
 use crate::error::Result;
 
 /// What 4 KiB pages cost the addresses more, at best and at worst.
@@ -19,6 +21,8 @@ pub struct Replayed {
     pub loads: u64,
     /// The 2 MiB chunks that they touch, together.
     pub footprint_bytes: u64,
+    /// Other instructions between two loads that are independent.
+    pub others: u32,
     /// None waits for another: the lower bound.
     pub independent: Difference,
     /// Each waits for the one before it: the upper bound.
@@ -27,36 +31,33 @@ pub struct Replayed {
     pub sequential: Difference,
 }
 
-/// Replays `addresses` in their order, `pairs` times on each kind of page in each of the two orders, and once more that is not
-/// counted; and goes through their memory page by page. Takes twice the footprint of memory. `between` is told the pairs that are
-/// done and all there will be, before each pair; its error ends the measurement.
+/// Replays `addresses` in their order on each kind of page, each way for as long as `effort` says; and goes through their memory page by
+/// page. The program ran so many `instructions` for each of them. Takes twice the footprint of memory. `between` is asked before each
+/// pair of runs; its error ends the measurement.
 ///
 /// # Errors
 /// [`crate::Error::PageKind`] when the pages are not to be had, [`crate::Error::System`] without memory, and where the addresses are
 /// none or touch more memory than twice fits; what `between` says.
 pub fn replay(
     addresses: &[u64],
-    pairs: usize,
-    mut between: impl FnMut(usize, usize) -> Result<()>,
+    instructions: f64,
+    effort: Effort,
+    mut between: impl FnMut() -> Result<()>,
 ) -> Result<Replayed> {
     let places = Places::compacted(addresses).map_err(refused)?;
     let footprint_bytes = array_bytes(places.words()) as u64;
     check_room(footprint_bytes, room_bytes())?;
     let in_order = Places::page_by_page(footprint_bytes, places.len()).map_err(refused)?;
     let sides = Sides::new(places.words())?;
-    let each = pairs.max(1) + 1;
-    let mut turn = 0;
-    let mut compare = |places: &Places, order| {
-        let before = turn * each;
-        turn += 1;
-        sides.compare(places, order, pairs, |done| between(before + done, 3 * each))
-    };
+    let rounds = others::rounds(instructions);
+    let mut compare = |places: &Places, order| sides.compare(places, order, effort, &mut between);
     Ok(Replayed {
         loads: places.len() as u64,
         footprint_bytes,
-        independent: compare(&places, Order::Independent)?,
+        others: others::instructions(rounds),
+        independent: compare(&places, Order::Independent { rounds })?,
         dependent: compare(&places, Order::Dependent)?,
-        sequential: compare(&in_order, Order::Independent)?,
+        sequential: compare(&in_order, Order::Independent { rounds })?,
     })
 }
 
@@ -90,7 +91,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replayed_is_told() {
-        let why = |addresses: &[u64]| replay(addresses, 6, |_, _| Ok(())).unwrap_err().to_string();
+        let why =
+            |addresses: &[u64]| replay(addresses, 5.0, Effort { pairs: 6, ns: 0 }, || Ok(())).unwrap_err().to_string();
         assert!(why(&[]).contains("no address"));
         let scattered: Vec<u64> = (0..16_385).map(|chunk| chunk << 21).collect();
         assert!(why(&scattered).contains("32 GiB"));

@@ -4,6 +4,8 @@ use super::array::alone;
 use super::*;
 use crate::error::{Error, Result};
 
+const EFFORT: Effort = Effort { pairs: 6, ns: 0 };
+
 /// What was measured, or nothing where the machine has no such pages or no memory.
 fn unless_skipped<T>(result: Result<T>) -> Option<T> {
     match result {
@@ -29,27 +31,28 @@ fn addresses() -> Vec<u64> {
 #[test]
 fn a_program_s_addresses_are_replayed_in_every_order() {
     let _alone = alone();
-    let mut told = Vec::new();
-    let note = |done, all| {
-        told.push((done, all));
+    let mut asked = 0;
+    let ask = || {
+        asked += 1;
         Ok(())
     };
-    let Some(found) = unless_skipped(replay(&addresses(), 6, note)) else { return };
-    assert_eq!(found.loads, 30_000);
+    let Some(found) = unless_skipped(replay(&addresses(), 20.0, EFFORT, ask)) else { return };
+    assert_eq!((found.loads, found.others), (30_000, 16));
     // The stack's range lies across two chunks.
     assert_eq!(found.footprint_bytes, 4 * (2 << 20));
     assert!([found.independent, found.dependent, found.sequential].iter().all(is_interval), "{found:?}");
-    assert_eq!(told, (0..21).map(|done| (done, 21)).collect::<Vec<_>>());
+    assert_eq!(asked, 3 * 7, "before each pair");
 }
 
 #[test]
 fn an_interrupt_ends_the_measurement() {
     let _alone = alone();
-    let interrupted = |done, _| match done {
-        10 => Err(Error::Interrupted { signal: "SIGINT", number: 2 }),
-        _ => Ok(()),
+    let mut asked = 0;
+    let interrupted = || {
+        asked += 1;
+        if asked == 10 { Err(Error::Interrupted { signal: "SIGINT", number: 2 }) } else { Ok(()) }
     };
-    match replay(&addresses(), 6, interrupted) {
+    match replay(&addresses(), 20.0, EFFORT, interrupted) {
         Err(Error::PageKind { .. }) => println!("SKIP the kernel gave no transparent huge page"),
         other => assert!(matches!(other, Err(Error::Interrupted { number: 2, .. })), "{other:?}"),
     }

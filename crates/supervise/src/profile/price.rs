@@ -7,7 +7,7 @@
 //! The program lies where the judged walks of its trace say. With the walks that 2 MiB pages take away in the models, near and far
 //! ones, that is a [`Calibration`]; every configuration is priced with the cost of a walk that it gives.
 
-use fieldstone_report::quantity::{count, estimate, nanoseconds, rough_share};
+use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share};
 use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as Told};
 use fieldstone_translation::{Calibration, CalibrationPoint, Counts, Estimate, PageSize, Pattern, WalkCost};
 
@@ -92,8 +92,9 @@ fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
         format!("; a walk whose entry is near costs {}, one whose entry is far {}", ns(cost.near_ns), ns(cost.far_ns))
     };
     format!(
-        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here; {}{apart}",
+        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here, {} between two; {}{apart}",
         count(replayed.loads),
+        plural(replayed.others.into(), "other instruction"),
         waited(followed)
     )
 }

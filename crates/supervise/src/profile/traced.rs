@@ -14,7 +14,7 @@ use super::places::{RealRuns, Recorded};
 use super::plan::{Plan, Tracing as Asked};
 use super::price::{price, scale};
 use super::server;
-use crate::calibrate::replay;
+use crate::calibrate::{Effort, replay};
 use crate::error::{Error, Result};
 use crate::launch::Treatment;
 use crate::signals::Interrupt;
@@ -35,8 +35,9 @@ pub struct Traced {
     pub records: Arc<Records>,
 }
 
-/// Pairs of replays: six make an interval, and more make it narrow where the machine is shared.
-const REPLAY_PAIRS: usize = 15;
+/// Of the replay: six pairs make an interval, and more make it narrow where the machine is shared. Short ones go on for some time, since on
+/// such a machine memory is slower and faster from one tenth of a second to the next.
+const REPLAY: Effort = Effort { pairs: 15, ns: if cfg!(debug_assertions) { 300_000_000 } else { 4_000_000_000 } };
 
 /// Runs `plan`'s program once under the tracer, and its accesses through the models. `native_s` is the processor time of a run
 /// without it, if that is known.
@@ -112,7 +113,7 @@ pub(super) fn trace(
         ));
     }
     if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed() > 0) {
-        match replay(&followed.sample.addresses(), REPLAY_PAIRS, |_, _| interrupt.check()) {
+        match replay(&followed.sample.addresses(), followed.instructions_each, REPLAY, || interrupt.check()) {
             Ok(replayed) => price(&mut told, asked, &followed, &replayed, native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
             Err(error) => told.unseen.push(format!("what a walk costs: {error}")),

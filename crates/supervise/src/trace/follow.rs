@@ -29,6 +29,9 @@ use crate::error::Result;
 /// Stretches of the run that are told apart at most; when there are more, neighbours are joined.
 const MOMENTS: usize = 256;
 
+/// So many instructions a processor looks ahead, about: walks that lie further apart do not overlap.
+const LOOK_AHEAD: f64 = 256.0;
+
 /// What a trace came to.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
@@ -55,6 +58,8 @@ pub struct Followed {
     pub judged_walks: u64,
     /// See [`Self::judged_walks`].
     pub dependent_walks: u64,
+    /// Instructions that ran for each access of which the sample consists, where the walks were: at most 256 of them.
+    pub instructions_each: f64,
     /// Pieces of the trace: offsets in the primary region of recorded accesses to data.
     pub sample: Sample,
     /// What brings its weights back to the accesses that were really counted.
@@ -106,6 +111,7 @@ struct Weighted {
     blame: HashMap<Whose, [f64; 2]>,
     judged: f64,
     dependent: f64,
+    spread: [f64; 2],
 }
 
 /// What a lane's last burst came to.
@@ -117,6 +123,8 @@ struct Pending {
     blame: HashMap<Whose, Blame>,
     judged: u64,
     dependent: u64,
+    /// Instructions an access of the sample's kind, by batches: the sum over their walks, and these.
+    spread: [f64; 2],
     sample: Sample,
     /// Accesses of the thread in it, warm-up and all, and what passed before and after it.
     own: u64,
@@ -132,6 +140,7 @@ impl Pending {
             blame: HashMap::new(),
             judged: 0,
             dependent: 0,
+            spread: [0.0; 2],
             sample: Sample::of_burst(),
             own: 0,
             passed: [passed, 0],
@@ -203,6 +212,7 @@ impl Follower {
                 blame: HashMap::new(),
                 judged: 0.0,
                 dependent: 0.0,
+                spread: [0.0; 2],
             },
             so_far: Followed::default(),
             reach: Reach::new(PageSize::Small4k),
@@ -243,8 +253,7 @@ impl Follower {
             Phase::Counted => {
                 core.each().for_each(|simulator| simulator.run(&self.placed));
                 self.reach.run(&self.placed);
-                let data = self.placed.iter().filter(|access| access.is_in_region() && !access.is_fetch());
-                let data = data.map(|access| access.address());
+                let data = self.placed.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
                 let pending = &mut self.pending[lane];
                 // Where no burst has to end before its weight is known, nothing is kept for each thread.
                 match self.plan.burst {
@@ -277,17 +286,19 @@ impl Follower {
         self.records.clear();
     }
 
-    /// Places and runs a batch; how many accesses it records.
-    fn follow(&mut self, origin: Origin, phase: Phase, records: &[Record]) -> u64 {
-        let mut recorded = 0;
+    /// Places and runs a batch; how many accesses to data it records, and those of them in the region.
+    fn follow(&mut self, origin: Origin, phase: Phase, records: &[Record]) -> (u64, u64) {
+        let (mut recorded, mut in_region) = (0, 0);
         let mut rest = records;
         let mut process = std::mem::take(self.process(origin));
         while let Some((&record, after)) = rest.split_first() {
             rest = after;
             match record.kind() {
                 Some(kind @ (Kind::Data | Kind::Fetch)) => {
+                    let access = process.region.place(record.address(), kind == Kind::Fetch);
                     recorded += u64::from(kind == Kind::Data);
-                    self.placed.push(process.region.place(record.address(), kind == Kind::Fetch));
+                    in_region += u64::from(is_sampled(access));
+                    self.placed.push(access);
                     self.records.push(record);
                 }
                 Some(Kind::Event) => {
@@ -308,7 +319,7 @@ impl Follower {
         self.simulate(&process.allocations, origin.lane, phase);
         self.so_far.region_bytes = self.so_far.region_bytes.max(process.region.bytes());
         *self.process(origin) = process;
-        recorded
+        (recorded, in_region)
     }
 
     /// The weight of what stands for one of the first periods.
@@ -340,6 +351,7 @@ impl Follower {
         }
         weighted.judged += pending.judged as f64 * weight;
         weighted.dependent += pending.dependent as f64 * weight;
+        weighted.spread.iter_mut().zip(pending.spread).for_each(|(sum, own)| *sum += own * weight);
         self.so_far.sample.pass_all(pending.sample, whole(weight / self.unit() * PLACES as f64).max(1));
     }
 
@@ -358,16 +370,19 @@ impl Follower {
         self.so_far.blame = blamed.into_iter().map(|(whose, walks)| (whose, blame(walks))).collect();
         self.so_far.judged_walks = whole(self.weighted.judged * part);
         self.so_far.dependent_walks = whole(self.weighted.dependent * part);
+        let [instructions, walks] = self.weighted.spread;
+        self.so_far.instructions_each = if walks > 0.0 { instructions / walks } else { 0.0 };
         self.so_far.part = part * self.unit() / PLACES as f64;
     }
 
-    /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run.
-    fn note_moment(&mut self, before: &[u64], lane: usize, counted: u64) {
-        let Some(core) = &self.cores[lane] else { return };
+    /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run. Those of the first configuration.
+    fn note_moment(&mut self, before: &[u64], lane: usize, counted: u64) -> u64 {
+        let Some(core) = &self.cores[lane] else { return 0 };
         let walks: Vec<u64> = core.walks().iter().zip(before).map(|(now, before)| now - before).collect();
         let burst = &mut self.pending[lane].burst;
         burst.accesses += counted;
-        burst.walks += walks.get(BASELINE).copied().unwrap_or(0);
+        let own = walks.get(BASELINE).copied().unwrap_or(0);
+        burst.walks += own;
         let stretch = self.stretch;
         let moments = &mut self.so_far.moments;
         match moments.last_mut() {
@@ -383,6 +398,7 @@ impl Follower {
             *moments = joined;
             self.stretch *= 2;
         }
+        own
     }
 }
 
@@ -397,7 +413,7 @@ impl Listener for Follower {
             self.end_burst(origin.lane, false);
         }
         let before = self.cores[origin.lane].as_ref().map(Core::walks).unwrap_or_default();
-        let recorded = self.follow(origin, phase, &heard.records);
+        let (recorded, in_region) = self.follow(origin, phase, &heard.records);
         // What a killed process left behind says nothing of those that were not recorded.
         let accesses = heard.accesses.max(recorded);
         self.so_far.accesses += accesses;
@@ -411,7 +427,10 @@ impl Listener for Follower {
             self.so_far.recorded += recorded;
             self.so_far.counted_accesses += accesses;
             self.so_far.counted_instructions += heard.instructions;
-            self.note_moment(&before, origin.lane, accesses);
+            let walks = self.note_moment(&before, origin.lane, accesses) as f64;
+            let each = (heard.instructions as f64 / in_region.max(1) as f64).min(LOOK_AHEAD);
+            let [instructions, of] = &mut self.pending[origin.lane].spread;
+            (*instructions, *of) = (*instructions + each * walks, *of + walks);
         }
         self.rates[origin.lane].haste().min(self.plan.haste.max(1))
     }
@@ -424,6 +443,11 @@ impl Listener for Follower {
         self.phases[origin.lane] = None;
         self.last[origin.lane] = None;
     }
+}
+
+/// Whether it is of the kind that the sample has.
+const fn is_sampled(access: Access) -> bool {
+    access.is_in_region() && !access.is_fetch()
 }
 
 /// Whether a burst begins with this batch: with the first that warms up, or is counted where none does.

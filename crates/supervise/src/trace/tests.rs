@@ -119,6 +119,32 @@ fn what_one_thread_maps_is_known_where_another_uses_it() {
 }
 
 #[test]
+fn how_close_together_accesses_lie_is_told_by_those_that_walk() {
+    let trace = SharedTrace::create(Plan::default()).unwrap();
+    begin(&trace, 0, std::process::id());
+    let map = [Record::event(Event::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
+    hand_over(&trace, (0, 0), 0, Phase::Counted, 0, &map);
+    // Two instructions an access in the region; half of the accesses are outside, and one batch comes back to what is known.
+    hand_over(&trace, (0, 1), 1, Phase::Counted, 1, &pages(256, 32));
+    hand_over(&trace, (0, 2), 2, Phase::Counted, 5, &pages(256, 32));
+    let both: Vec<Record> =
+        pages(288, 32).into_iter().zip(pages(5000, 32)).flat_map(|(one, other)| [one, other]).collect();
+    hand_over(&trace, (0, 3), 3, Phase::Counted, 1, &both);
+    let each = follow(&trace).instructions_each;
+    // 32 walks at 2 and 64 at 4.
+    assert!((each - (32.0 * 2.0 + 64.0 * 4.0) / 96.0).abs() < 1e-9, "{each}");
+}
+
+#[test]
+fn walks_far_apart_are_told_as_just_beyond_the_look_ahead() {
+    let trace = SharedTrace::create(Plan::default()).unwrap();
+    begin(&trace, 0, std::process::id());
+    hand_over(&trace, (0, 0), 0, Phase::Counted, 1000, &pages(0, 4));
+    let each = follow(&trace).instructions_each;
+    assert!((each - 256.0).abs() < 1e-9, "{each}");
+}
+
+#[test]
 fn what_only_warms_up_does_not_count() {
     let trace = SharedTrace::create(BURSTS).unwrap();
     begin(&trace, 0, std::process::id());
