@@ -12,6 +12,7 @@
 //! | `asked` | what the program or a file of rules asks for |
 //! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
 //! | `trials` | whether one is: how fast threads get on with it and without |
+//! | `standing` | what a page has been through, and when it may be moved next |
 //! | `find`, `owners`, `code` | looking on only: what was found, whose memory it is, names of instructions |
 //! | `follow` | one thread that does both until the program ends or it is told to let go |
 //! | `beside` | a program started, and that thread in a process beside it |
@@ -30,6 +31,7 @@ mod find;
 mod follow;
 mod owners;
 mod repairer;
+mod standing;
 mod trials;
 mod watcher;
 

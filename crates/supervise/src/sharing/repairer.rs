@@ -22,6 +22,7 @@ use fieldstone_sharing::{Cost, History, Judged, Move, Paces, PagePlan, Progress,
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
+use super::standing::{AGAIN_NS, Standing};
 use super::trials::{Doubted, Repair, SETTLED_NS};
 use crate::clock::{now_ns, processor_ns};
 use crate::error::{Error, Result};
@@ -30,15 +31,10 @@ use crate::error::{Error, Result};
 const LEAST_SHARE: f64 = 0.02;
 /// A line has to weigh so many samples before its page is moved.
 const LEAST_WEIGHT: f64 = 8.0;
-/// What could not be moved is tried again after so long; what nobody asked for each time after four times as long, and so many times in all.
-const AGAIN_NS: u64 = 20_000_000;
-const MOST_TRIES: u32 = 5;
 /// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
 const BEFORE_NS: u64 = 40_000_000;
 /// More accesses a second than these, redirected one by one, take more time than most repairs give back.
 const MOST_BY_HAND: u64 = 500;
-/// A program that did something else meanwhile, or was kept from running, may settle in its clones after so long.
-const SECOND_TRIAL_NS: u64 = 1_000_000_000;
 /// So does what takes us this share of a processor: threads wait as long.
 const MOST_BUSY: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.03 };
 
@@ -110,12 +106,8 @@ pub struct Repairer {
     alarm: OwnedFd,
     repairs: BTreeMap<u64, Repair>,
     history: History,
-    /// Pages that are not to be tried again.
-    given_up: BTreeSet<u64>,
-    /// Pages whose accesses were redirected one by one once, and that had their second trial.
-    tried_twice: BTreeSet<u64>,
-    /// Pages that could not be moved: how often that was tried, and when it is tried next.
-    tried: BTreeMap<u64, (u32, u64)>,
+    /// What pages have been through that could not be moved, or were put back.
+    standing: BTreeMap<u64, Standing>,
     /// Lines that fight and cannot be parted, by the last plan of their page.
     left: BTreeMap<u64, Refusal>,
     /// How fast threads got on before a page was moved for the first time, until its trial is over.
@@ -148,9 +140,7 @@ impl Repairer {
             alarm: alarm.into(),
             repairs: BTreeMap::new(),
             history: History::default(),
-            given_up: BTreeSet::new(),
-            tried_twice: BTreeSet::new(),
-            tried: BTreeMap::new(),
+            standing: BTreeMap::new(),
             left: BTreeMap::new(),
             before: BTreeMap::new(),
             doubted: BTreeMap::new(),
@@ -217,9 +207,7 @@ impl Repairer {
         self.process = None;
         self.repairs.clear();
         self.history = History::default();
-        self.given_up.clear();
-        self.tried_twice.clear();
-        self.tried.clear();
+        self.standing.clear();
         self.before.clear();
         self.doubted.clear();
         self.asked.clear();
@@ -306,12 +294,12 @@ impl Repairer {
     /// Plans for the pages of lines that cost enough.
     fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
         let page = |judged: &Judged| judged.line.address / rules::PAGE_BYTES * rules::PAGE_BYTES;
-        let waits = |page: &u64| self.tried.get(page).is_some_and(|&(_, next_ns)| now_ns < next_ns);
+        let may_move = |page: &u64| self.standing.get(page).is_none_or(|standing| standing.may_move(now_ns));
         let worth: BTreeSet<u64> = judged
             .iter()
             .filter(|(judged, cost)| is_worth_it(judged, cost.as_ref()))
             .map(|(judged, _)| page(judged))
-            .filter(|page| !self.given_up.contains(page) && !self.asked.contains_key(page) && !waits(page))
+            .filter(|page| may_move(page) && !self.asked.contains_key(page))
             .collect();
         if worth.is_empty() {
             return Vec::new();
@@ -341,20 +329,17 @@ impl Repairer {
             return Ok(());
         }
         let consolidated = self.consolidated;
-        match self.hold()?.move_page(&wanted(&plan, consolidated)) {
+        let moved = self.hold()?.move_page(&wanted(&plan, consolidated));
+        let standing = self.standing.entry(page).or_default();
+        match moved {
             Ok(_) => {
                 did.push(Did::Moved(plan.clone()));
-                self.tried.remove(&page);
+                standing.moved();
                 self.repairs.insert(page, Repair { plan, moved_ns: now_ns, since_ns: now_ns, by_hand: 0 });
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
-                let (tries, next_ns) = self.tried.entry(page).or_default();
-                *next_ns = now_ns + (AGAIN_NS << (2 * *tries));
-                *tries += 1;
-                if *tries == 1 {
+                if standing.refused(now_ns) {
                     did.push(Did::Refused { page, why });
-                } else if *tries == MOST_TRIES {
-                    self.given_up.insert(page);
                 }
             }
             Err(other) => return Err(other.into()),
@@ -407,10 +392,10 @@ impl Repairer {
             (repair.since_ns, repair.by_hand) = (now_ns, 0);
         }
         for (page, why) in failed {
-            if matches!(why, Undone::ByHand(_)) && self.tried_twice.insert(page) {
-                self.tried.insert(page, (1, now_ns + SECOND_TRIAL_NS));
-            } else {
-                self.given_up.insert(page);
+            let standing = self.standing.entry(page).or_default();
+            match why {
+                Undone::ByHand(_) => standing.by_hand(now_ns),
+                _ => standing.no_gain(),
             }
             self.put_back(page, why, did)?;
         }
@@ -423,7 +408,6 @@ impl Repairer {
         let due: Vec<(u64, Doubted)> = self.doubted.extract_if(.., due).collect();
         for (page, doubted) in due {
             if progress.is_some_and(|progress| doubted.was_a_gain(progress, now_ns)) {
-                self.given_up.remove(&page);
                 self.before.insert(page, None);
                 self.repair(doubted.plan, now_ns, did)?;
             }
