@@ -46,6 +46,11 @@ impl Bursts {
         self.accesses
     }
 
+    /// Their walks, in the same way.
+    pub(super) fn walks(&self) -> f64 {
+        self.walks
+    }
+
     /// How many there were.
     pub(super) fn count(&self) -> u64 {
         self.count

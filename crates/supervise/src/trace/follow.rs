@@ -111,7 +111,7 @@ struct Weighted {
     blame: HashMap<Whose, [f64; 2]>,
     judged: f64,
     dependent: f64,
-    spread: [f64; 2],
+    spread: f64,
 }
 
 /// What a lane's last burst came to.
@@ -123,8 +123,8 @@ struct Pending {
     blame: HashMap<Whose, Blame>,
     judged: u64,
     dependent: u64,
-    /// Instructions an access of the sample's kind, by batches: the sum over their walks, and these.
-    spread: [f64; 2],
+    /// Instructions an access of the sample's kind, by batches: the sum over the burst's walks.
+    spread: f64,
     sample: Sample,
     /// Accesses of the thread in it, warm-up and all, and what passed before and after it.
     own: u64,
@@ -140,7 +140,7 @@ impl Pending {
             blame: HashMap::new(),
             judged: 0,
             dependent: 0,
-            spread: [0.0; 2],
+            spread: 0.0,
             sample: Sample::of_burst(),
             own: 0,
             passed: [passed, 0],
@@ -212,7 +212,7 @@ impl Follower {
                 blame: HashMap::new(),
                 judged: 0.0,
                 dependent: 0.0,
-                spread: [0.0; 2],
+                spread: 0.0,
             },
             so_far: Followed::default(),
             reach: Reach::new(PageSize::Small4k),
@@ -351,7 +351,7 @@ impl Follower {
         }
         weighted.judged += pending.judged as f64 * weight;
         weighted.dependent += pending.dependent as f64 * weight;
-        weighted.spread.iter_mut().zip(pending.spread).for_each(|(sum, own)| *sum += own * weight);
+        weighted.spread += pending.spread * weight;
         self.so_far.sample.pass_all(pending.sample, whole(weight / self.unit() * PLACES as f64).max(1));
     }
 
@@ -370,8 +370,8 @@ impl Follower {
         self.so_far.blame = blamed.into_iter().map(|(whose, walks)| (whose, blame(walks))).collect();
         self.so_far.judged_walks = whole(self.weighted.judged * part);
         self.so_far.dependent_walks = whole(self.weighted.dependent * part);
-        let [instructions, walks] = self.weighted.spread;
-        self.so_far.instructions_each = if walks > 0.0 { instructions / walks } else { 0.0 };
+        let walks = self.bursts.walks();
+        self.so_far.instructions_each = if walks > 0.0 { self.weighted.spread / walks } else { 0.0 };
         self.so_far.part = part * self.unit() / PLACES as f64;
     }
 
@@ -427,10 +427,9 @@ impl Listener for Follower {
             self.so_far.recorded += recorded;
             self.so_far.counted_accesses += accesses;
             self.so_far.counted_instructions += heard.instructions;
-            let walks = self.note_moment(&before, origin.lane, accesses) as f64;
+            let walks = self.note_moment(&before, origin.lane, accesses);
             let each = (heard.instructions as f64 / in_region.max(1) as f64).min(LOOK_AHEAD);
-            let [instructions, of] = &mut self.pending[origin.lane].spread;
-            (*instructions, *of) = (*instructions + each * walks, *of + walks);
+            self.pending[origin.lane].spread += each * walks as f64;
         }
         self.rates[origin.lane].haste().min(self.plan.haste.max(1))
     }
