@@ -14,6 +14,7 @@
 //! guest     the guest's memory, read safely
 //! lane      batches of records, handed over to the reader
 //! memory    system calls that change what memory there is
+//! huge      huge pages for that memory, which the trace need not wait for
 //! mail      what the site recorder in the guest tells
 //! trace     the shared record
 //! ```
@@ -30,6 +31,7 @@ mod calls;
 mod chain;
 mod decode;
 mod guest;
+mod huge;
 mod lane;
 mod mail;
 mod marker;

@@ -11,6 +11,7 @@ use fieldstone_wire::sites::OURS;
 use fieldstone_wire::trace::{Event, PATH_BYTES};
 
 use crate::guest;
+use crate::huge;
 use crate::qemu::Id;
 use crate::thread::{Asked, of};
 use crate::trace::{guest_base, trace};
@@ -81,8 +82,17 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
         trace().generated.fetch_add(1, Relaxed);
     }
     let event = match call {
-        guest_calls::MMAP => Some((Event::Map, [result, pages(second), u64::from(is_private_anonymous(fourth)), 0])),
-        guest_calls::MUNMAP => Some((Event::Unmap, [first, pages(second), 0, 0])),
+        guest_calls::MMAP => {
+            let anonymous = is_private_anonymous(fourth);
+            if anonymous {
+                huge::ask(result, pages(second), third, fourth);
+            }
+            Some((Event::Map, [result, pages(second), u64::from(anonymous), 0]))
+        }
+        guest_calls::MUNMAP => {
+            huge::forget(pages(second));
+            Some((Event::Unmap, [first, pages(second), 0, 0]))
+        }
         guest_calls::MREMAP => Some((Event::Move, [first, pages(second), result, pages(third)])),
         guest_calls::BRK => moved_break(result),
         _ => None,

@@ -159,6 +159,30 @@ fn children_have_their_parent_s_memory() {
 }
 
 #[test]
+fn the_traced_run_is_on_huge_pages_where_memory_will_be_used() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "table", &[]) else { return };
+    // The most of all runs: those that are measured have small pages.
+    let most_kib = |table: &str| -> u64 {
+        let told = fs::read_to_string(stage.path(table)).unwrap();
+        told.lines().map(|line| line.parse::<u64>().unwrap()).max().unwrap()
+    };
+    let file = |table: &str| stage.path(table).display().to_string();
+    let own = std::process::Command::new(&program).args([&file("asked"), "asked"]).status().unwrap();
+    assert!(own.success(), "{own}");
+    if most_kib("asked") < 32 << 10 {
+        println!("SKIP the kernel gave no transparent huge page");
+        return;
+    }
+    for table in ["plain", "sparse"] {
+        trace(&stage, "--full", &[&program, &file(table), table]);
+    }
+    assert!(most_kib("plain") > 32 << 10, "{} KiB", most_kib("plain"));
+    // QEMU has some for itself.
+    assert!(most_kib("sparse") < 16 << 10, "{} KiB", most_kib("sparse"));
+}
+
+#[test]
 fn who_ends_otherwise_under_the_tracer_is_timed_and_no_more() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
     // A program that does not run under QEMU as it does without.
@@ -200,7 +224,7 @@ fn what_cannot_be_seen_is_told() {
 fn bursts_stand_for_the_whole() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
-    let program = [gups.as_str(), "4M", "100000"];
+    let program = [gups.as_str(), "4M", "12000000"];
     let (_, whole) = trace(&stage, "--full --no-sites", &program);
     let (_, bursts) = trace(&stage, "--burst 20000 --period 100000 --no-sites", &program);
     assert!(bursts.bursts > 100 && bursts.counted_accesses < whole.accesses / 5, "{bursts:?}");
@@ -243,7 +267,7 @@ fn mosaics_are_run_for_real_beside_their_models() {
     let bursts = "--burst 20000 --period 400000 --no-sites";
     let options = format!("--trace {bursts} --tlb {} --models 2m,mosaics --runs 2 --pages thp", tlb.display());
     let gups = workload("gups").display().to_string();
-    let profile = stage.measured(&options, &[&gups, "32M", "100000"], 0);
+    let profile = stage.measured(&options, &[&gups, "32M", "20000000"], 0);
     let names: Vec<&str> = profile.kinds.iter().map(|kind| kind.name.as_str()).collect();
     assert_eq!(names, ["4k", "thp", "thp:25%", "thp:50%", "thp:75%"]);
     assert!(profile.kinds.iter().all(|kind| kind.unavailable.is_none()), "{:?}", profile.kinds);
