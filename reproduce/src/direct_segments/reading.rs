@@ -127,8 +127,10 @@ fn saved(table: &'static str, column: Option<&'static str>) -> Vec<Reading> {
         let row = row(Shows::Estimate, format!("{words}, predicted"));
         Reading::new(row, move |profiles| profiles.predicted(name))
     });
-    let real = row(Shows::Share, "2 MiB pages, real runs".to_owned());
-    predicted.chain([Reading::new(real, |profiles| profiles.saved("thp"))]).collect()
+    let real = |words: &str| row(Shows::Share, format!("2 MiB pages, {words}"));
+    let user = Reading::new(real("real runs in user mode"), |profiles| profiles.saved_in_user_mode("thp"));
+    let whole = Reading::new(real("real runs"), |profiles| profiles.saved("thp"));
+    predicted.chain([user, whole]).collect()
 }
 
 fn walks(processor: Processor) -> Vec<Reading> {
