@@ -39,7 +39,7 @@ unsafe extern "C" {
 const EXECUTED: &str = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 9";
 
 fn busy() -> u64 {
-    (0..200_000_u64).fold(1_u64, |sum, number| std::hint::black_box(sum.wrapping_mul(3) ^ number)) % 1000
+    (0..2_000_000_u64).fold(1_u64, |sum, number| std::hint::black_box(sum.wrapping_mul(3) ^ number)) % 1000
 }
 
 const MARK: u64 = 0x0fee_1000_0000_0000;
