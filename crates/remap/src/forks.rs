@@ -38,7 +38,7 @@ impl Process {
     /// As ptrace(2).
     pub(crate) fn stop_all_and_births(&mut self) -> Result<()> {
         self.threads.stop_all()?;
-        let (begun, mut awaited) = (Instant::now(), 0);
+        let (mut begun, mut awaited) = (Instant::now(), 0);
         loop {
             let waiting = self.forking();
             let limit = if awaited > self.threads.born() { LONGEST } else { SHORTLY };
@@ -46,7 +46,10 @@ impl Process {
                 break;
             }
             // Nobody watches these children's memory from here on: it is written soon.
+            let asked = Instant::now();
             awaited += self.hear_of_births().len();
+            // As long as memory is being copied nothing can be heard.
+            begun += asked.elapsed();
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }

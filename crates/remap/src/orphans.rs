@@ -46,13 +46,15 @@ impl Process {
     /// Lets forks go on that have begun, and has all stand still; the userfaultfds of the children.
     fn unheld_births(&mut self) -> Result<Vec<Userfaultfd>> {
         self.threads.stop_all()?;
-        let (begun, mut births) = (Instant::now(), Vec::new());
+        let (mut begun, mut births) = (Instant::now(), Vec::new());
         loop {
             let waiting = self.forking();
             if waiting.is_empty() || begun.elapsed() > LONGEST {
                 return Ok(births);
             }
+            let asked = Instant::now();
             births.extend(self.hear_of_births());
+            begun += asked.elapsed();
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
