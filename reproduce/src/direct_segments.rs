@@ -43,7 +43,8 @@ pub fn experiment() -> Experiment {
                 kernels in the shape of NAS's; MySQL is MariaDB under transactions like TPC-C's. Memory with a permission \
                 leaves out address ranges that nobody may touch. A program allocates by the time at which 90 % of its largest \
                 resident memory is there. GUPS' walks are over its updates and have those of filling and checking the table in \
-                them, 5 % at most. A dash stands where a profile told no number.",
+                them, 5 % at most. Walks for instructions have the price of those for data. A dash stands where a profile told no \
+                number, and where one for instructions may be nearly anything, since there were too few walks for data to price them.",
         needs: Needs { minutes: 25, memory_bytes: 3 << 30, disk_bytes: 1 << 30 },
         cells,
     }

@@ -23,6 +23,9 @@ use serde::{Deserialize, Serialize};
 /// No model makes a run so many times longer or shorter.
 const MOST_TIMES: f64 = 100.0;
 
+/// Shares that lie further apart than this are no estimate.
+const TOO_WIDE: f64 = 0.5;
+
 /// A number that is not known exactly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Range {
@@ -45,6 +48,12 @@ impl Range {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { low: self.low + other.low, likely: self.likely + other.likely, high: self.high + other.high }
+    }
+
+    /// Whether, as a share, it may be nearly anything.
+    #[must_use]
+    pub fn is_too_wide(self) -> bool {
+        self.high - self.low > TOO_WIDE
     }
 
     /// Itself, if it is made of numbers: a price divided by no time is none.

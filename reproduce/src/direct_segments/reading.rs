@@ -105,7 +105,9 @@ fn cost(processor: Processor, line: &str) -> Vec<Reading> {
         })
         .collect();
     let fetches = Reading::new(row("4 KiB pages: instructions", Some("4KB I-TLB")), move |profiles| {
-        Some(Told::estimated(profiles.configuration(processor, "4k")?.instruction_share?))
+        let share = profiles.configuration(processor, "4k")?.instruction_share?;
+        // At the price of walks for data: of a program with next to none of these that is noise.
+        (!share.is_too_wide()).then(|| Told::estimated(share))
     });
     all.insert(1, fetches);
     all

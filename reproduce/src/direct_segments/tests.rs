@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use fieldstone_report::translation::Range;
 use fieldstone_report::{PermissionShare, Profile};
 
 use super::profiles::{Processor, Profiles};
@@ -95,7 +96,11 @@ fn what_is_not_told_is_a_dash() {
         profile.samples.clear();
     }
     (untraced.here.translation, untraced.paper.translation) = (None, None);
-    for (profiles, dashes) in [(unpriced, 16), (idle, 26), (untraced, 34)] {
+    let mut wide = profiles();
+    for modelled in &mut wide.here.translation.as_mut().unwrap().configurations {
+        modelled.instruction_share = Some(Range { low: 0.0, likely: 0.3, high: 0.6 });
+    }
+    for (profiles, dashes) in [(unpriced, 16), (idle, 26), (untraced, 34), (wide, 1)] {
         let figures = figures(&profiles);
         assert!(figures.iter().all(|figure| figure.value.is_finite()), "{figures:?}");
         let found = figures.iter().filter(|figure| figure.instead.as_deref() == Some("–")).count();

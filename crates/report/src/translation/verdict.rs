@@ -69,8 +69,7 @@ pub enum WalkVerdict {
 
 /// A share that is likely not worth having may be so much at most: else it is not known whether it is.
 const MAY_BE: f64 = 3.0 * WORTHWHILE;
-/// Shares that lie further apart than this are no estimate, nor is all of the time: a program does something between its walks.
-const TOO_WIDE: f64 = 0.5;
+/// All of the time is no estimate: a program does something between its walks.
 const TOO_MUCH: f64 = 0.95;
 
 /// A processor does an instruction in this time at the worst, in seconds, unless it waits for memory nearly always.
@@ -156,7 +155,7 @@ impl WalkVerdict {
         if share.likely < WORTHWHILE && share.high < MAY_BE {
             return Self::Cheap { share, gained: best(kinds).filter(|(_, gain)| *gain >= WORTHWHILE) };
         }
-        if share.likely < WORTHWHILE || share.high - share.low > TOO_WIDE || share.likely > TOO_MUCH {
+        if share.likely < WORTHWHILE || share.is_too_wide() || share.likely > TOO_MUCH {
             return Self::Unclear { share, measured: best(kinds) };
         }
         let instructions = small.instruction_share.map_or(0.0, |of| of.likely) / share.likely;
