@@ -1,7 +1,8 @@
 //! An access to a moved page, redirected: by the clone of the loop around it, else by a rewritelet for it alone.
 //!
 //! ```text
-//!   fault at ip ── in a loop that no clone knows with these addresses? ── clone it, lead its head there, go on in the clone
+//!   fault at ip ── a jump through memory? ── its target is read, go on there
+//!               ├─ in a loop that no clone knows with these addresses? ── clone it, lead its head there, go on in the clone
 //!               └─ else ── the rewritelet for ip and where its bytes are, made once
 //! ```
 //! The thread waits at the access with all its registers as they are. It is let on where the same instruction stands with another
@@ -73,14 +74,9 @@ impl Process {
             Ok(target) => target,
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
-        // What stands in the way of a clone need not stand in that of a rewritelet. Of what is watched each access has to come by.
-        let clone = if target.is_watched { None } else { self.try_clone(&registers) };
-        let (to, new) = match clone {
-            Some(entry) => (entry, true),
-            None => match self.rewritelet(&target) {
-                Ok(found) => found,
-                Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
-            },
+        let (to, new) = match self.way_on(&target, &registers) {
+            Ok(found) => found,
+            Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
         kernel.rip = to;
         if let Some(held) = self.threads.get_mut(thread) {
@@ -99,6 +95,18 @@ impl Process {
         Ok(Some(if target.is_watched { Done::Touched(touch) } else { redirected }))
     }
 
+    /// Where the thread goes on, and whether that is new.
+    fn way_on(&mut self, target: &Target, registers: &Registers) -> std::result::Result<(u64, bool), String> {
+        if target.is_jump {
+            let mut to = [0; 8];
+            let read = self.memory.read_exact(target.address.wrapping_add_signed(target.delta), &mut to);
+            return read.map(|()| (u64::from_le_bytes(to), false)).map_err(|error| error.to_string());
+        }
+        // What stands in the way of a clone need not stand in that of a rewritelet. Of what is watched each access has to come by.
+        let clone = if target.is_watched { None } else { self.try_clone(registers) };
+        clone.map_or_else(|| self.rewritelet(target), |entry| Ok((entry, true)))
+    }
+
     /// [`Self::enter_clone`] or [`Self::enter_ladder`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
     fn try_clone(&mut self, registers: &Registers) -> Option<u64> {
         if self.in_vain.get(&registers.rip).is_some_and(|&times| times >= MOST_IN_VAIN) {
@@ -115,14 +123,17 @@ impl Process {
     /// The instruction and where its bytes are.
     fn target(&self, registers: &Registers, page: u64) -> std::result::Result<Target, String> {
         let instruction = self.instruction(registers.rip).ok_or("no instruction can be read there")?;
-        let operand =
-            Operand::of(&instruction, &mut InstructionInfoFactory::new()).map_err(|error| error.to_string())?;
+        let mut factory = InstructionInfoFactory::new();
+        let jump = Operand::of_jump(&instruction, &mut factory);
+        let is_jump = jump.is_some();
+        let operand = jump.unwrap_or_else(|| Operand::of(&instruction, &mut factory));
+        let operand = operand.map_err(|error| error.to_string())?;
         let address = operand.address(registers);
         let moved = self.ours.moved.get(&page).ok_or("it was put back")?;
         let piece = moved.page.piece(address, operand.bytes);
         let piece = piece.ok_or("it touches bytes of two places, or of another page too")?;
         let is_watched = moved.is_watched(address, operand.bytes);
-        Ok(Target { instruction, operand, address, delta: piece.delta, is_watched })
+        Ok(Target { instruction, operand, address, delta: piece.delta, is_watched, is_jump })
     }
 
     pub(crate) fn instruction(&self, ip: u64) -> Option<Instruction> {
@@ -180,6 +191,8 @@ struct Target {
     /// How far from there they are.
     delta: i64,
     is_watched: bool,
+    /// It jumps to where these bytes say, as the entries of a procedure linkage table do: that is read in its place.
+    is_jump: bool,
 }
 
 /// The registers that an access may depend on.

@@ -15,6 +15,14 @@ fn loops_go_on_in_clones() {
     }
 }
 
+/// As gcc makes it of an `if` with an `else`: neither side jumps over the other.
+#[test]
+fn a_loop_that_goes_two_ways_round_its_head_has_one_clone() {
+    let lap = "static uint64_t lap(volatile uint64_t *own) { uint64_t n = 1000000; __asm__ volatile(\"jmp 2f\\n 1: addq $1, (%1)\\n decq %0\\n\"
+        \"2: testb $1, %b0\\n jne 1b\\n addq $1, (%1)\\n decq %0\\n jg 2b\" : \"+c\"(n) : \"r\"(own) : \"memory\", \"cc\"); return 1000001; }";
+    Stage::of("").counting(lap).right_all_the_same();
+}
+
 #[test]
 fn a_page_is_put_back_when_that_is_asked() {
     let mut running = Stage::of("usleep(1000);").start();

@@ -11,6 +11,9 @@
 //! certain; [`Loop::side_entries`] has the other blocks that are known to be entered from outside. A clone must not rely on having been
 //! entered at the head, and does not: it is checked at each of its own entries. Between head and jump only, because compilers
 //! move out of line what is rare, and an outer loop that enters an inner one at its condition would else become part of it.
+//!
+//! Two that have the head of one in common, and each a way of its own round it, are one loop, unless something in them calls: an `if` whose
+//! `else` lies before the head.
 
 use std::collections::BTreeSet;
 
@@ -57,6 +60,7 @@ impl Flow {
                 None => bodies.push((head, body)),
             }
         }
+        self.join(&mut bodies);
         bodies.retain(|(_, blocks)| blocks.contains(&self.ip));
         bodies.sort_by_key(|(head, blocks)| (self.size(blocks), *head));
         bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
@@ -100,6 +104,27 @@ impl Flow {
             before.map(|other| other.start).collect()
         });
         forward.intersection(&backward).copied().collect()
+    }
+
+    /// Makes one of loops that go round one head in several ways.
+    fn join(&self, bodies: &mut Vec<(u64, BTreeSet<u64>)>) {
+        let pairs = |count: usize| (1..count).flat_map(|other| (0..other).map(move |one| (one, other)));
+        while let Some((one, other, joined)) =
+            pairs(bodies.len()).find_map(|(one, other)| Some((one, other, self.joined(&bodies[one], &bodies[other])?)))
+        {
+            bodies[one] = joined;
+            bodies.remove(other);
+        }
+    }
+
+    /// Both together, where neither is inside of the other, all laps come by one head, and nothing calls.
+    fn joined(&self, one: &(u64, BTreeSet<u64>), other: &(u64, BTreeSet<u64>)) -> Option<(u64, BTreeSet<u64>)> {
+        if one.1.is_subset(&other.1) || other.1.is_subset(&one.1) {
+            return None;
+        }
+        let head = [one.0, other.0].into_iter().find(|head| one.1.contains(head) && other.1.contains(head))?;
+        let both = self.describe(head, one.1.union(&other.1).copied().collect());
+        (!both.has_call && !both.has_indirect).then_some((head, both.blocks))
     }
 
     fn size(&self, blocks: &BTreeSet<u64>) -> usize {
@@ -206,6 +231,44 @@ mod tests {
         assert_eq!(found[0].side_entries, [0x1006]);
         assert_eq!(found[0].exits, [Exit { from: 0x1008, to: Leave::To(0x100a) }]);
         assert_eq!((found[1].head, found[1].blocks.len()), (0x1000, 4));
+    }
+
+    /// other: add [rdi], 1 (4); [call rax (2)]; head: test edx, edx (2); jne other (2); add [rdi], 3 (4); dec ecx (2); jne head (2); ret
+    fn else_before_the_head(calls: bool) -> CodeAssembler {
+        let mut code = CodeAssembler::new(64).unwrap();
+        let (mut other, mut head) = (code.create_label(), code.create_label());
+        code.set_label(&mut other).unwrap();
+        code.add(qword_ptr(rdi), 1).unwrap();
+        if calls {
+            code.call(rax).unwrap();
+        }
+        code.set_label(&mut head).unwrap();
+        code.test(edx, edx).unwrap();
+        code.jne(other).unwrap();
+        code.add(qword_ptr(rdi), 3).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(head).unwrap();
+        code.ret().unwrap();
+        code
+    }
+
+    #[test]
+    fn two_ways_round_one_head_are_one_loop() {
+        for offset in [0, 4, 8, 12] {
+            let found = loops(&mut else_before_the_head(false), offset);
+            assert_eq!(found.len(), 1, "from {offset}: {found:?}");
+            assert_eq!(found[0].head, 0x1004);
+            assert!([0x1000, 0x1004, 0x1008].iter().all(|block| found[0].blocks.contains(block)), "{found:?}");
+            assert_eq!(found[0].exits, [Exit { from: 0x100e, to: Leave::To(0x1010) }]);
+        }
+    }
+
+    #[test]
+    fn a_way_round_that_calls_leaves_the_other_alone() {
+        let found = loops(&mut else_before_the_head(true), 10);
+        assert_eq!((found.len(), found[0].head, found[0].has_call), (1, 0x1006, false), "{found:?}");
+        let found = loops(&mut else_before_the_head(true), 0);
+        assert_eq!((found.len(), found[0].head, found[0].has_call), (1, 0x1000, true), "{found:?}");
     }
 
     #[test]

@@ -45,6 +45,22 @@ impl Operand {
         find(instruction, factory).map_err(|reason| Error::refused(instruction.ip(), reason))
     }
 
+    /// The place that a jump reads its target from, if `instruction` is one; [`Self::of`] refuses it, since it cannot be rewritten.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it is at an address that could not be redirected.
+    pub fn of_jump(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Result<Self>> {
+        let is_jump = instruction.code() == Code::Jmp_rm64 && instruction.op0_kind() == OpKind::Memory;
+        is_jump.then(|| {
+            let mut load = *instruction;
+            load.set_code(Code::Mov_r64_rm64);
+            load.set_op0_kind(OpKind::Register);
+            load.set_op0_register(Register::RAX);
+            load.set_op1_kind(OpKind::Memory);
+            Self::of(&load, factory)
+        })
+    }
+
     /// Is its address known without registers?
     #[must_use]
     pub fn is_absolute(&self) -> bool {

@@ -107,3 +107,20 @@ fn what_cannot_be_redirected_says_why() {
     }
     assert!(operand(&[0x48, 0x0f, 0xba, 0x2f, 3]).is_ok(), "a bit string with an immediate stays in its operand");
 }
+
+#[test]
+fn a_jump_reads_where_it_leads() {
+    let jump = |bytes: &[u8]| Operand::of_jump(&decode(bytes), &mut InstructionInfoFactory::new());
+    // bnd jmp [rip + 16], as in a procedure linkage table.
+    let found = jump(&[0xf2, 0xff, 0x25, 0x10, 0, 0, 0]).unwrap().unwrap();
+    assert_eq!(
+        (found.address(&Registers::default()), found.bytes, found.read, found.write),
+        (0x40_0017, 8, true, false)
+    );
+    // notrack jmp [rdi + rax * 8]
+    let found = jump(&[0x3e, 0xff, 0x24, 0xc7]).unwrap().unwrap();
+    assert_eq!((found.base, found.index, found.scale), (Register::RDI, Register::RAX, 8));
+    // jmp fs:[rdi]; jmp rax; call [rdi]
+    assert!(jump(&[0x64, 0xff, 0x27]).unwrap().is_err());
+    assert!(jump(&[0xff, 0xe0]).is_none() && jump(&[0xff, 0x17]).is_none());
+}
