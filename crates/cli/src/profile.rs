@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     drop(restorer);
     if let Err(Error::Interrupted { number, .. }) = &taken {
         tell(taken.as_ref().err().map(ToString::to_string).unwrap_or_default());
-        return Ok(u8::try_from(128 + number).unwrap_or(2));
+        return Ok(interrupted(*number));
     }
     let taken = taken?;
     let summary = Summary::of(&taken);
@@ -116,8 +116,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         &words(&taken, &summary, arguments.format)?,
         [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &page)],
     )?;
+    if let Err(Error::Interrupted { number, .. }) = interrupt.check() {
+        return Ok(interrupted(number));
+    }
     let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
     Ok(u8::from(failed || !taken.findings.is_empty()))
+}
+
+/// As a shell has it of who was ended by a signal.
+fn interrupted(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(2)
 }
 
 /// A profile as it is printed.

@@ -164,6 +164,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             run_from_outside(&program, arguments.stats.is_some())?
         }
     };
+    if let Some(shortfall) = &finished.shortfall {
+        tell(shortfall);
+    }
     if let Some(stats) = &finished.stats {
         write_stats(stats, file)?;
     }

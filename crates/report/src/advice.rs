@@ -161,8 +161,12 @@ pub enum Advice {
 
 impl Advice {
     /// The command that runs `command` with its memory in pages of `kind`.
-    pub fn command(kind: &str, command: &[String]) -> String {
-        format!("fieldstone run --region --pages {} -- {}", shell::quote(kind), shell::join(command))
+    ///
+    /// What is `reserved` for it is set aside for the run, in whole pieces of 64 MiB.
+    pub fn command(kind: &str, reserved: Option<u64>, command: &[String]) -> String {
+        let reserve =
+            reserved.map(|bytes| format!(" --reserve {}M", bytes.div_ceil(64 << 20) * 64)).unwrap_or_default();
+        format!("fieldstone run --region --pages {}{reserve} -- {}", shell::quote(kind), shell::join(command))
     }
 
     /// The sentence and the command at its end apart, for where a command stands on a line of its own.

@@ -58,6 +58,12 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
     Some(thp.unwrap_or(lowest))
 }
 
+/// What has to be set aside for pages that nobody has without: as much memory as the program had in any of its runs.
+fn reserve(profile: &Profile, kind: &str) -> Option<u64> {
+    let peaks = profile.footprints.iter().filter_map(|footprint| Some(footprint.peak()?.resident_bytes));
+    peaks.max().filter(|bytes| kind == "hugetlb" && *bytes > 0)
+}
+
 fn first(
     profile: &Profile,
     kinds: &[KindSummary],
@@ -69,7 +75,7 @@ fn first(
         return Advice::BaselineFails { outcome: outcome.to_owned() };
     }
     if let Some((best, gain)) = best.and_then(|best| Some((best, best.gain()?))) {
-        let command = Advice::command(&best.name, &profile.program.command);
+        let command = Advice::command(&best.name, reserve(profile, &best.name), &profile.program.command);
         return Advice::Run { kind: best.name.clone(), gain, metric: profile.metric.noun().to_owned(), command };
     }
     let with = |verdict| kinds.iter().filter(move |kind| kind.verdict == Some(verdict));

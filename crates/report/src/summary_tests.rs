@@ -104,7 +104,10 @@ fn a_kind_on_which_it_crashes_or_prints_otherwise_is_never_recommended() {
     ));
 
     let summary = spoilt(|profile| profile.findings.push(Finding::OutputDiffers { kind: "thp".into() }));
-    assert!(matches!(&summary.advice, Advice::Run { kind, .. } if kind == "hugetlb"));
+    let Advice::Run { kind, command, .. } = &summary.advice else { panic!("{}", summary.advice) };
+    let peak_mib = fixture::profile().footprints[0].peak().unwrap().resident_bytes.div_ceil(64 << 20) * 64;
+    assert_eq!(kind, "hugetlb");
+    assert_eq!(command, &format!("fieldstone run --region --pages hugetlb --reserve {peak_mib}M -- gups 2G"));
     let summary =
         spoilt(|profile| profile.findings.push(Finding::TimedOut { kind: "thp".into(), limit_s: 60.0, runs: 2 }));
     assert_eq!(summary.kind("thp").unwrap().verdict, Some(Verdict::Failed));

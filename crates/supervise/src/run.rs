@@ -26,6 +26,8 @@ pub struct Finished {
     pub status: ExitStatus,
     /// What was counted, if it was asked for.
     pub stats: Option<RunStats>,
+    /// What was missing of the pages that were to be set aside.
+    pub shortfall: Option<String>,
 }
 
 /// Runs `program` in the foreground, until it ends. Signals sent to us go to it.
@@ -33,7 +35,7 @@ pub struct Finished {
 /// # Errors
 /// The program cannot carry the agent, cannot be started, or the page kind is not to be had.
 pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats: bool) -> Result<Finished> {
-    let _held = hold_pages(options)?;
+    let held = hold_pages(options)?;
     let forward = Forward::prepare()?;
     let treatment = Treatment::Region(options.clone(), agent.clone(), stats);
     let running = launch(program, &treatment, Wiring::inherited())?;
@@ -47,7 +49,7 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
         let name = primary.and_then(|primary| sight.name(primary)).unwrap_or_default().to_owned();
         describe(program, options.pages, status, (primary.unwrap_or(pid), name), processes)
     });
-    Ok(Finished { status, stats })
+    Ok(Finished { status, stats, shortfall: held.shortfall().map(str::to_owned) })
 }
 
 /// Runs a program that can carry no agent, in the foreground, until it ends; meanwhile its memory, and its children's, is put on
@@ -69,7 +71,7 @@ pub fn run_from_outside(program: &Program, stats: bool) -> Result<Finished> {
     let primary = processes.iter().find(|process| process.primary);
     let primary = primary.map_or((pid, String::new()), |process| (process.pid, process.name.clone()));
     let stats = stats.then(|| describe(program, PageKind::Thp.into(), status, primary, processes));
-    Ok(Finished { status, stats })
+    Ok(Finished { status, stats, shortfall: None })
 }
 
 /// Without a reserve the pools stay as they are: hugetlb is then what the system's owner set aside.

@@ -4,6 +4,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 pub use crate::cgroup::CgroupMemory;
+use crate::machine::machine;
 use crate::{cgroup, kernel_file};
 
 /// How the kernel answers requests for more memory than there is: `vm.overcommit_memory`.
@@ -59,6 +60,13 @@ pub fn limits() -> Limits {
         swap_total_bytes: meminfo("SwapTotal"),
         swap_free_bytes: meminfo("SwapFree"),
     }
+}
+
+/// Memory that can be had without pushing anything out, by this machine and the memory control group.
+#[must_use]
+pub fn free_memory_bytes() -> u64 {
+    let left = cgroup::cgroup_memory().and_then(|group| Some(group.limit_bytes?.saturating_sub(group.usage_bytes?)));
+    machine().memory_available_bytes.min(left.unwrap_or(u64::MAX))
 }
 
 fn overcommit(mode: u64) -> Option<Overcommit> {

@@ -304,6 +304,8 @@ pub struct Trace {
     pub closed: AtomicU32,
     /// Threads that found no free lane.
     pub laneless: AtomicU32,
+    /// Bytes for which huge pages may still be asked.
+    pub huge_left: AtomicU64,
     /// Programs started by exec: they run without the plugin.
     pub execs: AtomicU32,
     /// The path of the last of these, ended by a zero.

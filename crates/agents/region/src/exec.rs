@@ -36,7 +36,12 @@ pub(crate) unsafe fn execveat(directory: c_int, path: *const c_char, argv: Vecto
             slot.exec_untouched.fetch_add(1, Relaxed);
         }
         // SAFETY: the caller's word.
-        return unsafe { make_call(directory, path, argv, envp, flags) };
+        let failed = unsafe { make_call(directory, path, argv, envp, flags) };
+        // Nothing was started: a folder of PATH that has no such program, mostly.
+        if let Some(slot) = slot() {
+            slot.exec_untouched.fetch_sub(1, Relaxed);
+        }
+        return failed;
     }
     let mut merged = [0u8; PRELOAD_BYTES];
     let mut short = [core::ptr::null::<c_char>(); SHORT];

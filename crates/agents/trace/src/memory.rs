@@ -84,16 +84,21 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
     let event = match call {
         guest_calls::MMAP => {
             let anonymous = is_private_anonymous(fourth);
+            // It may lie over something that was there.
+            huge::give_back(&(result..result.saturating_add(pages(second))));
             if anonymous {
                 huge::ask(result, pages(second), third, fourth);
             }
             Some((Event::Map, [result, pages(second), u64::from(anonymous), 0]))
         }
         guest_calls::MUNMAP => {
-            huge::forget(pages(second));
+            huge::give_back(&(first..first.saturating_add(pages(second))));
             Some((Event::Unmap, [first, pages(second), 0, 0]))
         }
-        guest_calls::MREMAP => Some((Event::Move, [first, pages(second), result, pages(third)])),
+        guest_calls::MREMAP => {
+            huge::forget(&(first..first.saturating_add(pages(second))));
+            Some((Event::Move, [first, pages(second), result, pages(third)]))
+        }
         guest_calls::BRK => moved_break(result),
         _ => None,
     };

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::trace::{EVENT_WORDS, Event, Phase, Record};
 
+use crate::huge;
 use crate::lane::{self, Cursor, Writer};
 use crate::marker::{Marker, Run};
 use crate::qemu::qemu_plugin_mem_size_shift;
@@ -369,6 +370,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static mut Thread> {
 extern "C" fn forked() {
     trace().forks.fetch_add(1, Relaxed);
     lane::forget_in_child();
+    huge::forget_in_child();
     for state in &STATES.0 {
         // SAFETY: the only thread of a new process runs this, and no call-back is under way in it. Dropping a writer
         // touches nothing that is shared.

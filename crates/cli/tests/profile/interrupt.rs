@@ -2,6 +2,8 @@
 
 use std::os::unix::process::CommandExt;
 
+use fieldstone_report::{Finding, Profile};
+
 use crate::common::{Pool, kill, pool, wait_until};
 use crate::stage::{Stage, Started, folio_modes, start_until};
 use crate::traced::{compile, has_tracer};
@@ -38,6 +40,22 @@ fn ctrl_c_gives_everything_back() {
         assert_eq!(started.code(), Some(code), "{signal}");
         check_given_back(&stage, before);
     }
+}
+
+#[test]
+fn what_was_timed_is_told_when_the_trace_is_interrupted() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let options =
+        format!("--trace --full --no-sites --runs 1 --pages 4k --json {}", stage.path("timed.json").display());
+    let mut started = start_until(&mut stage.command(&options, &["gups", "16M", "200000000"]), "one more is traced");
+    stage.wait_for("qemu-x86_64");
+    kill("INT", &started.id().to_string());
+    assert_eq!(started.code(), Some(130));
+    let profile: Profile = serde_json::from_slice(&std::fs::read(stage.path("timed.json")).unwrap()).unwrap();
+    assert!(profile.translation.is_none() && profile.samples.len() == 1, "{:?}", profile.samples);
+    let [Finding::NotTraced { why }] = profile.findings.as_slice() else { panic!("{:?}", profile.findings) };
+    assert!(why.contains("stopped by SIGINT"), "{why}");
+    stage.check_nothing_left();
 }
 
 #[test]

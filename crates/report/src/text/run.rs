@@ -41,18 +41,20 @@ fn largest(processes: &[ProcessStats]) -> Vec<ProcessStats> {
     order.into_iter().map(|at| processes[at].clone()).collect()
 }
 
+fn read_from(region: &RegionStats) -> String {
+    match region.pages_source.as_str() {
+        "" => "it ended before its pages could be looked at".to_owned(),
+        source => format!("pages read from {source}"),
+    }
+}
+
 /// What the primary process' region counted, in sentences and a table.
 fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
     let place = if region.base == 0 {
-        format!("No region: put on huge pages from outside; pages read from {}.", region.pages_source)
+        format!("No region: put on huge pages from outside; {}.", read_from(region))
     } else {
         let extent = bytes(region.limit.saturating_sub(region.base));
-        format!(
-            "Region {} to {}, {extent}; pages read from {}.",
-            address(region.base),
-            address(region.limit),
-            region.pages_source
-        )
+        format!("Region {} to {}, {extent}; {}.", address(region.base), address(region.limit), read_from(region))
     };
     let mut facts = vec![place];
     if region.fell_back_bytes > 0 {

@@ -228,7 +228,7 @@ impl Cure {
         let evidence = match measured {
             Some(kind) => gain(kind).map_or(Evidence::Failed, |gain| Evidence::Measured { gain }),
             None if is_open => Evidence::Undecided,
-            None => Evidence::None { command: Advice::command(kind, command) },
+            None => Evidence::None { command: Advice::command(kind, None, command) },
         };
         Self::Pages { kind: kind.to_owned(), saving, evidence }
     }

@@ -4,8 +4,7 @@
 //! instructions as the program has there: they keep walks from overlapping. What it computes may hide more of a walk, so that the upper
 //! bound holds for a program that does nothing but load.
 
-use fieldstone_sys::limits::limits;
-use fieldstone_sys::machine::machine;
+use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_workloads::replay::Places;
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +45,7 @@ pub fn replay(
 ) -> Result<Replayed> {
     let places = Places::compacted(addresses).map_err(refused)?;
     let footprint_bytes = array_bytes(places.words()) as u64;
-    check_room(footprint_bytes, room_bytes())?;
+    check_room(footprint_bytes, free_memory_bytes())?;
     let in_order = Places::page_by_page(footprint_bytes, places.len()).map_err(refused)?;
     let sides = Sides::new(places.words())?;
     let rounds = others::rounds(instructions);
@@ -59,12 +58,6 @@ pub fn replay(
         dependent: compare(&places, Order::Dependent)?,
         sequential: compare(&in_order, Order::Independent { rounds })?,
     })
-}
-
-/// Memory that can be had without pushing anything out.
-fn room_bytes() -> u64 {
-    let left = limits().cgroup.and_then(|group| Some(group.limit_bytes?.saturating_sub(group.usage_bytes?)));
-    machine().memory_available_bytes.min(left.unwrap_or(u64::MAX))
 }
 
 /// Whether both arrays fit.

@@ -160,8 +160,7 @@ pub fn profile(
             (told.counted, told.uncounted) = tally.finish();
             profile.translation = Some(told);
         }
-        Some(Err(error @ Error::Interrupted { .. })) => return Err(error),
-        // What was timed holds all the same.
+        // What was timed holds all the same, and whoever did not want to wait for the trace has that.
         Some(Err(error)) => profile.findings.push(Finding::NotTraced { why: error.to_string() }),
     }
     Ok(profile)

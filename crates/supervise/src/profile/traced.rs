@@ -135,9 +135,14 @@ fn went_wrong(plan: &Plan, run: &Once, samples: &[Sample]) -> Option<String> {
         return None;
     }
     let usual = usual_outcome(samples, kind).unwrap_or("well");
+    let hint = if run.outcome.contains("SIGKILL") {
+        "Nobody but the kernel ends it so, for want of memory: QEMU takes some 6 MiB for each GiB of addresses that the program maps, used \
+         or not. Give it more, or trace it with less to do"
+    } else {
+        "QEMU's processor lacks AVX-512 and newer instructions; what the program says where it runs under `qemu-x86_64` alone may tell more"
+    };
     Some(format!(
-        "under QEMU the program ended with {}{}, and without it with {usual}. QEMU's processor lacks AVX-512 and newer instructions; what \
-         the program says where it runs under `qemu-x86_64` alone may tell more",
+        "under QEMU the program ended with {}{}, and without it with {usual}. {hint}",
         run.outcome,
         run.last_words()
     ))

@@ -24,7 +24,8 @@ pub fn remedies(sites: &[Site], record: &Sites) -> Vec<String> {
     let without_lines = without_lines(sites, |site| has(site.walks, LITTLE));
     if !without_lines.is_empty() {
         remedies.push(format!(
-            "no file and line for {}: install the debug symbols (on Debian: the package's -dbgsym)",
+            "no file and line for {}: install the debug symbols (on Debian: the package's -dbgsym); until then NAME+0x… is so far behind \
+             the nearest function that has a name, and may be another one",
             without_lines.join(", ")
         ));
     }

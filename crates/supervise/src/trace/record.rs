@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
 use fieldstone_wire::MAGIC;
 use fieldstone_wire::trace::{BATCHES, BUILD, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
@@ -19,6 +20,8 @@ use rustix::thread::futex;
 use crate::error::Result;
 use crate::shared::{Shared, Signed};
 
+/// Huge pages are asked for under one of so many parts of the free memory, since a program may use little of what it maps.
+const HUGE_PART: u64 = 2;
 /// From one look for killed processes to the next, at least.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// A look may take one of so many parts of the time.
@@ -45,6 +48,7 @@ impl SharedTrace {
         Self::make(|trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
+            *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PART;
         })
     }
 
