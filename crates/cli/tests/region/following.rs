@@ -82,6 +82,17 @@ fn a_child_that_cannot_carry_the_agent_runs_untouched() {
     assert!(stats.processes.iter().any(|process| tells(process, "cannot carry the agent")), "{stats:?}");
 }
 
+/// Folders of PATH are tried one after the other.
+#[test]
+fn programs_that_are_not_there_did_not_start() {
+    let child = "import subprocess; subprocess.run(['true'])";
+    let command = ["env", "PATH=/nowhere:/neither:/usr/bin:/bin", "python3", "-c", child];
+    let (output, stats) = counted("", &command);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(stats.processes.len() >= 2, "{stats:?}");
+    assert!(!stats.processes.iter().any(|process| tells(process, "cannot carry the agent")), "{stats:?}");
+}
+
 #[test]
 fn a_sanitized_program_is_left_alone() {
     let source = "#include <stdlib.h>\n#include <stdio.h>\n\
