@@ -57,3 +57,19 @@ fn an_interrupt_ends_the_measurement() {
         other => assert!(matches!(other, Err(Error::Interrupted { number: 2, .. })), "{other:?}"),
     }
 }
+
+/// Far beyond what TLBs for 4 KiB pages reach, and within what those for 2 MiB pages do.
+#[test]
+fn scattered_loads_that_wait_for_each_other_cost_the_most_and_more_on_small_pages() {
+    let _alone = alone();
+    let mut state = 1_u64;
+    let mut scattered = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        0x7f20_0000_0000 + (state >> 33) % (128 << 20) / 8 * 8
+    };
+    let addresses: Vec<u64> = (0..200_000).map(|_| scattered()).collect();
+    let Some(found) = unless_skipped(replay(&addresses, 0.0, EFFORT, || Ok(()))) else { return };
+    assert!(found.dependent.ns_2m > 1.5 * found.independent.ns_2m, "{found:?}");
+    assert!(found.dependent.ns_2m > 1.5 * found.sequential.ns_2m, "{found:?}");
+    assert!(found.dependent.median > 0.0, "{found:?}");
+}

@@ -9,9 +9,10 @@
 
 use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share};
 use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as Told};
-use fieldstone_translation::{Calibration, CalibrationPoint, Counts, Estimate, PageSize, Pattern, WalkCost};
+use fieldstone_translation::{
+    Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, WalkCost,
+};
 
-use super::plan::Tracing as Asked;
 use crate::calibrate::{Difference, Replayed};
 use crate::trace::Followed;
 
@@ -22,8 +23,14 @@ const REACHES: u64 = 4;
 const FEW_JUDGED: u64 = 30;
 
 /// Prices the walks of `told`. `native_s` is the processor time of a run on 4 KiB pages.
-pub(super) fn price(told: &mut Translation, asked: &Asked, followed: &Followed, replayed: &Replayed, native_s: f64) {
-    let Ok(cost) = calibration(asked, followed, replayed).walk_cost(waits(followed)) else {
+pub(super) fn price(
+    told: &mut Translation,
+    configurations: &[Configuration],
+    followed: &Followed,
+    replayed: &Replayed,
+    native_s: f64,
+) {
+    let Ok(cost) = calibration(configurations, followed, replayed).walk_cost(waits(followed)) else {
         told.unseen.push(
             "what a walk costs: 4 KiB pages have hardly more walks than 2 MiB ones, so there is nothing to measure it by".to_owned(),
         );
@@ -55,8 +62,8 @@ pub(super) fn scale(followed: &Followed) -> f64 {
 }
 
 /// The replayed differences beside the walks, a recorded access, that 2 MiB pages take away in the models.
-fn calibration(asked: &Asked, followed: &Followed, replayed: &Replayed) -> Calibration {
-    let (small, large) = (counts(asked, followed, "4K"), counts(asked, followed, "2M"));
+fn calibration(configurations: &[Configuration], followed: &Followed, replayed: &Replayed) -> Calibration {
+    let (small, large) = (counts(configurations, followed, "4K"), counts(configurations, followed, "2M"));
     let fewer = |of: fn(&Counts) -> u64| of(&small).saturating_sub(of(&large)) as f64;
     let walks = fewer(|counts| counts.data.walks_in_region) / followed.sampled_from().max(1) as f64;
     let far = fewer(|counts| counts.data.walks_pte_line_missed) / fewer(|counts| counts.data.walks).max(1.0);
@@ -73,14 +80,15 @@ fn calibration(asked: &Asked, followed: &Followed, replayed: &Replayed) -> Calib
         point(Pattern::Dependent, own, &replayed.dependent),
     ];
     // Who goes round something larger than the TLBs never comes back in time: a walk a page.
-    if replayed.footprint_bytes >= REACHES * asked.machine.reach_bytes(PageSize::Small4k) {
+    let reach_bytes = configurations.first().map_or(0, |one| one.machine.reach_bytes(PageSize::Small4k));
+    if replayed.footprint_bytes >= REACHES * reach_bytes {
         points.push(point(Pattern::Sequential, (1.0, 0.0), &replayed.sequential));
     }
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
 }
 
-fn counts(asked: &Asked, followed: &Followed, name: &str) -> Counts {
-    let named = asked.configurations.iter().zip(&followed.counts).find(|(configuration, _)| configuration.name == name);
+fn counts(configurations: &[Configuration], followed: &Followed, name: &str) -> Counts {
+    let named = configurations.iter().zip(&followed.counts).find(|(configuration, _)| configuration.name == name);
     named.map(|(_, counts)| *counts).unwrap_or_default()
 }
 
@@ -135,7 +143,83 @@ fn range(estimate: Estimate) -> Range {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_translation::Machine;
+
     use super::*;
+    use crate::trace::Sample;
+
+    fn difference(ns: f64) -> Difference {
+        Difference { ns_4k: 10.0 + ns, ns_2m: 10.0, low: ns, median: ns, high: ns }
+    }
+
+    /// A fifth of the accesses that were replayed walks, half of them waiting for an address; a quarter of the run was counted.
+    fn example() -> (Translation, Vec<Configuration>, Followed, Replayed) {
+        let machine = Machine::preset("zen4").unwrap();
+        let configurations = [PageSize::Small4k, PageSize::Large2m].map(|size| Configuration::paged(&machine, size));
+        let (mut small, large) = (Counts::default(), Counts::default());
+        (small.data.walks, small.data.walks_in_region, small.instruction.walks) = (100_000, 100_000, 10_000);
+        let followed = Followed {
+            accesses: 2_000_000,
+            counted_accesses: 500_000,
+            counts: vec![small, large],
+            judged_walks: 98,
+            dependent_walks: 49,
+            sample: Sample::of_none_of(500_000),
+            part: 1.0,
+            ..Followed::default()
+        };
+        let replayed = Replayed {
+            loads: 1000,
+            footprint_bytes: 1 << 20,
+            others: 10,
+            independent: difference(2.0),
+            dependent: difference(10.0),
+            sequential: difference(1.0),
+        };
+        let told = Translation { configurations: vec![Modelled::default(); 2], ..Translation::default() };
+        (told, configurations.to_vec(), followed, replayed)
+    }
+
+    fn is_near(found: Range, [low, likely, high]: [f64; 3]) {
+        let all = [(found.low, low), (found.likely, likely), (found.high, high)];
+        assert!(all.iter().all(|(found, wanted)| (found - wanted).abs() < 1e-9), "{found:?}");
+    }
+
+    /// 2 ns a load more by a fifth of a walk is 10 ns, and 10 ns more is 50; half of the way is 30. 400,000 walks for data in the whole run
+    /// are 12 ms, a quarter of its time.
+    #[test]
+    fn a_walk_costs_what_was_replayed_and_takes_its_part_of_the_run() {
+        let (mut told, configurations, followed, replayed) = example();
+        price(&mut told, &configurations, &followed, &replayed, 0.048);
+        is_near(told.walk_cost.unwrap().ns, [10.0, 30.0, 50.0]);
+        let [small, large] = told.configurations.try_into().unwrap();
+        is_near(small.data_share.unwrap(), [0.25 / 3.0, 0.25, 1.25 / 3.0]);
+        is_near(small.instruction_share.unwrap(), [0.025 / 3.0, 0.025, 0.125 / 3.0]);
+        is_near(small.time.unwrap(), [1.0, 1.0, 1.0]);
+        is_near(large.data_share.unwrap(), [0.0; 3]);
+        is_near(large.time.unwrap(), [1.0 - 1.375 / 3.0, 0.725, 1.0 - 0.275 / 3.0]);
+    }
+
+    #[test]
+    fn near_walks_have_a_price_of_their_own_where_the_memory_is_larger_than_the_tlbs_reach() {
+        let (mut told, configurations, mut followed, mut replayed) = example();
+        followed.counts[0].data.walks_pte_line_missed = 50_000;
+        replayed.footprint_bytes = 1 << 30;
+        price(&mut told, &configurations, &followed, &replayed, 0.048);
+        // A near one costs the 1 ns of a walk a page; far ones, half of them, what is left: (2 - 0.1) / 0.1 and (10 - 0.1) / 0.1.
+        let small = &told.configurations[0];
+        is_near(small.data_share.unwrap(), [5e4 * 20.0, 5e4 * 60.0, 5e4 * 100.0].map(|ns| ns * 4.0 / 48e6));
+        is_near(small.instruction_share.unwrap(), [1e4 * 4.0 / 48e6; 3]);
+    }
+
+    #[test]
+    fn without_walks_there_is_no_price() {
+        let (mut told, configurations, mut followed, replayed) = example();
+        (followed.counts[0].data.walks, followed.counts[0].data.walks_in_region) = (10, 10);
+        price(&mut told, &configurations, &followed, &replayed, 0.048);
+        assert!(told.walk_cost.is_none() && told.configurations[0].data_share.is_none());
+        assert!(told.unseen[0].starts_with("what a walk costs"), "{:?}", told.unseen);
+    }
 
     #[test]
     fn few_judged_walks_do_not_speak_for_all() {

@@ -114,7 +114,7 @@ pub(super) fn trace(
     }
     if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed() > 0) {
         match replay(&followed.sample.addresses(), followed.instructions_each, REPLAY, || interrupt.check()) {
-            Ok(replayed) => price(&mut told, asked, &followed, &replayed, native_s),
+            Ok(replayed) => price(&mut told, &asked.configurations, &followed, &replayed, native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
             Err(error) => told.unseen.push(format!("what a walk costs: {error}")),
         }

@@ -45,6 +45,12 @@ impl Sample {
         Self { most: MOST_OF_BURST, ..Self::default() }
     }
 
+    /// Nothing was kept of so many addresses.
+    #[cfg(test)]
+    pub(crate) fn of_none_of(passed: u64) -> Self {
+        Self { passed, ..Self::default() }
+    }
+
     /// The pieces of a burst go by, each of which counts so often. What was not kept of it counts with what was.
     pub(super) fn pass_all(&mut self, burst: Self, weight: u64) {
         let passed = self.passed + burst.passed * weight;
