@@ -78,7 +78,7 @@ impl Bench {
         let machine = &self.machine;
         machine.protect(true);
         machine.write(CODE, &vec![0xcc; PAGE_BYTES]);
-        machine.write(CODE, &program.code(machine.at(CODE), &Machine::end()));
+        machine.write(CODE, &program.code(machine.at(CODE), &Machine::end()).0);
         let content: Vec<u8> = (0..PAGE_BYTES).map(|index| u8::try_from(index * 7 % 251).unwrap()).collect();
         for place in [PAGE, HOME, VIEWS[0], VIEWS[1], PLAIN] {
             machine.write(place, &content);
@@ -116,11 +116,16 @@ impl Bench {
         }
     }
 
+    /// Where a program begins.
+    fn head(&self, program: &Program) -> u64 {
+        program.code(self.machine.at(CODE), &[]).1
+    }
+
     /// As it is.
     fn plain(&self, program: &Program) -> Outcome {
         let state = self.begin(program);
         let mut agent = Agent::default();
-        let state = self.machine.run(self.machine.at(CODE), &state, &mut agent);
+        let state = self.machine.run(self.head(program), &state, &mut agent);
         assert_eq!(agent.lost.load(Ordering::SeqCst), 0, "the original itself faults: {program:?}");
         self.outcome(&state, self.machine.bytes(PAGE, PAGE_BYTES))
     }
@@ -133,7 +138,7 @@ impl Bench {
     /// Rewritten with redirects that were changed.
     fn rewritten_with(&self, program: &Program, how: How, change: impl FnOnce(&mut Vec<Redirect>)) -> (Outcome, usize) {
         let state = self.begin(program);
-        let mut rewriting = Rewriting::new(self);
+        let mut rewriting = Rewriting::new(self, self.head(program));
         if how == How::Patched {
             rewriting.displace_head();
         }
@@ -144,7 +149,7 @@ impl Bench {
                 change(&mut redirects);
                 rewriting.clone_loop(&redirects)
             }
-            _ => self.machine.at(CODE),
+            _ => self.head(program),
         };
         let mut agent = rewriting.agent;
         self.machine.protect(false);
@@ -175,11 +180,11 @@ struct Rewriting<'a> {
 }
 
 impl<'a> Rewriting<'a> {
-    fn new(bench: &'a Bench) -> Self {
-        let flow = Flow::discover(&bench.machine, bench.machine.at(CODE)).unwrap();
-        // The last one is the largest, and begins where the code does.
+    fn new(bench: &'a Bench, head: u64) -> Self {
+        let flow = Flow::discover(&bench.machine, head).unwrap();
+        // The last one is the largest.
         let within = flow.loops().pop().expect("a loop");
-        assert_eq!(within.head, bench.machine.at(CODE));
+        assert_eq!(within.head, head);
         let liveness = Liveness::of(&flow);
         Self { bench, flow, within, liveness, patch: None, moved: Vec::new(), agent: Agent::default(), used: 0 }
     }
@@ -252,7 +257,8 @@ impl<'a> Rewriting<'a> {
 
     /// Copies what a jump at the head would overwrite, if there can be one.
     fn displace_head(&mut self) {
-        let original: [u8; 5] = self.bench.machine.bytes(CODE, 5).try_into().unwrap();
+        let head = self.within.head - self.bench.machine.at(0);
+        let original: [u8; 5] = self.bench.machine.bytes(head, 5).try_into().unwrap();
         let Ok(patch) = HeadPatch::new(&self.flow, self.within.head, original) else { return };
         let displaced = patch.displaced(self.room()).unwrap();
         self.place(displaced.at, &displaced.code);
@@ -333,6 +339,7 @@ fn rewritten_loops_do_what_the_original_does() {
 fn counters() -> Program {
     let memory = |kind, place| Step::Memory { kind, place, data: 1, wide: true };
     Program {
+        other: Vec::new(),
         steps: vec![
             memory(Kind::AddTo, Place::Stays(1)),
             Step::Reload,
@@ -352,6 +359,14 @@ fn in_a_clone_nothing_faults() {
     let bench = Bench::new();
     let plain = bench.plain(&counters());
     assert_eq!(bench.rewritten(&counters(), How::Clone), (plain, 0));
+}
+
+#[test]
+fn both_ways_round_a_head_are_in_its_clone() {
+    let bench = Bench::new();
+    let both = Program { other: counters().steps, ..counters() };
+    let plain = bench.plain(&both);
+    assert_eq!(bench.rewritten(&both, How::Clone), (plain, 0));
 }
 
 #[test]
@@ -416,7 +431,7 @@ fn a_view_that_is_out_of_reach_is_reached_through_a_register() {
         let plain = bench.plain(&program);
         let state = bench.begin(&program);
         bench.machine.write(FAR, &bench.machine.bytes(PAGE, PAGE_BYTES));
-        let mut rewriting = Rewriting::new(&bench);
+        let mut rewriting = Rewriting::new(&bench, bench.head(&program));
         let instruction = rewriting.flow.instructions[&bench.machine.at(CODE)];
         let live = if live { Live::ALL } else { rewriting.liveness.before(instruction.ip()) };
         let site = Site { instruction: &instruction, live, moved: &[] };
@@ -437,7 +452,7 @@ fn a_ladder_leaves_what_straddles_as_it_was() {
     let steps = vec![Step::Memory { kind: Kind::AddTo, place: Place::Stays(0), data: 1, wide: true }];
     let program = Program { steps, laps: 1, cell: 0, ..counters() };
     let state = bench.begin(&program);
-    let mut rewriting = Rewriting::new(&bench);
+    let mut rewriting = Rewriting::new(&bench, bench.head(&program));
     let instruction = rewriting.flow.instructions[&bench.machine.at(CODE)];
     let site = Site { instruction: &instruction, live: Live::ALL, moved: &[] };
     let ladder = Trampoline::new(&site, &Form::Ladder(bench.page.clone()), rewriting.room()).unwrap();

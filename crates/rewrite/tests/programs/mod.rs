@@ -5,13 +5,14 @@
 //!   rsi  stays, in plain memory       r10  an index, masked before each use
 //!   r15  counts down                  rax rcx rdx rbx r8 r9  data
 //! ```
+//! Some have another way round their head, which lies before it and is taken each second time, as of an `if` with an `else`.
 
 use iced_x86::code_asm::{
-    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, al, byte_ptr, cl, cx, dl, dword_ptr, eax, ebx, ecx,
-    edx, qword_ptr, r8, r8d, r9, r9d, r10, r10d, r11, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, word_ptr, xmm0,
-    xmmword_ptr,
+    AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, al, byte_ptr, cl, cx, dl, dword_ptr, eax,
+    ebx, ecx, edx, qword_ptr, r8, r8d, r9, r9d, r10, r10d, r11, r15, r15b, rax, rbp, rbx, rcx, rdi, rdx, rsi, word_ptr,
+    xmm0, xmmword_ptr,
 };
-use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction, MemoryOperand, Register};
 use proptest::prelude::*;
 
 use crate::RULES;
@@ -104,6 +105,8 @@ pub(crate) enum Step {
 /// A loop, and what it is run with.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
+    /// What lies before the head; often nothing.
+    pub(crate) other: Vec<Step>,
     pub(crate) steps: Vec<Step>,
     pub(crate) laps: u64,
     /// Cells that rdi lies behind the rule's start.
@@ -176,8 +179,19 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
         1 => (0_u8..4).prop_map(Step::SkipByFlag),
         1 => (0_u8..6).prop_map(Step::FlagsThrough),
     ];
-    (prop::collection::vec(step, 1..14), 1_u64..12, 0_u64..4, 0_u8..6, any::<[u64; 6]>(), any::<u32>())
-        .prop_map(|(steps, laps, cell, slot, data, redirected)| Program { steps, laps, cell, slot, data, redirected })
+    let other = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(step.clone(), 1..5)];
+    let steps = (other, prop::collection::vec(step, 1..14));
+    (steps, 1_u64..12, 0_u64..4, 0_u8..6, any::<[u64; 6]>(), any::<u32>()).prop_map(
+        |((other, steps), laps, cell, slot, data, redirected)| Program {
+            other,
+            steps,
+            laps,
+            cell,
+            slot,
+            data,
+            redirected,
+        },
+    )
 }
 
 const WIDE: [AsmRegister64; 6] = [rax, rcx, rdx, rbx, r8, r9];
@@ -185,48 +199,72 @@ const NAMES: [Register; 6] = [Register::RAX, Register::RCX, Register::RDX, Regis
 const NARROW: [AsmRegister32; 6] = [eax, ecx, edx, ebx, r8d, r9d];
 
 impl Program {
-    /// The code at `at`, whose last instruction is followed by `end`.
-    pub(crate) fn code(&self, at: u64, end: &[u8]) -> Vec<u8> {
-        let mut bytes = self.assemble(at).and_then(|mut code| code.assemble(at)).unwrap();
+    /// The code at `at`, whose last instruction is followed by `end`; and where its head is.
+    pub(crate) fn code(&self, at: u64, end: &[u8]) -> (Vec<u8>, u64) {
+        let assemble = || {
+            let (mut code, head) = self.assemble(at)?;
+            let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+            let made = code.assemble_options(at, options)?;
+            let head = made.label_ip(&head)?;
+            Ok::<_, IcedError>((made.inner.code_buffer, head))
+        };
+        let (mut bytes, head) = assemble().unwrap();
+        // A jump to what follows: the end is a jump through memory, which might lead back in for all that is known.
+        bytes.extend([0xeb, 0]);
         bytes.extend(end);
-        bytes
+        (bytes, head)
     }
 
-    fn assemble(&self, at: u64) -> Result<CodeAssembler, IcedError> {
+    fn assemble(&self, at: u64) -> Result<(CodeAssembler, CodeLabel), IcedError> {
         let mut code = CodeAssembler::new(64)?;
-        let mut head = code.create_label();
-        code.set_label(&mut head)?;
-        let mut skip = None;
-        for step in &self.steps {
-            // A label belongs to one instruction: what is skipped ends with one of its own.
-            step_code(&mut code, at, *step)?;
-            if let Some(mut label) = skip.take() {
-                code.set_label(&mut label)?;
-                code.nop()?;
-            }
-            if matches!(step, Step::SkipNext | Step::SkipByFlag(_)) {
-                let label = code.create_label();
-                match step {
-                    Step::SkipByFlag(0) => code.jc(label)?,
-                    Step::SkipByFlag(1) => code.jo(label)?,
-                    Step::SkipByFlag(2) => code.jle(label)?,
-                    Step::SkipByFlag(_) => code.jp(label)?,
-                    _ => {
-                        code.test(al, 1)?;
-                        code.je(label)?;
-                    }
-                }
-                skip = Some(label);
-            }
+        let (mut head, mut other) = (code.create_label(), code.create_label());
+        if !self.other.is_empty() {
+            code.set_label(&mut other)?;
+            steps_code(&mut code, at, &self.other)?;
+            code.dec(r15)?;
         }
+        code.set_label(&mut head)?;
+        if !self.other.is_empty() {
+            // Whoever comes from there goes on.
+            code.test(r15b, 1)?;
+            code.jne(other)?;
+        }
+        steps_code(&mut code, at, &self.steps)?;
+        code.dec(r15)?;
+        code.jg(head)?;
+        Ok((code, head))
+    }
+}
+
+fn steps_code(code: &mut CodeAssembler, at: u64, steps: &[Step]) -> Result<(), IcedError> {
+    let mut skip = None;
+    for step in steps {
+        // A label belongs to one instruction: what is skipped ends with one of its own.
+        step_code(code, at, *step)?;
         if let Some(mut label) = skip.take() {
             code.set_label(&mut label)?;
             code.nop()?;
         }
-        code.dec(r15)?;
-        code.jne(head)?;
-        Ok(code)
+        if matches!(step, Step::SkipNext | Step::SkipByFlag(_)) {
+            let label = code.create_label();
+            match step {
+                Step::SkipByFlag(0) => code.jc(label)?,
+                Step::SkipByFlag(1) => code.jo(label)?,
+                Step::SkipByFlag(2) => code.jle(label)?,
+                Step::SkipByFlag(_) => code.jp(label)?,
+                _ => {
+                    code.test(al, 1)?;
+                    code.je(label)?;
+                }
+            }
+            skip = Some(label);
+        }
     }
+    if let Some(mut label) = skip.take() {
+        code.set_label(&mut label)?;
+        code.nop()?;
+    }
+    Ok(())
 }
 
 fn step_code(code: &mut CodeAssembler, at: u64, step: Step) -> Result<(), IcedError> {
