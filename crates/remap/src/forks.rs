@@ -46,10 +46,7 @@ impl Process {
                 break;
             }
             // Nobody watches these children's memory from here on: it is written soon.
-            let asked = Instant::now();
-            awaited += self.hear_of_births().len();
-            // As long as memory is being copied nothing can be heard.
-            begun += asked.elapsed();
+            awaited += self.hear_of_births(&mut begun).len();
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
@@ -66,10 +63,13 @@ impl Process {
         self.threads.waiting().into_iter().filter(|&thread| may_fork(thread)).collect()
     }
 
-    /// Lets forks go on whose memory is copied: the userfaultfds of the children. While it is being copied nobody reads it, and we wait.
-    pub(crate) fn hear_of_births(&mut self) -> Vec<Userfaultfd> {
+    /// Lets forks go on whose memory is copied: the userfaultfds of the children. While it is being copied nobody reads it, and we wait:
+    /// that is no part of the time since they were `begun` to be waited for.
+    pub(crate) fn hear_of_births(&mut self, begun: &mut Instant) -> Vec<Userfaultfd> {
+        let asked = Instant::now();
         let somewhere = self.ours.moved.values().next().map(|moved| moved.room.start);
         let _ = somewhere.map(|at| self.memory.read_exact(at, &mut [0]));
+        *begun += asked.elapsed();
         let mut births = Vec::new();
         while let Ok(message) = self.userfault.message() {
             match message {

@@ -52,9 +52,7 @@ impl Process {
             if waiting.is_empty() || begun.elapsed() > LONGEST {
                 return Ok(births);
             }
-            let asked = Instant::now();
-            births.extend(self.hear_of_births());
-            begun += asked.elapsed();
+            births.extend(self.hear_of_births(&mut begun));
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }

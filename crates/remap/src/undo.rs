@@ -83,9 +83,8 @@ impl Process {
             done.extend(self.attend()?);
             self.threads.stop_all()?;
         }
-        let left = self.leave_nothing();
-        self.resume_all()?;
-        left.map(|()| done)
+        // As they stand they are let go of: one that went on before would be stopped once more for that.
+        self.leave_nothing().map(|()| done)
     }
 
     fn is_anyone_behind_a_trap(&mut self) -> bool {

@@ -6,7 +6,7 @@
 //!              └────────── resume ────────┘            a signal, a new thread, an exit stop it too: [`Stop`] says which
 //! ```
 //! A thread is traced by the thread that seized it: a [`Tracee`] stays where it was made. Dropping it lets the thread go, in the state that
-//! it was set to. Only x86-64 has registers here.
+//! it was set to, and what it has started last, which nobody has been told of. Only x86-64 has registers here.
 //!
 //! Source: ptrace(2); the way that a system call is made in another's name is that of debuggers that call functions.
 #![allow(unsafe_code, reason = "ptrace and waitpid on threads have no safe form")]
@@ -386,19 +386,37 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        if self.gone || self.detach(0).is_ok() {
-            return;
-        }
-        // It runs: it has to stand still to be let go.
-        let stop = self.interrupt().and_then(|()| self.wait());
-        let _ = self.detach(if let Ok(Stop::Signal(signal)) = stop { signal } else { 0 });
+        self.end(0);
     }
 }
 
 impl Tracee {
     /// Lets it go, with a signal delivered or 0.
     pub fn let_go(mut self, signal: i32) {
-        self.gone = self.detach(signal).is_ok();
+        self.end(signal);
+    }
+
+    /// Lets it go once. A stop that nobody has heard of yet is no reason to lose what it tells.
+    fn end(&mut self, mut signal: i32) {
+        let mut stop = self.try_wait().ok().flatten();
+        if !self.gone && stop.is_none() {
+            if self.detach(signal).is_ok() {
+                self.gone = true;
+                return;
+            }
+            // It runs: it has to stand still to be let go.
+            stop = self.interrupt().and_then(|()| self.wait()).ok();
+        }
+        match stop {
+            Some(Stop::Signal(unheard)) => signal = unheard,
+            // It is held, too, and nobody else knows of it.
+            Some(Stop::Cloned(new) | Stop::Forked(new)) => drop(Self::held(new)),
+            _ => {}
+        }
+        if !self.gone {
+            let _ = self.detach(signal);
+        }
+        self.gone = true;
     }
 
     fn detach(&self, signal: i32) -> Result<()> {

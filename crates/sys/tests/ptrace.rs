@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fieldstone_sys::ptrace::{Stop, Tracee};
 
@@ -46,6 +46,45 @@ fn first_of_all_ends(pid: u32) {
     assert_eq!(first.try_wait().unwrap(), None);
     others.iter_mut().for_each(|other| assert_eq!(end(other), Stop::Gone));
     assert_eq!(first.wait().unwrap(), Stop::Gone, "now somebody does");
+}
+
+/// A shell that says things, again and again held until it stops by itself, and let go of, by who does not ask what it has stopped for.
+/// None where that is forbidden.
+fn let_go_of_unheard(script: &str, begin: impl Fn(u32)) -> Option<()> {
+    let mut child = Command::new("/bin/sh");
+    let mut child = child.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = told.next();
+    assert_eq!(ready.unwrap().unwrap(), "on");
+    let held = (0..20).try_for_each(|_| {
+        let tracee = Tracee::seize(child.id()).ok()?;
+        begin(child.id());
+        let begun = Instant::now();
+        while !std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") t ") {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it does not go on, or nothing stops it");
+            std::thread::yield_now();
+        }
+        drop(tracee);
+        assert_eq!(told.next().unwrap().unwrap(), "on");
+        Some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    if held.is_none() {
+        println!("SKIP another process cannot be remapped here: ptrace(2) is refused");
+    }
+    held
+}
+
+#[test]
+fn what_has_just_been_started_is_let_go_of_too() {
+    let_go_of_unheard("while /bin/true; do echo on; done", |_| {});
+}
+
+#[test]
+fn a_signal_that_nobody_has_heard_of_is_delivered() {
+    let usr1 = |pid: u32| assert!(Command::new("kill").args(["-USR1", &pid.to_string()]).status().unwrap().success());
+    let_go_of_unheard("trap 'echo on' USR1; echo on; while :; do read line; done", usr1);
 }
 
 #[test]
