@@ -12,7 +12,7 @@
 #![allow(unsafe_code, reason = "asks QEMU about the block, and registers call-backs with it")]
 
 use crate::calls::{entered, marked, passed, touched, touched_each, touched_first};
-use crate::decode::{Effect, Nature, Place, Reader, end};
+use crate::decode::{Effect, End, Nature, Place, Reader, end};
 use crate::marker::{Marker, Run};
 use crate::qemu::{self, BOTH, Block, Id, Instruction, NO_REGISTERS};
 use crate::trace::{set_guest_base, trace};
@@ -37,14 +37,13 @@ struct Watch {
 struct Plan {
     watches: Vec<Watch>,
     left_out: usize,
-    /// Whether it ends in a jump backwards, or to where only the run tells; or may run again and again by itself.
-    marker: bool,
+    end: End,
 }
 
 impl Plan {
     fn of<'a>(code: impl Iterator<Item = (&'a [u8], u64)>) -> Self {
         let mut reader = Reader::new();
-        let mut plan = Self { watches: Vec::new(), left_out: 0, marker: false };
+        let mut plan = Self { watches: Vec::new(), left_out: 0, end: End::default() };
         let (mut last, mut changes): (Option<Place>, Vec<u16>) = (None, Vec::new());
         let (mut start, mut final_code) = (None, None);
         for (bytes, address) in code {
@@ -72,9 +71,9 @@ impl Plan {
             changes.push(seen.changes);
             plan.watches.push(Watch { accesses, always, nature, address });
         }
-        let end = start.zip(final_code).map(|(start, (bytes, address))| end(bytes, address, start)).unwrap_or_default();
-        plan.marker = end.goes_back;
-        plan.judge_chases(&changes, end.loops);
+        plan.end =
+            start.zip(final_code).map(|(start, (bytes, address))| end(bytes, address, start)).unwrap_or_default();
+        plan.judge_chases(&changes, plan.end.loops);
         plan
     }
 
@@ -148,8 +147,8 @@ fn watch(block: *mut Block, instructions: &[*mut Instruction], plan: &Plan) {
     let run = Run { accesses: plan.accesses() as u64, instructions: instructions.len() as u64 };
     let bare = switch::is_bare();
     // Without bursts there is one phase.
-    if plan.marker && trace().plan.burst != 0 {
-        let marker = std::ptr::from_ref(Marker::at(start.address, run)).cast_mut().cast();
+    if plan.end.goes_back && trace().plan.burst != 0 {
+        let marker = std::ptr::from_ref(Marker::at(start.address, run, plan.end.loops)).cast_mut().cast();
         let call = if bare { passed } else { marked };
         // SAFETY: the block is being translated; the call-back has QEMU's type and reads no register of the guest's.
         unsafe { qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, call, NO_REGISTERS, marker) };
@@ -243,7 +242,7 @@ mod tests {
 
     #[test]
     fn loops_and_returns_are_markers() {
-        let ends = |bytes: &[u8]| plan(&[(&[0x48, 0x8b, 0x0f], 0x1000), (bytes, 0x1003)]).marker; // mov rcx, [rdi]; ...
+        let ends = |bytes: &[u8]| plan(&[(&[0x48, 0x8b, 0x0f], 0x1000), (bytes, 0x1003)]).end.goes_back; // mov rcx, [rdi]; ...
         assert!(ends(&[0x75, 0xfb]), "jne to the block's start");
         assert!(!ends(&[0x75, 0x10]), "jne forward");
         assert!(ends(&[0xe8, 0x00, 0xff, 0xff, 0xff]) && !ends(&[0xe8, 0, 1, 0, 0]), "calls");

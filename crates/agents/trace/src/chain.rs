@@ -28,23 +28,27 @@ pub(crate) fn judge(record: Record, before: impl Iterator<Item = Record>, base: 
     if !tells(record) {
         return None;
     }
+    if record.has(CHASES) {
+        return Some(true);
+    }
     let address = record.address();
     let mut places = [0; REMEMBERED];
     let told = before.filter(|&before| tells(before)).map(Record::address);
     let count = places.iter_mut().zip(told).map(|(place, address)| *place = address).count();
     let places = &places[..count];
-    let leads = |&place: &u64| leads_to(place.wrapping_add(base), address);
-    Some(record.has(CHASES) || is_index_of_index(address, places, base) || places.iter().any(leads))
+    let lines: [_; REMEMBERED] = guest::read_each(places.iter().map(|&place| line(place).wrapping_add(base)));
+    Some(is_index_of_index(address, places, &lines) || lines.iter().flatten().any(|line| leads_to(line, address)))
+}
+
+/// Where what is looked at around `place` begins.
+fn line(place: u64) -> u64 {
+    place & !(LOOK_BYTES as u64 - 1)
 }
 
 /// Whether `address` follows from the word at the last of `places` as that one does from the word at the one before.
-fn is_index_of_index(address: u64, places: &[u64], base: u64) -> bool {
-    let &[last, before, ..] = places else { return false };
-    let word = |place: u64| {
-        let mut bytes = [0; 8];
-        guest::read(place.wrapping_add(base), &mut bytes).then(|| u64::from_le_bytes(bytes))
-    };
-    let (Some(index), Some(index_before)) = (word(last), word(before)) else { return false };
+fn is_index_of_index(address: u64, places: &[u64], lines: &[Option<[u8; LOOK_BYTES]>]) -> bool {
+    let (&[last, before, ..], &[Some(line_of_last), Some(line_of_before), ..]) = (places, lines) else { return false };
+    let (index, index_before) = (word(last, &line_of_last), word(before, &line_of_before));
     let follows = |mask: u64| {
         let (index, index_before) = (index & mask, index_before & mask);
         let start = |address: u64, index: u64, shift: u32| address.wrapping_sub(index << shift);
@@ -54,16 +58,22 @@ fn is_index_of_index(address: u64, places: &[u64], base: u64) -> bool {
     [u64::MAX, u64::from(u32::MAX)].into_iter().any(follows)
 }
 
+/// The word at `place`; what of it lies behind its line is 0.
+fn word(place: u64, around: &[u8; LOOK_BYTES]) -> u64 {
+    let start = usize::try_from(place - line(place)).unwrap_or(0);
+    let mut bytes = [0; 8];
+    bytes.iter_mut().zip(&around[start..]).for_each(|(byte, read)| *byte = *read);
+    u64::from_le_bytes(bytes)
+}
+
 /// Whether a record is of an access to a data structure. One at a page's start is most likely there for the order alone (`recent`).
 fn tells(record: Record) -> bool {
     record.kind() == Some(Kind::Data) && !record.has(STACK) && !record.address().is_multiple_of(PAGE_BYTES)
 }
 
-/// Whether a word around `place` points to `address`.
-fn leads_to(place: u64, address: u64) -> bool {
-    let mut bytes = [0_u8; LOOK_BYTES];
-    guest::read(place & !(LOOK_BYTES as u64 - 1), &mut bytes)
-        && bytes.as_chunks().0.iter().any(|&word| address.wrapping_sub(u64::from_le_bytes(word)) < OBJECT_BYTES)
+/// Whether one of its words points to `address`.
+fn leads_to(line: &[u8; LOOK_BYTES], address: u64) -> bool {
+    line.as_chunks().0.iter().any(|&word| address.wrapping_sub(u64::from_le_bytes(word)) < OBJECT_BYTES)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ const SHORTEST: u64 = 2 << 20;
 /// Mappings that are remembered; what is mapped beyond them is not asked for.
 const MAPPINGS: usize = 512;
 
-static ASKED: Asked = Asked([const { Mapping { start: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; MAPPINGS]);
+static ASKED: Asked = Asked::nothing();
 
 /// What was asked for.
 struct Asked([Mapping; MAPPINGS]);
@@ -71,6 +71,10 @@ pub(crate) fn forget_in_child() {
 }
 
 impl Asked {
+    const fn nothing() -> Self {
+        Self([const { Mapping { start: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; MAPPINGS])
+    }
+
     /// Remembers a mapping; false where there is no room.
     fn add(&self, start: u64, bytes: u64) -> bool {
         let is_taken = |one: &&Mapping| one.bytes.compare_exchange(0, bytes, AcqRel, Relaxed).is_ok();
@@ -97,13 +101,9 @@ impl Asked {
 mod tests {
     use super::*;
 
-    fn asked() -> Asked {
-        Asked([const { Mapping { start: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; MAPPINGS])
-    }
-
     #[test]
     fn what_was_asked_for_is_given_back_once_and_as_a_whole() {
-        let asked = asked();
+        let asked = Asked::nothing();
         assert!(asked.add(0x1000, 0x3000) && asked.add(0x8000, 0x1000));
         assert_eq!(asked.remove(&(0x2000..0x9000)), 0x1000, "the first begins before");
         assert_eq!(asked.remove(&(0..0x3fff)), 0, "it ends behind");
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_some_hundred() {
-        let asked = asked();
+        let asked = Asked::nothing();
         let all = (1..).take_while(|&n| asked.add(n << 20, 1 << 20)).count();
         assert_eq!(all, MAPPINGS);
         assert_eq!(asked.remove(&(5 << 20..7 << 20)), 2 << 20);

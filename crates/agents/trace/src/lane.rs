@@ -14,7 +14,7 @@ use crate::trace::{guest_base, sleep_while, trace, wake};
 
 /// One in so many records is judged. A prime, so that a program's own rhythm does not choose.
 const EACH: usize = 509;
-/// Records that may be written after a look at [`Cursor::is_full`].
+/// Records that [`Cursor::push`] may write after a look at [`Cursor::is_full`].
 const UNASKED: usize = 2;
 
 /// Lanes that this process has.
@@ -64,16 +64,21 @@ impl Cursor {
         self.next >= self.limit
     }
 
-    /// Writes one record.
+    /// Writes one record, with one before it where the order needs that.
     ///
     /// # Safety
-    /// At most [`UNASKED`] of them after a look that found it not full.
+    /// Once after a look that found it not full.
     #[inline(always)]
-    pub(crate) unsafe fn push(&mut self, record: Record) {
-        // SAFETY: a limit lies that far from the end of its batch, which is never unmapped.
+    pub(crate) unsafe fn push(&mut self, order: Option<Record>, record: Record) {
+        let mut next = self.next;
+        // SAFETY: a limit lies [`UNASKED`] records from the end of its batch, which is never unmapped.
         unsafe {
-            (*self.next).store(record.0, Relaxed);
-            self.next = self.next.add(1);
+            if let Some(order) = order {
+                (*next).store(order.0, Relaxed);
+                next = next.add(1);
+            }
+            (*next).store(record.0, Relaxed);
+            self.next = next.add(1);
         }
     }
 }

@@ -51,14 +51,17 @@ static USUAL: Marker =
     Marker { accesses: AtomicU64::new(0), instructions: AtomicU64::new(0), lessons: AtomicU32::new(0) };
 
 impl Marker {
-    /// The marker at `address`; until it is known better it stands for what markers usually do, and for its own block at least.
-    pub(crate) fn at(address: u64, block: Run) -> &'static Self {
+    /// The marker at `address`. Until it is known better it stands for its own block where that `loops` by itself, and for what markers
+    /// usually do, and its own block at least, elsewhere.
+    pub(crate) fn at(address: u64, block: Run, loops: bool) -> &'static Self {
         static ALL: Mutex<Option<HashMap<u64, &'static Marker>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.get_or_insert_default().entry(address).or_insert_with(|| {
             let marker = Self::of(block);
-            marker.accesses.fetch_max(USUAL.accesses.load(Relaxed), Relaxed);
-            marker.instructions.fetch_max(USUAL.instructions.load(Relaxed), Relaxed);
+            if !loops {
+                marker.accesses.fetch_max(USUAL.accesses.load(Relaxed), Relaxed);
+                marker.instructions.fetch_max(USUAL.instructions.load(Relaxed), Relaxed);
+            }
             Box::leak(Box::new(marker))
         })
     }
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn one_address_has_one_marker() {
-        let marker = |address| std::ptr::from_ref(Marker::at(address, Run::NONE));
+        let marker = |address| std::ptr::from_ref(Marker::at(address, Run::NONE, false));
         assert!(marker(0x1000) == marker(0x1000) && marker(0x1000) != marker(0x2000));
     }
 }

@@ -19,22 +19,27 @@ pub(crate) struct Recent {
     recorded: u64,
 }
 
+/// What an access to another page than the one before it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing: it is back on the page before that one.
+    Back,
+    /// A record, with one for this address before it where the order needs that.
+    On(Option<u64>),
+}
+
 impl Recent {
-    /// Notes an access, and gives the addresses to record for it, in order.
-    pub(crate) fn touch(&mut self, address: u64) -> (Option<u64>, Option<u64>) {
-        let page = address >> PAGE_SHIFT;
-        if page == self.last {
-            return (None, None);
-        }
+    /// Notes an access to `page`, which is not the last one.
+    #[inline(always)]
+    pub(crate) fn turn_to(&mut self, page: u64) -> Turn {
         let before = std::mem::replace(&mut self.last, page);
-        if page == self.second {
-            self.second = before;
-            return (None, None);
-        }
-        let order = (self.recorded != before).then_some(before << PAGE_SHIFT);
+        let is_back = page == self.second;
         self.second = before;
-        self.recorded = page;
-        (order, Some(address))
+        if is_back {
+            return Turn::Back;
+        }
+        let recorded = std::mem::replace(&mut self.recorded, page);
+        Turn::On((recorded != before).then_some(before << PAGE_SHIFT))
     }
 
     /// Nothing used yet.
@@ -79,8 +84,12 @@ mod tests {
                 random ^= random << 17;
                 let page = 1 + random % 8;
                 all.push(page);
-                let (order, address) = recent.touch(page << PAGE_SHIFT);
-                recorded.extend([order, address].into_iter().flatten().map(|address| address >> PAGE_SHIFT));
+                if page == recent.last {
+                    continue;
+                }
+                if let Turn::On(order) = recent.turn_to(page) {
+                    recorded.extend(order.map(|address| address >> PAGE_SHIFT).into_iter().chain([page]));
+                }
             }
             assert!(recorded.len() < all.len(), "something is left out");
             assert_eq!(misses(ways, &all), misses(ways, &recorded), "{ways} ways");
@@ -90,7 +99,7 @@ mod tests {
     #[test]
     fn two_pages_in_turn_are_recorded_once() {
         let mut recent = Recent::NONE;
-        let recorded = (0..100).filter(|turn| recent.touch((1 + turn % 2) << PAGE_SHIFT) != (None, None)).count();
+        let recorded = (0..100).filter(|turn| recent.turn_to(1 + turn % 2) != Turn::Back).count();
         assert_eq!(recorded, 2);
     }
 }

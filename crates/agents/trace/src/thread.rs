@@ -23,7 +23,7 @@ use crate::huge;
 use crate::lane::{self, Cursor, Writer};
 use crate::marker::{Marker, Run};
 use crate::qemu::qemu_plugin_mem_size_shift;
-use crate::recent::Recent;
+use crate::recent::{Recent, Turn};
 use crate::switch::Environment;
 use crate::trace::trace;
 use crate::word::Word;
@@ -256,10 +256,9 @@ impl Thread {
                 return;
             }
         }
-        let (order, address) = self.code.touch(page << PAGE_SHIFT);
-        for address in [order, address].into_iter().flatten() {
-            // SAFETY: there was room for two.
-            unsafe { self.cursor.push(Record::fetch(address)) };
+        if let Turn::On(order) = self.code.turn_to(page) {
+            // SAFETY: there was room.
+            unsafe { self.cursor.push(order.map(Record::fetch), Record::fetch(page << PAGE_SHIFT)) };
         }
     }
 
@@ -278,7 +277,7 @@ impl Thread {
             }
             self.record(address, word);
         }
-        if address & NEAR_END == NEAR_END && self.mask != 0 {
+        if address & NEAR_END == NEAR_END {
             self.access_end(information, address, word);
         }
     }
@@ -286,15 +285,9 @@ impl Thread {
     /// Records an access to another page than the one before it; there is room.
     #[inline(always)]
     fn record(&mut self, address: u64, word: Word) {
-        let (order, address) = self.data.touch(address);
-        // SAFETY: there was room for two.
-        unsafe {
-            if let Some(address) = order {
-                self.cursor.push(Record::data(address));
-            }
-            if let Some(address) = address {
-                self.cursor.push(Record::data(address).with(word.signs()));
-            }
+        if let Turn::On(order) = self.data.turn_to(address >> PAGE_SHIFT) {
+            // SAFETY: there was room.
+            unsafe { self.cursor.push(order.map(Record::data), Record::data(address).with(word.signs())) };
         }
     }
 
@@ -304,8 +297,8 @@ impl Thread {
         self.make_room();
         if self.mask != 0 {
             self.record(address, word);
-            self.access_end(information, address, word);
         }
+        self.access_end(information, address, word);
     }
 
     #[cold]
@@ -314,7 +307,7 @@ impl Thread {
         // SAFETY: takes a number apart.
         let size = 1_u64 << unsafe { qemu_plugin_mem_size_shift(information) }.min(6);
         let end = address.wrapping_add(size - 1);
-        if end >> PAGE_SHIFT != address >> PAGE_SHIFT {
+        if end >> PAGE_SHIFT != address >> PAGE_SHIFT && self.mask != 0 {
             if self.cursor.is_full() {
                 self.make_room();
             }

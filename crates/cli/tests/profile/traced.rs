@@ -224,11 +224,15 @@ fn what_cannot_be_seen_is_told() {
 fn bursts_stand_for_the_whole() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
-    let program = [gups.as_str(), "4M", "12000000"];
+    // Of what it has not seen yet, a period at most is estimated badly: less than a hundredth of all.
+    let program = [gups.as_str(), "4M", "16000000"];
     let (_, whole) = trace(&stage, "--full --no-sites", &program);
     let (_, bursts) = trace(&stage, "--burst 20000 --period 100000 --no-sites", &program);
     assert!(bursts.bursts > 100 && bursts.counted_accesses < whole.accesses / 5, "{bursts:?}");
-    assert!(bursts.accesses.abs_diff(whole.accesses) < whole.accesses / 100, "what passes is counted too");
+    assert!(
+        bursts.accesses.abs_diff(whole.accesses) < whole.accesses / 100,
+        "what passes is counted too: {bursts:?} {whole:?}"
+    );
     let rate =
         |told: &Translation| told.configurations[0].data.walks as f64 / told.configurations[0].data.accesses as f64;
     let (one, other) = (rate(&bursts), rate(&whole));

@@ -10,7 +10,7 @@
 //! Where a thread has more walks than in the rest of its run, it is asked to haste (`wire`'s plan): by what the last burst but one came to. If a
 //! burst shortened the gap after itself, those that happened to have many walks would count less than others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
@@ -65,7 +65,7 @@ pub struct Followed {
     /// What brings its weights back to the accesses that were really counted.
     pub part: f64,
     /// Walks for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
-    pub blame: HashMap<Whose, Blame>,
+    pub blame: BTreeMap<Whose, Blame>,
     /// Misses of one fully associative TLB, by its entries, a recorded access.
     pub reach: Vec<ReachPoint>,
     /// Times that the program asked for memory that it can write code into.
@@ -108,7 +108,7 @@ fn whole(count: f64) -> u64 {
 #[derive(Clone, Debug)]
 struct Weighted {
     counts: Vec<Counts>,
-    blame: HashMap<Whose, [f64; 2]>,
+    blame: BTreeMap<Whose, [f64; 2]>,
     judged: f64,
     dependent: f64,
     spread: f64,
@@ -120,7 +120,7 @@ struct Pending {
     burst: Burst,
     /// What the core had counted when it began, and has counted in it.
     before: Vec<Counts>,
-    blame: HashMap<Whose, Blame>,
+    blame: BTreeMap<Whose, Blame>,
     judged: u64,
     dependent: u64,
     /// Instructions an access of the sample's kind, by batches: the sum over the burst's walks.
@@ -137,7 +137,7 @@ impl Pending {
         Self {
             burst: Burst::default(),
             before,
-            blame: HashMap::new(),
+            blame: BTreeMap::new(),
             judged: 0,
             dependent: 0,
             spread: 0.0,
@@ -209,7 +209,7 @@ impl Follower {
             bursts: Bursts::default(),
             weighted: Weighted {
                 counts: vec![Counts::default(); configurations.len()],
-                blame: HashMap::new(),
+                blame: BTreeMap::new(),
                 judged: 0.0,
                 dependent: 0.0,
                 spread: 0.0,
