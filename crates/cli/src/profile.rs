@@ -104,9 +104,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let taken = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.tell(&event));
     progress.bar.finish_and_clear();
     drop(restorer);
-    if let Err(Error::Interrupted { number, .. }) = &taken {
-        tell(taken.as_ref().err().map(ToString::to_string).unwrap_or_default());
-        return Ok(interrupted(*number));
+    if let (Err(error @ Error::Interrupted { .. }), Some(code)) = (&taken, interrupt.shell_code()) {
+        tell(error);
+        return Ok(code);
     }
     let taken = taken?;
     let summary = Summary::of(&taken);
@@ -116,16 +116,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         &words(&taken, &summary, arguments.format)?,
         [(arguments.json.as_deref(), &json), (arguments.html.as_deref(), &page)],
     )?;
-    if let Err(Error::Interrupted { number, .. }) = interrupt.check() {
-        return Ok(interrupted(number));
+    if let Some(code) = interrupt.shell_code() {
+        return Ok(code);
     }
     let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
     Ok(u8::from(failed || !taken.findings.is_empty()))
-}
-
-/// As a shell has it of who was ended by a signal.
-fn interrupted(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(2)
 }
 
 /// A profile as it is printed.

@@ -32,6 +32,8 @@ pub enum Advice {
         noise: f64,
         /// Runs of each kind that should be enough; none if no sensible number is.
         runs: Option<usize>,
+        /// Whether time by the clock was compared, of which other programs take their share.
+        by_the_clock: bool,
     },
     /// There are too few runs for an interval.
     NotEnoughRuns {
@@ -196,7 +198,7 @@ impl fmt::Display for Advice {
                 f,
                 "There is nothing to gain: no page kind is faster, and some are slower. Leave it on 4 KiB pages."
             ),
-            Self::TooNoisy { noise, runs } => write_too_noisy(f, *noise, *runs),
+            Self::TooNoisy { noise, runs, by_the_clock } => write_too_noisy(f, *noise, *runs, *by_the_clock),
             Self::NotEnoughRuns { have, need } => write!(
                 f,
                 "Too few runs for an interval ({have} of {need} pairs): measure again with --runs {need} or more."
@@ -280,11 +282,16 @@ impl fmt::Display for Advice {
     }
 }
 
-fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>) -> fmt::Result {
+fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>, by_the_clock: bool) -> fmt::Result {
     write!(f, "Too noisy to tell: two runs on the same pages usually differ by {}. ", percent(noise))?;
     match runs {
-        Some(runs) => write!(f, "Try --runs {runs} on a quiet machine."),
-        None => write!(f, "No sensible number of runs mends this: try a quiet machine, or give it more work a run."),
+        Some(runs) => write!(f, "Try --runs {runs} on a quiet machine.")?,
+        None => write!(f, "No sensible number of runs mends this: try a quiet machine, or give it more work a run.")?,
+    }
+    if by_the_clock {
+        write!(f, " With --metric cpu the time that it only waits for a processor is not counted.")
+    } else {
+        Ok(())
     }
 }
 

@@ -86,7 +86,8 @@ fn first(
     if let Some(runs) =
         with(Verdict::TooNoisy).filter_map(|kind| kind.ratio).map(|r| stats::pairs_for(&r, WORTHWHILE)).max()
     {
-        return Advice::TooNoisy { noise: noise.unwrap_or(0.0), runs: Some(runs).filter(|runs| *runs <= MOST_RUNS) };
+        let (noise, runs) = (noise.unwrap_or(0.0), Some(runs).filter(|runs| *runs <= MOST_RUNS));
+        return Advice::TooNoisy { noise, runs, by_the_clock: profile.metric == Metric::Time };
     }
     let some_slower = with(Verdict::Loss).next().is_some();
     if some_slower || with(Verdict::NoGain).next().is_some() {

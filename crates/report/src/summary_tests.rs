@@ -76,7 +76,9 @@ fn nothing_to_gain_too_noisy_and_too_few_are_told_apart() {
         |thp, rounds, noise| Summary::of(&fixture::measured(&[("4k", 1.0), ("thp", thp)], rounds, noise)).advice;
     assert!(matches!(advice(1.0, 12, 0.005), Advice::NothingToGain { some_slower: false }));
     assert!(matches!(advice(1.2, 12, 0.005), Advice::NothingToGain { some_slower: true }));
-    let Advice::TooNoisy { noise, runs } = advice(0.99, 12, 0.06) else { panic!("{}", advice(0.99, 12, 0.06)) };
+    let Advice::TooNoisy { noise, runs, by_the_clock: true } = advice(0.99, 12, 0.06) else {
+        panic!("{}", advice(0.99, 12, 0.06))
+    };
     assert!(noise > 0.01 && runs.is_some_and(|runs| runs > 12 && runs <= 200), "{noise} {runs:?}");
     assert!(matches!(advice(0.99, 12, 0.9), Advice::TooNoisy { runs: None, .. }));
     assert!(matches!(advice(0.5, 5, 0.01), Advice::NotEnoughRuns { have: 5, need: 6 }));

@@ -1,5 +1,6 @@
 //! Signals, on our side: passed on in `run`, turned into an orderly end in `profile`.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
@@ -164,6 +165,13 @@ impl Interrupt {
             0 => Ok(()),
             number => Err(Error::Interrupted { signal: outcome::signal_name(number), number }),
         }
+    }
+
+    /// The exit code that a shell would give who was ended by the signal that came; none if none did.
+    #[must_use]
+    pub fn shell_code(&self) -> Option<u8> {
+        let number = self.signal.load(SeqCst);
+        (number != 0).then(|| outcome::shell_code(ExitStatus::from_raw(number)))
     }
 }
 

@@ -32,14 +32,15 @@ pub(crate) unsafe fn execveat(directory: c_int, path: *const c_char, argv: Vecto
     // SAFETY: the caller's word.
     let count = unsafe { length(envp) };
     if !can_follow() || !carries(directory, path, flags, 0) {
-        if let Some(slot) = slot() {
-            slot.exec_untouched.fetch_add(1, Relaxed);
+        let untouched = slot().map(|slot| &slot.exec_untouched);
+        if let Some(untouched) = untouched {
+            untouched.fetch_add(1, Relaxed);
         }
         // SAFETY: the caller's word.
         let failed = unsafe { make_call(directory, path, argv, envp, flags) };
         // Nothing was started: a folder of PATH that has no such program, mostly.
-        if let Some(slot) = slot() {
-            slot.exec_untouched.fetch_sub(1, Relaxed);
+        if let Some(untouched) = untouched {
+            untouched.fetch_sub(1, Relaxed);
         }
         return failed;
     }

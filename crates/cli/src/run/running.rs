@@ -17,14 +17,16 @@ use crate::output::{print, style, tell};
 
 /// What takes longer shows how far it has come.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What a shell adds to a signal's number.
-const BY_SIGNAL: i32 = 128;
 
 /// Collapses a process, with `children` those below it too, and prints what came of it.
 pub(super) fn run(target: &Target, children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
     let interrupt = Interrupt::listen()?;
     let mut processes = vec![one(target, &interrupt)?];
-    let below = if children { process::descendants(target.pid()).unwrap_or_default() } else { Vec::new() };
+    let mut below = process::descendants(target.pid()).unwrap_or_default();
+    if !children {
+        tell_left_alone(below.len());
+        below.clear();
+    }
     for child in below {
         if interrupt.check().is_err() {
             break;
@@ -41,9 +43,15 @@ pub(super) fn run(target: &Target, children: bool, stats: Option<(PathBuf, fs::F
         super::write_json(&path, &mut file, &done)?;
     }
     print(&text::collapse(&done, style()))?;
-    match interrupt.check() {
-        Err(Error::Interrupted { number, .. }) => Ok(u8::try_from(BY_SIGNAL + number).unwrap_or(u8::MAX)),
-        _ => Ok(0),
+    Ok(interrupt.shell_code().unwrap_or(0))
+}
+
+/// Says how many processes `--children` would have taken along.
+fn tell_left_alone(processes: usize) {
+    match processes {
+        0 => {}
+        1 => tell("one process below it is left alone: --children takes it along"),
+        many => tell(format_args!("{many} processes below it are left alone: --children takes them along")),
     }
 }
 

@@ -93,7 +93,10 @@ fn children_come_along_if_asked() {
     let program = wait_until("the child", || child(pid, "odd"));
     let Some(output) = collapsed(pid, "") else { return };
     assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", printed(&output));
+    let hint = "one process below it is left alone: --children";
+    assert!(said(&output).contains(hint), "{}", said(&output));
     let output = collapsed(pid, "--children").unwrap();
+    assert!(!said(&output).contains("--children"), "{}", said(&output));
     assert!(output.status.success() && printed(&output).contains(&format!("odd ({program})")), "{}", printed(&output));
     assert!(huge_bytes(program) >= 24 * MIB, "{}", printed(&output));
     assert!(waiting.end().success());

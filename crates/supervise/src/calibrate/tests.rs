@@ -1,5 +1,7 @@
 //! Small measurements from end to end; no absolute times.
 
+use fieldstone_workloads::random::SplitMix64;
+
 use super::array::alone;
 use super::*;
 use crate::error::{Error, Result};
@@ -62,12 +64,8 @@ fn an_interrupt_ends_the_measurement() {
 #[test]
 fn scattered_loads_that_wait_for_each_other_cost_the_most_and_more_on_small_pages() {
     let _alone = alone();
-    let mut state = 1_u64;
-    let mut scattered = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        0x7f20_0000_0000 + (state >> 33) % (128 << 20) / 8 * 8
-    };
-    let addresses: Vec<u64> = (0..200_000).map(|_| scattered()).collect();
+    let mut random = SplitMix64::new(1);
+    let addresses: Vec<u64> = (0..200_000).map(|_| 0x7f20_0000_0000 + random.draw() % (128 << 20) / 8 * 8).collect();
     let Some(found) = unless_skipped(replay(&addresses, 0.0, EFFORT, || Ok(()))) else { return };
     assert!(found.dependent.ns_2m > 1.5 * found.independent.ns_2m, "{found:?}");
     assert!(found.dependent.ns_2m > 1.5 * found.sequential.ns_2m, "{found:?}");
