@@ -10,7 +10,8 @@ RELEASE = $(CARGO_TARGET_DIR)/release
 DEBUG = $(CARGO_TARGET_DIR)/debug
 # Runs of each program of `make soak-sharing`.
 RUNS ?= 1000
-# What `make test` passes to cargo test, for example `make test TESTS='-p fieldstone-sys'`.
+# What `make test` builds and tests, for example `make test TESTS='-p fieldstone-sys'`; the command's tests want the workloads too:
+# TESTS='-p fieldstone -p fieldstone-workloads -p fieldstone-reproduce'.
 TESTS ?= --workspace
 
 PREFIX ?= /usr/local
@@ -64,9 +65,9 @@ packages: ## installs the Debian packages that are missing, where it may
 demo: packages build ## profiles two bundled workloads and a real program: tables here, plots in report.html
 	@.ci/demo $(RELEASE)
 
-# The command's tests run the workloads that lie beside it.
+# The command's tests run the workloads that lie beside it. Both lines choose the same features, so that nothing is built twice.
 test: packages $(DEBUG)/rbtree $(call sharing,$(DEBUG)) ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
-	$(CARGO) build -p fieldstone -p fieldstone-workloads -p fieldstone-reproduce
+	$(CARGO) build $(TESTS) --bins --tests --examples
 	$(CARGO) test $(TESTS) -- --show-output
 
 $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so:
