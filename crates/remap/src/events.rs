@@ -201,7 +201,10 @@ impl Process {
             return Ok(None);
         }
         match in_system_call(event.thread) {
-            Some(number) => self.put_page_back(page, Why::Kernel(Some(number))).map(Some),
+            Some(number) => {
+                self.threads.ask(event.thread)?;
+                self.put_page_back(page, Why::Kernel(Some(number))).map(Some)
+            }
             None => self.redirect(event.thread, page),
         }
     }

@@ -50,10 +50,21 @@ pub(crate) fn is_filtered(thread: u32) -> bool {
 pub(crate) fn is_kernels(thread: u32) -> bool {
     /// `PF_IO_WORKER` and `PF_USER_WORKER`.
     const WORKER: u64 = 0x10 | 0x4000;
-    let text = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    flags(thread).is_some_and(|flags| flags & WORKER != 0)
+}
+
+/// Whether a thread is on its way out, or gone: it was killed, perhaps, and lets go of all that it traces only at the end of that.
+pub(crate) fn is_ending(thread: u32) -> bool {
+    /// `PF_EXITING`.
+    const EXITING: u64 = 4;
+    flags(thread).is_none_or(|flags| flags & EXITING != 0)
+}
+
+/// The kernel's flags of a thread.
+fn flags(thread: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     // Behind the name, which may be anything: state, five numbers, flags.
-    let flags = text.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(6));
-    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & WORKER != 0)
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 /// Whether a signal waits that it does not block.
@@ -112,6 +123,7 @@ mod tests {
         assert_eq!(in_system_call(thread), u32::try_from(libc::SYS_read).ok());
         assert!(goes_on_at(thread).is_some());
         assert_eq!(process_of(thread), Some(own));
-        assert!(!is_kernels(thread) && !has_signal(thread) && !is_elsewhere(&own.to_string()));
+        assert!(!is_kernels(thread) && !is_ending(thread) && is_ending(u32::MAX - 1));
+        assert!(!has_signal(thread) && !is_elsewhere(&own.to_string()));
     }
 }

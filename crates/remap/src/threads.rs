@@ -9,20 +9,24 @@
 //! A signal that comes to a held thread stops it first. [`Threads::attend`] hands it on, as long as `before_signal` is done.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::{Stop, Tracee, share_memory};
 
 use crate::error::{Error, Result};
 use crate::held::{Held, State, is_of_64_bits};
-use crate::tasks::{is_filtered, is_kernels, process_of, processor_ns, sleeps_deeply, tasks, tracer_of};
+use crate::tasks::{is_ending, is_filtered, is_kernels, process_of, processor_ns, sleeps_deeply, tasks, tracer_of};
 
 /// Looks at a thread that was asked to stop, between two looks at where it waits.
 const LOOKS: u32 = 64;
 /// A thread that was asked to stop and has run for so long since is in the kernel: in user mode it would have stopped at once. The kernel's
-/// access to a page of ours goes round like that, when the thread has something to do first.
-const IN_KERNEL_NS: u64 = 2_000_000;
+/// access to a page of ours goes round like that, when the thread has something to do first. A processor that somebody else is given by the
+/// host, for ten milliseconds and more, seems to run as well.
+const IN_KERNEL_NS: u64 = 30_000_000;
 
+/// Who was killed lets go of what it traced within so long.
+const LONGEST_END: Duration = Duration::from_secs(5);
 /// Whether there are threads that nobody told of is asked once in so many rounds.
 const ROUNDS: u32 = 16;
 
@@ -72,26 +76,33 @@ impl Threads {
     }
 
     fn seize_one(&mut self, thread: u32) -> Result<()> {
-        let error = match Tracee::seize(thread) {
-            Ok(tracee) => {
-                self.held.insert(thread, Held::new(tracee, State::Runs));
+        let (begun, mut was_free) = (Instant::now(), false);
+        loop {
+            let error = match Tracee::seize(thread) {
+                Ok(tracee) => {
+                    self.held.insert(thread, Held::new(tracee, State::Runs));
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            // It ended between being listed and being held, or is the first one, listed until all have ended.
+            if matches!(error, fieldstone_sys::Error::NoSuchProcess { .. }) || has_ended(thread) {
                 return Ok(());
             }
-            Err(error) => error,
-        };
-        // It ended between being listed and being held, or is the first one, listed until all have ended.
-        if matches!(error, fieldstone_sys::Error::NoSuchProcess { .. }) || has_ended(thread) {
-            return Ok(());
-        }
-        match tracer_of(thread) {
-            // It was started by one that is held: that one tells of it.
-            Some(tracer) if tracer == rustix::thread::gettid().as_raw_pid().cast_unsigned() => Ok(()),
-            Some(tracer) => {
-                let why =
-                    format!("process {tracer} traces it already, as a debugger does: have that let go of it first");
-                Err(Error::Refused { pid: self.pid, why })
+            match tracer_of(thread) {
+                // It was started by one that is held: that one tells of it.
+                Some(tracer) if tracer == rustix::thread::gettid().as_raw_pid().cast_unsigned() => return Ok(()),
+                // Who was killed has it until its very end.
+                Some(tracer) if is_ending(tracer) && begun.elapsed() < LONGEST_END => std::thread::yield_now(),
+                Some(tracer) => {
+                    let why =
+                        format!("process {tracer} traces it already, as a debugger does: have that let go of it first");
+                    return Err(Error::Refused { pid: self.pid, why });
+                }
+                // Not any more, perhaps.
+                None if !was_free => was_free = true,
+                None => return Err(error.into()),
             }
-            None => Err(error.into()),
         }
     }
 
@@ -155,6 +166,16 @@ impl Threads {
         let Some(held) = self.held.get_mut(&thread) else { return Ok(false) };
         held.pinned = held.stands();
         Ok(held.pinned)
+    }
+
+    /// Asks one to stop that is known to wait in the kernel for a page of ours: nobody has to find that out.
+    ///
+    /// # Errors
+    /// As ptrace(2).
+    pub(crate) fn ask(&mut self, thread: u32) -> Result<()> {
+        let Some(held) = self.held.get_mut(&thread).filter(|held| held.is_loose()) else { return Ok(()) };
+        held.state = State::Waits;
+        gone_is_fine(held.tracee.interrupt())
     }
 
     /// Whether one was asked to stop, and is in the kernel since; looks whether it has stopped meanwhile.

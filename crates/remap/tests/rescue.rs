@@ -4,10 +4,12 @@
 
 mod stage;
 
-use std::time::Duration;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use fieldstone_remap::{Done, Process, Why};
-use stage::{CHILD, Running, Stage, apart, opened};
+use stage::{CHILD, Running, Stage, apart, compiled, opened};
 
 /// Moves a page, serves so many times, and ends without letting go of anything, as one that is killed does: a thread is the tracer.
 /// Whether it could.
@@ -68,6 +70,44 @@ fn at_any_moment() {
     }
     let pid = running.child.id();
     drop(Process::open(pid).unwrap().release().unwrap());
+    let told = running.alone();
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
+/// Traces a process, with much memory of its own: it is let go of only after all of that.
+const LARGE_TRACER: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <unistd.h>
+int main(int count, char **words) {
+  memset(malloc(1 << 29), 1, 1 << 29);
+  if (ptrace(PTRACE_SEIZE, atoi(words[1]), 0, 0)) return 1;
+  puts("on"); fflush(stdout); pause();
+}
+"#;
+
+#[test]
+fn who_is_killed_and_not_gone_yet_is_waited_for() {
+    let running = Stage::of("").start();
+    if opened(running.child.id()).is_none() {
+        return;
+    }
+    let tracer = compiled(LARGE_TRACER, "c", &["-O1".to_owned()]);
+    let pid = running.child.id();
+    let mut tracer = Command::new(&*tracer).arg(pid.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut on = [0; 3];
+    tracer.stdout.take().unwrap().read_exact(&mut on).unwrap();
+    tracer.kill().unwrap();
+    // The ninth field are its flags: it is on its way out.
+    let is_ending = |stat: String| stat.split(' ').nth(8).is_some_and(|flags| flags.parse::<u64>().unwrap() & 4 != 0);
+    let begun = Instant::now();
+    while !is_ending(std::fs::read_to_string(format!("/proc/{}/stat", tracer.id())).unwrap()) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
+    }
+    Process::open(pid).unwrap().release().unwrap();
+    tracer.wait().unwrap();
     let told = running.alone();
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }

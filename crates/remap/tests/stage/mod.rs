@@ -143,12 +143,7 @@ impl Stage {
         let source = format!(
             "{BEGIN}{globals}\n{count}\nstatic void before(void) {{ {before} }}\nstatic void meanwhile(void) {{ {meanwhile} }}\n{END}"
         );
-        let file = tempfile::Builder::new().prefix("remapped").tempfile().unwrap().into_temp_path();
-        let mut compiler = Command::new(if self.language == "c" { "cc" } else { "c++" });
-        compiler.args(["-w", "-x", self.language, "-", "-pthread", "-ldl", "-o"]).arg(&*file).args(&self.options);
-        let mut compiling = compiler.stdin(Stdio::piped()).spawn().expect("a C compiler");
-        compiling.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
-        assert!(compiling.wait().unwrap().success());
+        let file = compiled(&source, self.language, &self.options);
         let mut child = Command::new(&*file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (tell, lines) = channel();
@@ -172,6 +167,17 @@ impl Stage {
         assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?} {then:?} {last:?} {self:?}");
         Some(then)
     }
+}
+
+/// A program of this text.
+pub(crate) fn compiled(source: &str, language: &str, options: &[String]) -> tempfile::TempPath {
+    let file = tempfile::Builder::new().prefix("remapped").tempfile().unwrap().into_temp_path();
+    let mut compiler = Command::new(if language == "c" { "cc" } else { "c++" });
+    compiler.args(["-w", "-x", language, "-", "-pthread", "-ldl", "-o"]).arg(&*file).args(options);
+    let mut compiling = compiler.stdin(Stdio::piped()).spawn().expect("a C compiler");
+    compiling.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
+    assert!(compiling.wait().unwrap().success());
+    file
 }
 
 /// Takes hold of a process. None where this user may not, or not have a userfaultfd for the kernel's accesses.
