@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fieldstone_report::sharing::{Kind, Sharing};
 
-use crate::stage::{Run, Stage, fieldstone, run, run_together, said};
+use crate::stage::{Run, Stage, fieldstone, iterations_for, run, run_together, said};
 
 /// Long enough for hundreds of samples of each thread, on any machine.
 const COUNTING: &[&str] = &["--iterations", "300000000"];
@@ -43,6 +43,7 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
 fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
     let Some(stage) = Stage::new() else { return };
     let program = stage.build("counters", &["-g", "-O1"]);
+    let alone = iterations_for(&program, 0.4);
     for (pattern, words) in [
         ("padded", None),
         ("turns", None),
@@ -51,7 +52,11 @@ fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
         ("pair", Some("true sharing")),
         ("bits", Some("true sharing")),
     ] {
-        let iterations = if matches!(pattern, "pair") { "10000000" } else { "100000000" };
+        let iterations = match pattern {
+            "pair" => "10000000",
+            "same" | "bits" => "100000000",
+            _ => &alone,
+        };
         let arguments = ["--iterations", iterations, "--pattern", pattern];
         let together = if matches!(pattern, "turns" | "pair") { run } else { run_together };
         let Some((told, code)) = look(&stage, together, &program, &arguments) else { return };

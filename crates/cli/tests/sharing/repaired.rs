@@ -8,8 +8,8 @@ use std::time::Duration;
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
 
 use crate::stage::{
-    Run, Stage, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, ran_together, run, run_together,
-    said,
+    Run, Stage, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, ran_together, run,
+    run_together, said,
 };
 
 const COUNTING: &[&str] = &["--iterations", "500000000"];
@@ -153,7 +153,7 @@ fn a_running_process_is_repaired_and_let_go() {
     let Some(stage) = Stage::new() else { return };
     let program = stage.build("counters", &["-g", "-O2"]);
     let running = std::process::Command::new(&program)
-        .args(["--pin", "--iterations", "3000000000"])
+        .args(["--pin", "--iterations", &iterations_for(&program, 2.0)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -191,7 +191,7 @@ fn a_repairer_that_is_killed_is_followed_by_another() {
     let file = stage.path("stats.json");
     let running = fieldstone(&["run", "--repair", "--stats", file.to_str().unwrap(), "--"])
         .arg(&program)
-        .args(["--pin", "--iterations", "3000000000"])
+        .args(["--pin", "--iterations", &iterations_for(&program, 4.0)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

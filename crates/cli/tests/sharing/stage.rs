@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tempfile::TempDir;
 
@@ -115,6 +116,20 @@ pub(crate) fn checksum(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.starts_with("checksum:"));
     line.unwrap_or_else(|| panic!("no checksum: {text}{}", said(output))).to_owned()
+}
+
+/// So many iterations that `counters` takes about so long here, its threads sharing nothing: an iteration takes one cycle or six, by the
+/// processor.
+pub(crate) fn iterations_for(program: &Path, seconds: f64) -> String {
+    const TRIED: u32 = 100_000_000;
+    let times = (0..3).map(|_| {
+        let begun = Instant::now();
+        let output = Command::new(program).args(["--pattern", "padded", "--iterations", &TRIED.to_string()]).output();
+        assert!(output.is_ok_and(|output| output.status.success()), "{}", program.display());
+        begun.elapsed().as_secs_f64()
+    });
+    let fastest = times.fold(f64::INFINITY, f64::min);
+    format!("{:.0}", f64::from(TRIED) * seconds / fastest)
 }
 
 /// Sends SIGINT, as a terminal's Ctrl-C does.
