@@ -84,12 +84,11 @@ impl Process {
         let way = Way { syscall: find_syscall(pid, &memory, &table)?, home: None };
         let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
-        let began = begin(pid, &mut threads, &memory, way, left.as_ref());
-        threads.resume_all()?;
-        let (way, userfault, theirs) = began?;
+        let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref())?;
         let old_home = left.as_ref().and_then(|left| left.home);
         let mut this = Self::holding(pid, memory, threads, (userfault, theirs), way);
         (this.ours, this.record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
+        this.resume_all()?;
         this.late = this.take_in_orphans(old_home)?;
         let back = this.put_back_all(&Why::Left)?;
         this.late.extend(back);

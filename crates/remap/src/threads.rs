@@ -21,9 +21,9 @@ use crate::tasks::{is_ending, is_filtered, is_kernels, process_of, processor_ns,
 /// Looks at a thread that was asked to stop, between two looks at where it waits.
 const LOOKS: u32 = 64;
 /// A thread that was asked to stop and has run for so long since is in the kernel: in user mode it would have stopped at once. The kernel's
-/// access to a page of ours goes round like that, when the thread has something to do first. A processor that somebody else is given by the
-/// host, for ten milliseconds and more, seems to run as well.
-const IN_KERNEL_NS: u64 = 30_000_000;
+/// access to a page of ours goes round like that, when the thread has something to do first. So seems to do who has a processor that the host
+/// has given to somebody else, for some milliseconds as a rule.
+const IN_KERNEL_NS: u64 = 10_000_000;
 
 /// Who was killed lets go of what it traced within so long.
 const LONGEST_END: Duration = Duration::from_secs(5);
@@ -53,14 +53,15 @@ pub(crate) enum Happening {
 }
 
 impl Threads {
-    /// Holds every thread of process `pid`.
+    /// Holds every thread of process `pid`; all stand still.
     ///
     /// # Errors
     /// Where this user may not, or a debugger holds one.
     pub(crate) fn seize(pid: u32) -> Result<Self> {
         let mut this = Self::default();
         this.pid = pid;
-        // A thread that is not held yet may start another one meanwhile.
+        // A thread that is not held yet may start another one meanwhile. So may one that is: what it had begun to start before, it does not
+        // tell of. When it stands still that is there.
         loop {
             let before = this.held.len();
             for thread in tasks(pid) {
@@ -72,6 +73,7 @@ impl Threads {
             if this.held.len() == before {
                 return Ok(this);
             }
+            this.stop_all()?;
         }
     }
 

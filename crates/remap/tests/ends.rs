@@ -163,6 +163,42 @@ fn a_program_that_starts_threads_all_the_time_is_stopped_each_time() {
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }
 
+/// One that had begun to start another one when it was held does not tell of that. The copy of a table of many files is a long beginning.
+#[test]
+fn who_was_just_starting_a_thread_is_held_with_it() {
+    let globals = "#include <sys/resource.h>
+        static struct own { char stack[65536]; volatile int left; } own[2];
+        static int rest(void *none) { struct timespec some = { 0, 5000000 }; syscall(SYS_nanosleep, &some, 0); return 0; }
+        static void *start(void *which) {
+            struct own *own = (struct own *)which;
+            int flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+            for (;;) {
+                CHECK(clone(rest, &own->left, flags, 0, &own->left, 0, &own->left) > 0);
+                while (own->left) syscall(SYS_sched_yield);
+            }
+        }";
+    let body = "struct rlimit many; pthread_t t[2];
+        getrlimit(RLIMIT_NOFILE, &many); many.rlim_cur = many.rlim_max < 20000 ? many.rlim_max : 20000;
+        CHECK(!setrlimit(RLIMIT_NOFILE, &many)); while (dup(0) > 0);
+        CHECK(!pthread_create(&t[0], 0, start, &own[0]) && !pthread_create(&t[1], 0, start, &own[1])); pthread_join(t[0], 0);";
+    let mut running = Stage::of(body).with(globals).start();
+    let pid = running.child.id();
+    running.say();
+    let mut unheld = Vec::new();
+    for time in 0..300 {
+        std::thread::sleep(Duration::from_micros(time * 10));
+        let Some(process) = running.hold() else { return };
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let told = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+        let is_free = |status: &String| {
+            status.contains("TracerPid:\t0\n") && !status.contains("State:\tX") && !status.contains("State:\tZ")
+        };
+        unheld.extend(told.filter(is_free));
+        process.release().unwrap();
+    }
+    assert_eq!(unheld, Vec::<String>::new());
+}
+
 #[test]
 fn who_is_traced_already_is_refused_with_words_and_who_is_held_is_for_nobody_else() {
     let mut running = Stage::of("usleep(1000);").start();
