@@ -9,7 +9,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::has_ended;
 use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -23,7 +22,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::{goes_on_at, is_elsewhere};
+use crate::tasks::{goes_on_at, is_elsewhere, is_ending};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -158,8 +157,9 @@ impl Process {
 
     /// Whether it has closed our descriptor with all of its own, as daemons do. Were we killed then, its threads would read zeros.
     fn has_closed_ours(&self) -> bool {
-        let alive = self.threads.numbers().find(|&thread| !has_ended(thread));
-        alive.and_then(|thread| is_userfault(thread, self.theirs)) == Some(false)
+        // Whoever is ending has none any more.
+        let told = |thread| is_userfault(thread, self.theirs).filter(|&is_there| is_there || !is_ending(thread));
+        self.threads.numbers().find_map(told) == Some(false)
     }
 
     /// Looks now and then whether it still has the descriptor. Else all pages go back, and it gets another one.

@@ -80,6 +80,20 @@ fn who_closes_all_descriptors_has_the_page_put_back() {
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }
 
+/// As everybody does at the end: here that takes its time, since each descriptor has to look through the locks that a child has on the file.
+#[test]
+fn who_ends_has_closed_nothing() {
+    let before = "struct rlimit many; getrlimit(RLIMIT_NOFILE, &many); many.rlim_cur = many.rlim_max < 20000 ? many.rlim_max : 20000;
+        CHECK(!setrlimit(RLIMIT_NOFILE, &many));
+        int fd = memfd_create(\"locked\", 0), ready[2]; char byte; CHECK(!pipe(ready));
+        if (!fork()) { prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (int i = 0; i < 10000; i++) { struct flock lock = { F_WRLCK, SEEK_SET, 2 * i, 1, 0 }; CHECK(!fcntl(fd, F_SETLK, &lock)); }
+            CHECK(write(ready[1], &byte, 1) == 1); sleep(60); _exit(0); }
+        CHECK(read(ready[0], &byte, 1) == 1); for (int i = 0; i < 15000 && dup(fd) > 0; i++);";
+    let stage = Stage::of("usleep(1000);").with("#include <sys/resource.h>").before(before);
+    let _ = stage.right_all_the_same();
+}
+
 #[test]
 fn few_descriptors_are_left_to_the_program_from_the_lowest_on() {
     let before = "struct rlimit l = { 64, 64 }; CHECK(!setrlimit(RLIMIT_NOFILE, &l));";
