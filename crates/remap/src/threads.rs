@@ -24,6 +24,8 @@ const LOOKS: u32 = 64;
 /// access to a page of ours goes round like that, when the thread has something to do first. So seems to do who has a processor that the host
 /// has given to somebody else, for some milliseconds as a rule.
 const IN_KERNEL_NS: u64 = 10_000_000;
+/// The same when it is seized: nobody waits for us yet, and it may be starting a thread.
+const IN_KERNEL_FIRST_NS: u64 = 10 * IN_KERNEL_NS;
 
 /// Who was killed lets go of what it traced within so long.
 const LONGEST_END: Duration = Duration::from_secs(5);
@@ -73,7 +75,7 @@ impl Threads {
             if this.held.len() == before {
                 return Ok(this);
             }
-            this.stop_all()?;
+            this.stop_all_within(IN_KERNEL_FIRST_NS)?;
         }
     }
 
@@ -145,12 +147,16 @@ impl Threads {
     /// # Errors
     /// As ptrace(2).
     pub(crate) fn stop_all(&mut self) -> Result<()> {
+        self.stop_all_within(IN_KERNEL_NS)
+    }
+
+    fn stop_all_within(&mut self, in_kernel_ns: u64) -> Result<()> {
         // All are asked before one is waited for.
         for held in self.held.values_mut().filter(|held| held.is_loose()) {
             gone_is_fine(held.tracee.interrupt())?;
         }
         while let Some(thread) = self.held.iter().find(|(_, held)| held.is_loose()).map(|(&number, _)| number) {
-            self.wait_for(thread)?;
+            self.wait_for(thread, in_kernel_ns)?;
         }
         Ok(())
     }
@@ -163,7 +169,7 @@ impl Threads {
         let Some(held) = self.held.get_mut(&thread) else { return Ok(false) };
         if held.is_loose() {
             gone_is_fine(held.tracee.interrupt())?;
-            self.wait_for(thread)?;
+            self.wait_for(thread, IN_KERNEL_NS)?;
         }
         let Some(held) = self.held.get_mut(&thread) else { return Ok(false) };
         held.pinned = held.stands();
@@ -195,8 +201,8 @@ impl Threads {
         Ok(waits(self))
     }
 
-    /// Until it does not run any more.
-    fn wait_for(&mut self, thread: u32) -> Result<()> {
+    /// Until it does not run any more, or has been running in the kernel for so long.
+    fn wait_for(&mut self, thread: u32, in_kernel_ns: u64) -> Result<()> {
         let (mut looked, mut begun_ns) = (0_u32, None);
         while let Some(held) = self.held.get_mut(&thread).filter(|held| held.is_loose()) {
             if let Some(stop) = held.tracee.try_wait()? {
@@ -211,7 +217,7 @@ impl Threads {
             if looked.is_multiple_of(LOOKS) {
                 let spent_ns = processor_ns(thread);
                 let since_ns = spent_ns.saturating_sub(*begun_ns.get_or_insert(spent_ns));
-                if sleeps_deeply(thread) || since_ns > IN_KERNEL_NS || has_ended(thread) {
+                if sleeps_deeply(thread) || since_ns > in_kernel_ns || has_ended(thread) {
                     held.state = State::Waits;
                 }
             }
