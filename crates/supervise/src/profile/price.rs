@@ -4,13 +4,14 @@
 //!   4 KiB minus 2 MiB pages, ns a recorded access      independent ........ program ........ dependent
 //!                                                      low                  likely            high
 //! ```
-//! The program lies where the judged walks of its trace say. With the walks that 2 MiB pages take away in the models, near and far
-//! ones, that is a [`Calibration`]; every configuration is priced with the cost of a walk that it gives.
+//! The program lies where the judged walks of its trace say. The same addresses run through the models, too: with the walks that 2 MiB
+//! pages take away there, near and far ones, that is a [`Calibration`]. Its price of a walk is then that of all the program's walks, in
+//! every configuration. (The walks of the whole run would not do as a divisor: where pieces of it meet in the replay are walks of its own.)
 
 use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share};
 use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as Told};
 use fieldstone_translation::{
-    Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, WalkCost,
+    Access, Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, Simulator, WalkCost,
 };
 
 use crate::calibrate::{Difference, Replayed};
@@ -22,15 +23,40 @@ const REACHES: u64 = 4;
 /// Fewer judged walks tell nothing of the others.
 const FEW_JUDGED: u64 = 30;
 
-/// Prices the walks of `told`. `native_s` is the processor time of a run on 4 KiB pages.
+/// Accesses that the models take at once.
+const BATCH: usize = 4096;
+
+/// The walks of one load of a replay that 2 MiB pages take away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct WalksEach {
+    near: f64,
+    far: f64,
+}
+
+impl WalksEach {
+    /// Those of a replay of `addresses`, that goes round and round them. None where both kinds of page are not modelled.
+    pub(super) fn of(configurations: &[Configuration], addresses: &[u64]) -> Option<Self> {
+        let named = |name| configurations.iter().find(|configuration| configuration.name == name).cloned();
+        let mut simulator = Simulator::new(&[named("4K")?, named("2M")?]).ok()?;
+        let loads: Vec<Access> = addresses.iter().map(|&address| Access::in_region(address)).collect();
+        loads.chunks(BATCH).for_each(|batch| simulator.warm(batch));
+        loads.chunks(BATCH).for_each(|batch| simulator.run(batch));
+        let [small, large] = simulator.counts() else { return None };
+        let fewer = |of: fn(&Counts) -> u64| of(small).saturating_sub(of(large)) as f64 / loads.len().max(1) as f64;
+        let (walks, far) = (fewer(|counts| counts.data.walks), fewer(|counts| counts.data.walks_pte_line_missed));
+        Some(Self { near: (walks - far).max(0.0), far: far.min(walks) })
+    }
+}
+
+/// Prices the walks of `told`, by those of a replay with `walks` a load. `native_s` is the processor time of a run on 4 KiB pages.
 pub(super) fn price(
     told: &mut Translation,
     configurations: &[Configuration],
     followed: &Followed,
-    replayed: &Replayed,
+    (replayed, walks): (&Replayed, WalksEach),
     native_s: f64,
 ) {
-    let Ok(cost) = calibration(configurations, followed, replayed).walk_cost(waits(followed)) else {
+    let Ok(cost) = calibration(configurations, replayed, walks).walk_cost(waits(followed)) else {
         told.unseen.push(
             "what a walk costs: 4 KiB pages have hardly more walks than 2 MiB ones, so there is nothing to measure it by".to_owned(),
         );
@@ -61,20 +87,15 @@ pub(super) fn scale(followed: &Followed) -> f64 {
     followed.accesses as f64 / followed.counted_accesses.max(1) as f64
 }
 
-/// The replayed differences beside the walks, a recorded access, that 2 MiB pages take away in the models.
-fn calibration(configurations: &[Configuration], followed: &Followed, replayed: &Replayed) -> Calibration {
-    let (small, large) = (counts(configurations, followed, "4K"), counts(configurations, followed, "2M"));
-    let fewer = |of: fn(&Counts) -> u64| of(&small).saturating_sub(of(&large)) as f64;
-    let walks = fewer(|counts| counts.data.walks_in_region) / followed.sampled_from().max(1) as f64;
-    let far = fewer(|counts| counts.data.walks_pte_line_missed) / fewer(|counts| counts.data.walks).max(1.0);
-    let far_walks = walks * far.min(1.0);
+/// The replayed differences beside the walks of a load.
+fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: WalksEach) -> Calibration {
     let point = |pattern, (near_walks, far_walks), difference: &Difference| CalibrationPoint {
         pattern,
         near_walks,
         far_walks,
         ns: Estimate { low: difference.low, likely: difference.median, high: difference.high },
     };
-    let own = (walks - far_walks, far_walks);
+    let own = (walks.near, walks.far);
     let mut points = vec![
         point(Pattern::Independent, own, &replayed.independent),
         point(Pattern::Dependent, own, &replayed.dependent),
@@ -85,11 +106,6 @@ fn calibration(configurations: &[Configuration], followed: &Followed, replayed: 
         points.push(point(Pattern::Sequential, (1.0, 0.0), &replayed.sequential));
     }
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
-}
-
-fn counts(configurations: &[Configuration], followed: &Followed, name: &str) -> Counts {
-    let named = configurations.iter().zip(&followed.counts).find(|(configuration, _)| configuration.name == name);
-    named.map(|(_, counts)| *counts).unwrap_or_default()
 }
 
 fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
@@ -146,13 +162,15 @@ mod tests {
     use fieldstone_translation::Machine;
 
     use super::*;
-    use crate::trace::Sample;
 
     fn difference(ns: f64) -> Difference {
         Difference { ns_4k: 10.0 + ns, ns_2m: 10.0, low: ns, median: ns, high: ns }
     }
 
-    /// A fifth of the accesses that were replayed walks, half of them waiting for an address; a quarter of the run was counted.
+    /// A fifth of the replayed loads walks.
+    const WALKS: WalksEach = WalksEach { near: 0.2, far: 0.0 };
+
+    /// Half of the judged walks wait for an address; a quarter of the run was counted.
     fn example() -> (Translation, Vec<Configuration>, Followed, Replayed) {
         let machine = Machine::preset("zen4").unwrap();
         let configurations = [PageSize::Small4k, PageSize::Large2m].map(|size| Configuration::paged(&machine, size));
@@ -164,8 +182,6 @@ mod tests {
             counts: vec![small, large],
             judged_walks: 98,
             dependent_walks: 49,
-            sample: Sample::of_none_of(500_000),
-            part: 1.0,
             ..Followed::default()
         };
         let replayed = Replayed {
@@ -190,7 +206,7 @@ mod tests {
     #[test]
     fn a_walk_costs_what_was_replayed_and_takes_its_part_of_the_run() {
         let (mut told, configurations, followed, replayed) = example();
-        price(&mut told, &configurations, &followed, &replayed, 0.048);
+        price(&mut told, &configurations, &followed, (&replayed, WALKS), 0.048);
         is_near(told.walk_cost.unwrap().ns, [10.0, 30.0, 50.0]);
         let [small, large] = told.configurations.try_into().unwrap();
         is_near(small.data_share.unwrap(), [0.25 / 3.0, 0.25, 1.25 / 3.0]);
@@ -205,7 +221,8 @@ mod tests {
         let (mut told, configurations, mut followed, mut replayed) = example();
         followed.counts[0].data.walks_pte_line_missed = 50_000;
         replayed.footprint_bytes = 1 << 30;
-        price(&mut told, &configurations, &followed, &replayed, 0.048);
+        let walks = WalksEach { near: 0.1, far: 0.1 };
+        price(&mut told, &configurations, &followed, (&replayed, walks), 0.048);
         // A near one costs the 1 ns of a walk a page; far ones, half of them, what is left: (2 - 0.1) / 0.1 and (10 - 0.1) / 0.1.
         let small = &told.configurations[0];
         is_near(small.data_share.unwrap(), [5e4 * 20.0, 5e4 * 60.0, 5e4 * 100.0].map(|ns| ns * 4.0 / 48e6));
@@ -214,11 +231,24 @@ mod tests {
 
     #[test]
     fn without_walks_there_is_no_price() {
-        let (mut told, configurations, mut followed, replayed) = example();
-        (followed.counts[0].data.walks, followed.counts[0].data.walks_in_region) = (10, 10);
-        price(&mut told, &configurations, &followed, &replayed, 0.048);
+        let (mut told, configurations, followed, replayed) = example();
+        let hardly = WalksEach { near: 1e-5, far: 1e-5 };
+        price(&mut told, &configurations, &followed, (&replayed, hardly), 0.048);
         assert!(told.walk_cost.is_none() && told.configurations[0].data_share.is_none());
         assert!(told.unseen[0].starts_with("what a walk costs"), "{:?}", told.unseen);
+    }
+
+    /// Page by page through twice the reach of the TLBs, eight pages of a line of the page table: one in eight is far.
+    #[test]
+    fn a_replay_walks_as_often_as_its_own_addresses_do() {
+        let configurations = example().1;
+        let pages = 2 * (configurations[0].machine.reach_bytes(PageSize::Small4k) >> 12);
+        let addresses = |loads: u64| -> Vec<u64> { (0..pages * loads).map(|load| load / loads * 4096).collect() };
+        let [once, twice] = [1, 2].map(|loads| WalksEach::of(&configurations, &addresses(loads)).unwrap());
+        assert!((once.near - 0.875).abs() < 0.01 && (once.far - 0.125).abs() < 0.01, "{once:?}");
+        assert!((twice.near - once.near / 2.0).abs() < 1e-9, "{twice:?}");
+        let known = WalksEach::of(&configurations, &addresses(1)[..16]).unwrap();
+        assert_eq!(known, WalksEach { near: 0.0, far: 0.0 }, "round and round, they are known");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::mosaics;
 use super::once::{self, Once, TIMED_OUT};
 use super::places::{RealRuns, Recorded};
 use super::plan::{Plan, Tracing as Asked};
-use super::price::{price, scale};
+use super::price::{WalksEach, price, scale};
 use super::server;
 use crate::calibrate::{Effort, replay};
 use crate::error::{Error, Result};
@@ -112,9 +112,11 @@ pub(super) fn trace(
             seconds(run.elapsed.as_secs_f64())
         ));
     }
-    if let Some(native_s) = some(&native.whole).filter(|_| followed.sample.passed() > 0) {
-        match replay(&followed.sample.addresses(), followed.instructions_each, REPLAY, || interrupt.check()) {
-            Ok(replayed) => price(&mut told, &asked.configurations, &followed, &replayed, native_s),
+    let addresses = followed.sample.addresses();
+    let walks = WalksEach::of(&asked.configurations, &addresses);
+    if let (Some(native_s), Some(walks), false) = (some(&native.whole), walks, addresses.is_empty()) {
+        match replay(&addresses, followed.instructions_each, REPLAY, || interrupt.check()) {
+            Ok(replayed) => price(&mut told, &asked.configurations, &followed, (&replayed, walks), native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
             Err(error) => told.unseen.push(format!("what a walk costs: {error}")),
         }

@@ -62,8 +62,6 @@ pub struct Followed {
     pub instructions_each: f64,
     /// Pieces of the trace: offsets in the primary region of recorded accesses to data.
     pub sample: Sample,
-    /// What brings its weights back to the accesses that were really counted.
-    pub part: f64,
     /// Walks for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
     pub blame: BTreeMap<Whose, Blame>,
     /// Misses of one fully associative TLB, by its entries, a recorded access.
@@ -80,14 +78,6 @@ pub struct Followed {
     pub laneless: u32,
     /// Programs started by exec, which ran without the plugin.
     pub execs: u32,
-}
-
-impl Followed {
-    /// Addresses that went by the sample, of those that were really counted.
-    #[must_use]
-    pub fn sampled_from(&self) -> u64 {
-        whole(self.sample.passed() as f64 * self.part)
-    }
 }
 
 /// Walks that some memory is to blame for.
@@ -372,7 +362,6 @@ impl Follower {
         self.so_far.dependent_walks = whole(self.weighted.dependent * part);
         let walks = self.bursts.walks();
         self.so_far.instructions_each = if walks > 0.0 { self.weighted.spread / walks } else { 0.0 };
-        self.so_far.part = part * self.unit() / PLACES as f64;
     }
 
     /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run. Those of the first configuration.

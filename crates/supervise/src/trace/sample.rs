@@ -23,8 +23,6 @@ pub struct Sample {
     kept: usize,
     /// Places that all pieces took which went by.
     places: u64,
-    /// Addresses in all of these, each as often as its piece counts.
-    passed: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +33,7 @@ struct Piece {
 
 impl Default for Sample {
     fn default() -> Self {
-        Self { most: MOST, pieces: Vec::new(), each: 1, kept: 0, places: 0, passed: 0 }
+        Self { most: MOST, pieces: Vec::new(), each: 1, kept: 0, places: 0 }
     }
 }
 
@@ -45,19 +43,11 @@ impl Sample {
         Self { most: MOST_OF_BURST, ..Self::default() }
     }
 
-    /// Nothing was kept of so many addresses.
-    #[cfg(test)]
-    pub(crate) fn of_none_of(passed: u64) -> Self {
-        Self { passed, ..Self::default() }
-    }
-
     /// The pieces of a burst go by, each of which counts so often. What was not kept of it counts with what was.
     pub(super) fn pass_all(&mut self, burst: Self, weight: u64) {
-        let passed = self.passed + burst.passed * weight;
         for piece in burst.pieces {
             self.pass(piece.addresses.into_iter(), weight * burst.each);
         }
-        self.passed = passed;
     }
 
     /// A piece goes by that counts so often.
@@ -65,11 +55,9 @@ impl Sample {
         let places = self.places..self.places + weight;
         self.places = places.end;
         if !is_kept(&places, self.each) {
-            self.passed += addresses.count() as u64 * weight;
             return;
         }
         let piece = Piece { places, addresses: addresses.collect() };
-        self.passed += piece.addresses.len() as u64 * weight;
         self.kept += piece.addresses.len();
         self.pieces.push(piece);
         while self.kept > self.most && self.pieces.len() > 1 {
@@ -78,12 +66,6 @@ impl Sample {
             self.pieces.retain(|piece| is_kept(&piece.places, each));
             self.kept = self.pieces.iter().map(|piece| piece.addresses.len()).sum();
         }
-    }
-
-    /// Addresses in all pieces that went by, kept or not, each as often as its piece counts.
-    #[must_use]
-    pub const fn passed(&self) -> u64 {
-        self.passed
     }
 
     /// What was kept, in order.
@@ -114,7 +96,6 @@ mod tests {
             sample.pass(piece * PIECE..(piece + 1) * PIECE, 1);
         }
         let kept = sample.addresses();
-        assert_eq!(sample.passed(), PIECES * PIECE);
         assert!(kept.len() <= MOST && kept.len() > MOST / 4, "{}", kept.len());
         assert!(kept.is_sorted());
         let middle = kept[kept.len() / 2];
@@ -138,7 +119,6 @@ mod tests {
                 let weight = if piece < pieces / 2 { 1 } else { 4 };
                 sample.pass(std::iter::repeat_n(weight, 100), weight);
             }
-            assert_eq!(sample.passed(), pieces / 2 * 100 * 5);
             let kept = sample.addresses();
             let of = |weight| kept.iter().filter(|&&address| address == weight).count() as f64;
             assert!((3.9..4.1).contains(&(of(4) / of(1))), "{} to {}", of(4), of(1));

@@ -111,11 +111,7 @@ fn what_one_thread_maps_is_known_where_another_uses_it() {
     hand_over(&trace, (0, 0), 1, Phase::Counted, 1, &pages(256, 64));
     let followed = follow(&trace);
     assert_eq!(followed.counts[0].data.walks_in_region, 64);
-    assert_eq!(
-        (followed.sampled_from(), followed.sample.addresses().len()),
-        (64, 64),
-        "of a run that is counted whole too"
-    );
+    assert_eq!(followed.sample.addresses().len(), 64, "of a run that is counted whole too");
 }
 
 #[test]
@@ -159,7 +155,7 @@ fn what_only_warms_up_does_not_count() {
         (30, 5),
         "five of the ten pages were warmed up, and the skipped accesses hit"
     );
-    assert_eq!(followed.sample.passed(), 0, "they were not in the region");
+    assert!(followed.sample.addresses().is_empty(), "they were not in the region");
 }
 
 #[test]
