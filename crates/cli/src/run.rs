@@ -109,6 +109,8 @@ enum Also {
     Stacks,
     /// Data segments, where they are
     Globals,
+    /// Memory for which the program hints at an address, as mimalloc does: in the region, whatever was hinted
+    Hinted,
 }
 
 /// The agent that this command carries.
@@ -152,6 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         process: arguments.process.clone(),
         stacks: arguments.also.contains(&Also::Stacks),
         globals: arguments.also.contains(&Also::Globals),
+        hinted: arguments.also.contains(&Also::Hinted),
     };
     let file = stats_file(arguments)?;
     let finished = match &way {

@@ -27,13 +27,23 @@ pub struct RegionOptions {
     pub stacks: bool,
     /// Whether data segments are to lie on such pages too.
     pub globals: bool,
+    /// Whether memory for which the program hints at an address is to be in the region all the same.
+    pub hinted: bool,
 }
 
 impl RegionOptions {
     /// A region on such pages, with nothing else asked.
     #[must_use]
     pub fn on(pages: impl Into<Mixture>) -> Self {
-        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, stacks: false, globals: false }
+        Self {
+            pages: pages.into(),
+            reserve_bytes: 0,
+            prefault: false,
+            process: None,
+            stacks: false,
+            globals: false,
+            hinted: false,
+        }
     }
 }
 
@@ -100,7 +110,7 @@ impl SharedSession {
 
 fn also(options: &RegionOptions) -> u32 {
     let bit = |asked, bit| if asked { bit } else { 0 };
-    bit(options.stacks, Config::STACKS) | bit(options.globals, Config::GLOBALS)
+    bit(options.stacks, Config::STACKS) | bit(options.globals, Config::GLOBALS) | bit(options.hinted, Config::HINTED)
 }
 
 #[cfg(test)]

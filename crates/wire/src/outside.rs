@@ -8,7 +8,7 @@ pub enum Outside {
     Stack = 0,
     /// The program named the address (`MAP_FIXED`), and it is not in the region.
     Fixed,
-    /// The program asked for an address nearby; it may check that it got it.
+    /// The program asked for an address nearby; it may check that it got it. `--also hinted` serves it.
     Hint,
     /// `MAP_32BIT`: the low 2 GiB.
     Low32,
@@ -83,7 +83,7 @@ impl Outside {
         match self {
             Self::Stack => "thread stack",
             Self::Fixed => "address fixed by the program",
-            Self::Hint => "address hinted by the program",
+            Self::Hint => "address hinted by the program: --also hinted serves it",
             Self::Low32 => "low 32-bit address asked for",
             Self::Giant => "sparse giant (MAP_NORESERVE, larger than memory)",
             Self::OwnHugetlb => "the program's own hugetlb",

@@ -42,7 +42,7 @@ pub struct Config {
     pub prefault: u32,
     /// Non-zero: somebody waits on [`Session::attention`], so a process that leaves may wait to be sampled.
     pub watched: u32,
-    /// What else is to lie on the pages asked for: [`Config::STACKS`], [`Config::GLOBALS`].
+    /// What else is to lie on the pages asked for: [`Config::STACKS`], [`Config::GLOBALS`], [`Config::HINTED`].
     pub also: u32,
     /// Bytes mapped at the start of each served process.
     pub reserve_bytes: u64,
@@ -57,6 +57,8 @@ impl Config {
     pub const STACKS: u32 = 1;
     /// The bit of [`Config::also`] for data segments, where they are.
     pub const GLOBALS: u32 = 2;
+    /// The bit of [`Config::also`] for memory at an address that the program only hints at: in the region, wherever that is.
+    pub const HINTED: u32 = 4;
 
     /// The page kind, or `None` for a number of another version.
     #[must_use]

@@ -12,7 +12,7 @@ use crate::huge::{self, has_hugetlb};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
 use crate::state::{
-    TABLE, address_of, contains, count, count_served, granule_of, memory_bytes, stacks_served, touches,
+    TABLE, address_of, contains, count, count_served, granule_of, hinted_served, memory_bytes, stacks_served, touches,
 };
 use crate::table::{GRANULE, PAGE, State};
 
@@ -89,7 +89,7 @@ impl Request {
             () if has(FIXED) => Outside::Fixed,
             () if has(libc::MAP_HUGETLB) => Outside::OwnHugetlb,
             () if has(map_32bit()) => Outside::Low32,
-            () if self.address != 0 && !contains(self.address) => Outside::Hint,
+            () if self.address != 0 && !contains(self.address) && !hinted_served() => Outside::Hint,
             () if self.prot & libc::PROT_EXEC != 0 => Outside::Executable,
             () if self.flags & !PLAIN & !libc::MAP_STACK != 0 || !reservation && self.prot != READ_WRITE => {
                 Outside::OddFlag

@@ -133,6 +133,9 @@ fn settle_also(also: u32) {
         state::serve_stacks();
         first_stack::settle_ahead();
     }
+    if also & Config::HINTED != 0 {
+        state::serve_hinted();
+    }
 }
 
 fn take_over(libc: &Object) -> Result<(), Dormant> {

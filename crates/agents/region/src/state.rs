@@ -21,6 +21,7 @@ static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
 static MOSAIC_BOUND: AtomicU64 = AtomicU64::new(mosaic::ALL);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
 static STACKS: AtomicBool = AtomicBool::new(false);
+static HINTED: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 static HUGETLB: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -111,6 +112,16 @@ pub(crate) fn serve_stacks() {
 /// Whether threads' stacks come from the region.
 pub(crate) fn stacks_served() -> bool {
     STACKS.load(SeqCst)
+}
+
+/// A hint at an address keeps nothing out of the region from now on.
+pub(crate) fn serve_hinted() {
+    HINTED.store(true, SeqCst);
+}
+
+/// Whether memory for which the program hints at an address elsewhere comes from the region.
+pub(crate) fn hinted_served() -> bool {
+    HINTED.load(SeqCst)
 }
 
 /// The machine's memory in bytes.

@@ -1,4 +1,4 @@
-//! `--also`: stacks and globals on the pages asked for. The kernel's tables say so, not our own counts.
+//! `--also`: stacks, globals and hinted addresses on the pages asked for. The kernel's tables say so, not our own counts.
 
 use crate::common::wait_until;
 use crate::stage::{Waiting, child, compiled, counted, has_transparent, huge_at, outside, primary, region, said};
@@ -98,4 +98,50 @@ fn a_short_stack_stays_where_it_was() {
     let stats = primary("--also stacks", &[&program]);
     assert!(outside(&stats, "holds no huge page") >= 256 << 10, "{:?}", stats.outside);
     assert_eq!(outside(&stats, "thread stack") - outside(&stats, "holds no huge page"), 0, "{:?}", stats.outside);
+}
+
+/// Maps memory with a hint, once elsewhere and once where it was put first, uses it, and waits for stdin.
+const HINTED: &str = "#include <stdio.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
+    int main(void) { char c, *hint = (char *)0x200000000000, *m = 0; for (int i = 0; i < 2; i++) {\n\
+        m = mmap(i ? m : hint, 32 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\
+        if (m == MAP_FAILED) return 1;\n\
+        for (int at = 0; at < 32 << 20; at += 4096) { if (m[at]) return 2; m[at] = 1; } }\n\
+        printf(\"%lu\\n\", (long)m); fflush(stdout); while (read(0, &c, 1) > 0) {} return 0; }\n";
+
+#[test]
+fn memory_with_a_hint_is_in_the_region_only_when_asked_for() {
+    if !has_transparent() {
+        return;
+    }
+    let Some((_room, program)) = compiled(HINTED, &["-O1"]) else { return };
+    let plain = primary("", &[&program]);
+    assert!(outside(&plain, "address hinted") >= 32 * MIB, "{:?}", plain.outside);
+    let served = primary("--also hinted", &[&program]);
+    assert_eq!(outside(&served, "address hinted"), 0, "{:?}", served.outside);
+    assert!(served.served_bytes >= plain.served_bytes + 32 * MIB, "{} {}", served.served_bytes, plain.served_bytes);
+    let waiting = Waiting::start(region("--also hinted", &[&program]));
+    let pid = wait_until("the program", || child(waiting.running.id(), "program"));
+    let huge = huge_at(pid, waiting.line.trim().parse().unwrap());
+    assert!(waiting.end().success());
+    assert!(huge >= 30 * MIB, "{huge}");
+}
+
+#[test]
+fn an_allocator_that_hints_has_its_memory_in_the_region() {
+    let places = ["/usr/lib/x86_64-linux-gnu/libmimalloc.so.2", "/usr/lib/aarch64-linux-gnu/libmimalloc.so.2"];
+    let Some(library) = places.into_iter().find(|library| std::path::Path::new(library).exists()) else {
+        println!("SKIP mimalloc is not installed (apt-get install libmimalloc2.0)");
+        return;
+    };
+    let source = "#include <stdlib.h>\nstruct node { struct node *next; long all[5]; };\n\
+        int main(void) { struct node *last = 0; long sum = 0; for (long i = 0; i < 1 << 20; i++) {\n\
+        struct node *n = malloc(sizeof *n); if (!n) return 1; n->next = last; n->all[4] = i; last = n; }\n\
+        while (last) { struct node *n = last->next; sum += last->all[4]; free(last); last = n; }\n\
+        return sum != ((1L << 20) - 1) * (1 << 19); }\n";
+    let Some((_room, program)) = compiled(source, &["-O0"]) else { return };
+    let preload = format!("LD_PRELOAD={library}");
+    let plain = primary("", &["env", &preload, &program]);
+    assert!(plain.served_bytes < 4 * MIB, "mimalloc hints: {plain:?}");
+    let served = primary("--also hinted", &["env", &preload, &program]);
+    assert!(served.served_bytes >= 48 * MIB, "{served:?}");
 }
