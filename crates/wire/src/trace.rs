@@ -24,7 +24,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// Threads that can be traced at once; the accesses of more are counted, not recorded.
+/// Threads that can be traced at once; what more do is neither counted nor recorded, and that they were is told.
 pub const LANES: usize = 256;
 /// Batches of a lane.
 pub const BATCHES: usize = 4;
@@ -302,7 +302,7 @@ pub struct Trace {
     pub tickets: AtomicU64,
     /// Non-zero once nobody reads any more: threads then record nothing and never wait.
     pub closed: AtomicU32,
-    /// Threads that found no free lane.
+    /// Threads that found no free lane when they wanted one, or were numbered beyond those that can be told apart.
     pub laneless: AtomicU32,
     /// Bytes for which huge pages may still be asked.
     pub huge_left: AtomicU64,

@@ -9,7 +9,7 @@ use std::ffi::{c_uint, c_void};
 
 use crate::marker::Marker;
 use crate::qemu::Id;
-use crate::thread::{Thread, all, of};
+use crate::thread::{Thread, all, give_up, of};
 use crate::word::Word;
 
 /// A function that QEMU calls, which calls `$body` with one argument more: the guest's state, or 0 where it cannot be had.
@@ -103,6 +103,7 @@ pub(crate) extern "C" fn left(_: Id, number: c_uint) {
     if let Some(thread) = of(number) {
         thread.leave();
     }
+    give_up(number);
 }
 
 /// The program ends: QEMU has stopped all other threads.

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "a lane is a place in the shared record")]
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -20,6 +21,18 @@ const UNASKED: usize = 2;
 /// Lanes that this process has.
 static LANES: AtomicU32 = AtomicU32::new(0);
 
+thread_local! {
+    /// Whether it was told that the calling thread cannot be traced.
+    static TOLD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tells that the calling thread cannot be traced; once, however often it asks.
+pub(crate) fn tell_laneless() {
+    if !TOLD.replace(true) {
+        trace().laneless.fetch_add(1, Relaxed);
+    }
+}
+
 /// Whether other threads of this process are traced too.
 pub(crate) fn are_several() -> bool {
     LANES.load(Relaxed) > 1
@@ -31,6 +44,7 @@ static READER_IN_SIGHT: AtomicBool = AtomicBool::new(true);
 /// A fork's child begins without a lane.
 pub(crate) fn forget_in_child() {
     LANES.store(0, Relaxed);
+    TOLD.set(false);
     // Its parent has a number wherever both are in one namespace.
     if std::os::unix::process::parent_id() == 0 {
         READER_IN_SIGHT.store(false, Relaxed);
@@ -102,7 +116,7 @@ impl Writer {
         let process = std::process::id();
         let free = |lane: &&'static Lane| lane.process.compare_exchange(0, process, AcqRel, Relaxed).is_ok();
         let Some(lane) = trace.lanes.iter().find(free) else {
-            trace.laneless.fetch_add(1, Relaxed);
+            tell_laneless();
             return None;
         };
         LANES.fetch_add(1, Relaxed);

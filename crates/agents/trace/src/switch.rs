@@ -1,20 +1,18 @@
 //! Two translations of the same code: one that tells each access, and one for while they pass, in which markers alone call back.
 //!
-//! QEMU keeps translations by address and by some of the guest's flags. One of these flags, AC, means nothing to QEMU's user mode, and
-//! nothing to a program (it would have the processor check alignment, if the system asked for that, and Linux does not). So
-//! code that is translated while AC is set is a translation of its own, and the flag chooses between the two:
+//! QEMU keeps translations by address and by some flags of the guest. One of these, QEMU's own for breakpoints on ports, means nothing in
+//! its user mode, where no program reaches a port; and no program can see it, set it or clear it. So
+//! code that is translated while it is set is a translation of its own, and the flag chooses between the two:
 //!
 //! ```text
-//! AC set    every block and access calls back    bursts
-//! AC clear  markers call back                    between bursts
+//! set    every block and access calls back    bursts
+//! clear  markers call back                    between bursts
 //! ```
 //!
-//! The interface for plugins has nothing of the kind, so this needs a look behind it: the guest's state, whose shape has been the
+//! The interface for plugins has nothing of the kind, so this needs a look behind it: the guest's state, whose beginning has been the
 //! same since QEMU has had x86-64, and two of QEMU's functions that Debian's QEMU shows by name. The flag is
 //! changed outside of translated code (`async_run_on_cpu`), where QEMU looks up the code to go on with anew. Where any of this is missing
 //! or not as expected there is one translation, and passing accesses call back too: slower, and nothing else.
-//!
-//! The program itself may clear the flag or bring it back (`popf`, the end of a signal handler): markers look at it, and mend it.
 
 #![allow(unsafe_code, reason = "looks behind QEMU's interface")]
 
@@ -23,18 +21,24 @@ use std::ffi::c_void;
 use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::trace::trace;
 
-/// Where the flags lie in the guest's state: behind sixteen registers and the instruction pointer.
-const FLAGS_AT: u64 = 17 * 8;
-/// Alignment check.
-const AC: u64 = 1 << 18;
+/// Where the program's flags lie in the guest's state: behind sixteen registers and the instruction pointer.
+const EFLAGS_AT: u64 = 17 * 8;
 /// What is always set in a user program's flags, and what never is.
 const ALWAYS: u64 = 1 << 1;
 const NEVER: u64 = !0x003f_7fd7;
+/// Where QEMU's own flags lie: behind those and five words by which it keeps them lazily, two of them half as long.
+const OWN_FLAGS_AT: u64 = EFLAGS_AT + 4 * 8 + 2 * 4;
+/// `HF_IOBPT`: a breakpoint on a port is set.
+const CHOICE: u32 = 1 << 24;
+/// What a 64-bit program has there: privilege 3, protected mode, long mode, 64-bit code. And what it has not: a system's management mode,
+/// the state of a guest's guest.
+const OWN_ALWAYS: u32 = 3 | 1 << 7 | 1 << 14 | 1 << 15;
+const OWN_NEVER: u32 = 1 << 17 | 1 << 19 | 1 << 21;
 /// The guest's state is a part of QEMU's own state of the processor, which is not larger than this.
 const STATE_BYTES: u64 = 1 << 20;
 
@@ -69,17 +73,29 @@ fn processor() -> *mut c_void {
 pub(crate) fn is_bare() -> bool {
     let state = HERE.get();
     // SAFETY: a state that was found is there as long as its thread.
-    state != 0 && unsafe { flags(state) }.load(Relaxed) & AC == 0
+    state != 0 && unsafe { own_flags(state) }.load(Relaxed) & CHOICE == 0
 }
 
-/// The flags in a guest's state.
+fn place<T>(state: u64, at: u64) -> *mut T {
+    usize::try_from(state + at).map_or(null_mut(), std::ptr::with_exposed_provenance_mut::<T>)
+}
+
+/// The program's flags in a guest's state.
 ///
 /// # Safety
 /// `state` is one, and its thread lives.
-unsafe fn flags(state: u64) -> &'static AtomicU64 {
-    let place = usize::try_from(state + FLAGS_AT).map_or(null_mut(), std::ptr::with_exposed_provenance_mut::<u64>);
+unsafe fn eflags(state: u64) -> &'static AtomicU64 {
     // SAFETY: the caller's word; only this thread writes the flags.
-    unsafe { AtomicU64::from_ptr(place) }
+    unsafe { AtomicU64::from_ptr(place(state, EFLAGS_AT)) }
+}
+
+/// QEMU's own flags in it.
+///
+/// # Safety
+/// As for [`eflags`].
+unsafe fn own_flags(state: u64) -> &'static AtomicU32 {
+    // SAFETY: as above.
+    unsafe { AtomicU32::from_ptr(place(state, OWN_FLAGS_AT)) }
 }
 
 /// What a thread knows of its guest's state.
@@ -105,7 +121,7 @@ impl Environment {
             return self.settled;
         }
         // SAFETY: the state that was found.
-        self.changing || (unsafe { flags(self.state) }.load(Relaxed) & AC != 0) == recording
+        self.changing || (unsafe { own_flags(self.state) }.load(Relaxed) & CHOICE != 0) == recording
     }
 
     /// Has the code run that a recording thread wants, or a passing one. `state` is where the guest's state would be.
@@ -135,9 +151,14 @@ fn find(state: u64) -> Option<u64> {
     }
     let processor = processor().addr() as u64;
     let within = processor != 0 && state > processor && state - processor < STATE_BYTES;
-    // SAFETY: it lies in what QEMU allocated for the processor.
-    let found = within.then(|| unsafe { flags(state) }.load(Relaxed))?;
-    (found & ALWAYS == ALWAYS && found & NEVER == 0).then_some(state)
+    if !within {
+        return None;
+    }
+    // SAFETY: both lie in what QEMU allocated for the processor.
+    let (found, own) = unsafe { (eflags(state).load(Relaxed), own_flags(state).load(Relaxed)) };
+    let is_one =
+        found & ALWAYS == ALWAYS && found & NEVER == 0 && own & OWN_ALWAYS == OWN_ALWAYS && own & OWN_NEVER == 0;
+    is_one.then_some(state)
 }
 
 /// Runs between two blocks, on the thread concerned.
@@ -148,8 +169,8 @@ extern "C" fn change(_: *mut c_void, environment: u64) {
     environment.changing = false;
     if environment.state != 0 {
         // SAFETY: the state that was found.
-        let flags = unsafe { flags(environment.state) };
+        let flags = unsafe { own_flags(environment.state) };
         let now = flags.load(Relaxed);
-        flags.store(if environment.recording { now | AC } else { now & !AC }, Relaxed);
+        flags.store(if environment.recording { now | CHOICE } else { now & !CHOICE }, Relaxed);
     }
 }

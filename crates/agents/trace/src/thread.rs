@@ -15,7 +15,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_uint;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use fieldstone_wire::trace::{EVENT_WORDS, Event, Phase, Record};
 
@@ -28,8 +29,10 @@ use crate::switch::Environment;
 use crate::trace::trace;
 use crate::word::Word;
 
-/// Threads that have a state; QEMU numbers them from 0. Those beyond are not traced.
+/// Threads that have a state by their number; QEMU numbers them from 0, and gives a number anew only when all above it have ended.
 const THREADS: usize = 4096;
+/// States that those with higher numbers share: as many of them can live at once that do not meet.
+const LATER: usize = 1024;
 const PAGE_SHIFT: u32 = 12;
 /// An access that begins here or later in its page may reach the next page: none is longer than 64 bytes.
 const NEAR_END: u64 = 0xfc0;
@@ -339,24 +342,58 @@ fn until_look(left: u64) -> u64 {
     if trace().plan.haste > 1 { left.min(PIECE) } else { left }
 }
 
-struct States([UnsafeCell<Thread>; THREADS]);
+struct States<const COUNT: usize>([UnsafeCell<Thread>; COUNT]);
 
 // SAFETY: a state is reached only by its own thread, or where QEMU has stopped all others (the end, a fork's child).
-unsafe impl Sync for States {}
+unsafe impl<const COUNT: usize> Sync for States<COUNT> {}
 
-static STATES: States = States([const { UnsafeCell::new(Thread::NEW) }; THREADS]);
+impl<const COUNT: usize> States<COUNT> {
+    const fn new() -> Self {
+        Self([const { UnsafeCell::new(Thread::NEW) }; COUNT])
+    }
+}
+
+static STATES: States<THREADS> = States::new();
+static LATER_STATES: States<LATER> = States::new();
+/// The number of the thread that has each of these; 0 for none.
+static OWNERS: [AtomicU32; LATER] = [const { AtomicU32::new(0) }; LATER];
 
 /// The state of the calling thread, if it has one.
 #[inline(always)]
 pub(crate) fn of(number: c_uint) -> Option<&'static mut Thread> {
-    let state = STATES.0.get(number as usize)?;
+    let Some(state) = STATES.0.get(number as usize) else { return of_later(number) };
     // SAFETY: QEMU numbers its threads, and a thread calls for itself alone; no call-back calls another one.
     Some(unsafe { &mut *state.get() })
 }
 
+/// That of a thread with a high number: the first to come has it until it ends.
+#[cold]
+fn of_later(number: c_uint) -> Option<&'static mut Thread> {
+    let at = number as usize % LATER;
+    match OWNERS[at].compare_exchange(0, number, Acquire, Relaxed) {
+        // SAFETY: as above; another number does not come here while this one is the owner.
+        Ok(_) => Some(unsafe { &mut *LATER_STATES.0[at].get() }),
+        // SAFETY: as above.
+        Err(owner) if owner == number => Some(unsafe { &mut *LATER_STATES.0[at].get() }),
+        Err(_) => {
+            lane::tell_laneless();
+            None
+        }
+    }
+}
+
+/// A thread has left its lane: its state may be another's next.
+pub(crate) fn give_up(number: c_uint) {
+    if number as usize >= THREADS {
+        // Where another thread has it, nothing changes.
+        let _ = OWNERS[number as usize % LATER].compare_exchange(number, 0, Release, Relaxed);
+    }
+}
+
 /// All states, at the end: QEMU has stopped all other threads.
 pub(crate) fn all() -> impl Iterator<Item = &'static mut Thread> {
-    (0..).map_while(of)
+    // SAFETY: so nobody else has any of them.
+    STATES.0.iter().chain(&LATER_STATES.0).map(|state| unsafe { &mut *state.get() })
 }
 
 /// A fork's child has one thread, and the lanes are its parent's.
@@ -364,13 +401,9 @@ extern "C" fn forked() {
     trace().forks.fetch_add(1, Relaxed);
     lane::forget_in_child();
     huge::forget_in_child();
-    for state in &STATES.0 {
-        // SAFETY: the only thread of a new process runs this, and no call-back is under way in it. Dropping a writer
-        // touches nothing that is shared.
-        unsafe {
-            *state.get() = Thread::NEW;
-        }
-    }
+    // Dropping a writer touches nothing that is shared. The only thread of a new process runs this, and no call-back is under way in it.
+    all().for_each(|state| *state = Thread::NEW);
+    OWNERS.iter().for_each(|owner| owner.store(0, Relaxed));
 }
 
 /// Has new processes begin with states of their own.

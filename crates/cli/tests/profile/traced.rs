@@ -132,6 +132,27 @@ fn each_thread_has_a_core_of_its_own() {
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
+/// More than QEMU has given numbers for that are a thread's own for good (4096).
+#[test]
+fn threads_with_high_numbers_are_traced_like_others() {
+    const THREADS: u64 = 4160;
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "chain", &[]) else { return };
+    let (_, told) = trace(&stage, "--full --no-sites", &[&program, &THREADS.to_string()]);
+    let walks = told.configurations[0].data.walks;
+    assert!(walks >= THREADS * 160, "{walks} of {}", THREADS * 160);
+    assert!(!told.unseen.iter().any(|words| words.contains("threads")), "{:?}", told.unseen);
+}
+
+#[test]
+fn a_program_s_flags_are_its_own_while_bursts_come_and_go() {
+    let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
+    let Some(program) = compile(&stage, "flags", &[]) else { return };
+    let (profile, told) = trace(&stage, "--burst 20000 --period 200000 --no-sites", &[&program]);
+    assert_eq!(profile.samples[0].outcome, "exit 0");
+    assert!(told.bursts > 10 && told.counted_accesses < told.accesses / 2, "{} bursts", told.bursts);
+}
+
 #[test]
 fn a_static_and_stripped_program_is_traced_without_names() {
     let Some(stage) = Stage::new().filter(|_| has_tracer()) else { return };
