@@ -12,6 +12,7 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use fieldstone_report::error::told;
 use fieldstone_report::{RunStats, saved, text};
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
@@ -170,10 +171,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(shortfall) = &finished.shortfall {
         tell(shortfall);
     }
-    if let Some(stats) = &finished.stats {
-        write_stats(stats, file)?;
-    }
-    end_alike(finished.status)
+    let written = finished.stats.as_ref().map_or(Ok(()), |stats| write_stats(stats, file));
+    end_alike(finished.status, written)
 }
 
 /// A program whose false sharing is repaired as it runs.
@@ -196,13 +195,12 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--pid"));
     let (status, stats) = sharing::run(&program, command.as_os_str(), &words)?;
-    if let Some((path, mut file)) = file {
-        write_json(&path, &mut file, &stats)?;
-    } else {
+    let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
+    if written.is_none() {
         let is_told = |event: &&Event| arguments.stats.is_some() || event.what.is_asked_for();
         stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
     }
-    end_alike(status)
+    end_alike(status, written.unwrap_or(Ok(())))
 }
 
 /// One line before the program starts: it will run, but not as asked.
@@ -263,8 +261,13 @@ fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Serialize) ->
     written.with_context(|| format!("cannot write the statistics to {}", path.display()))
 }
 
-/// Ends as the program ended: its exit code, or its signal.
-fn end_alike(status: ExitStatus) -> anyhow::Result<u8> {
+/// Ends as the program ended: its exit code, or its signal. That statistics were not `written` is an end of its own only where the
+/// program ended well.
+fn end_alike(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<u8> {
+    match written {
+        Err(error) if !status.success() => tell(told(error.as_ref())),
+        other => other?,
+    }
     outcome::end_by_signal_of(status)?;
     Ok(outcome::shell_code(status))
 }

@@ -6,6 +6,15 @@ use std::path::PathBuf;
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What somebody meant who named no program.
+fn not_found_hint(name: &str, suggestion: Option<&str>) -> String {
+    match suggestion {
+        Some(path) => format!("; did you mean {path}?"),
+        None if name.starts_with('-') => "; nor is it an option of ours: --help lists them".to_owned(),
+        None => String::new(),
+    }
+}
+
 /// Why a program could not be started, followed or measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -13,7 +22,7 @@ pub enum Error {
     /// No such program.
     #[error(
         "there is no program called {name:?}: not in the path, and not among the bundled workloads{hint}",
-        hint = .suggestion.as_ref().map(|path| format!("; did you mean {path}?")).unwrap_or_default()
+        hint = not_found_hint(name, suggestion.as_deref())
     )]
     NotFound {
         /// The name as given.

@@ -2,11 +2,11 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread::spawn;
 
-use fieldstone_sys::process::Ended;
+use fieldstone_sys::process::{Ended, children};
 use signal_hook::consts::signal::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::{Signals, SignalsInfo, exfiltrator::WithOrigin};
 
@@ -108,7 +108,7 @@ pub fn asked_to_end() -> Result<Arc<AtomicBool>> {
 pub struct Interrupt {
     signal: Arc<AtomicI32>,
     group: Arc<AtomicU32>,
-    spared: Arc<AtomicU32>,
+    spared: Arc<OnceLock<Vec<u32>>>,
 }
 
 impl Interrupt {
@@ -131,14 +131,15 @@ impl Interrupt {
         Ok(this)
     }
 
-    /// Names a child of ours that outlives every program: who gives the settings back.
-    pub(crate) fn spare(&self, pid: u32) {
-        self.spared.store(pid, SeqCst);
+    /// Has those outlive every program that are children of ours now, before the first is started: who gives the settings back,
+    /// and what our own parent had started before it became us (`exec`).
+    pub(crate) fn spare_children(&self) {
+        self.spared.get_or_init(|| children(std::process::id()).unwrap_or_default());
     }
 
-    /// The child that outlives every program; zero if there is none.
-    pub(crate) fn spared(&self) -> u32 {
-        self.spared.load(SeqCst)
+    /// The children that outlive every program.
+    pub(crate) fn spared(&self) -> &[u32] {
+        self.spared.get().map_or(&[], Vec::as_slice)
     }
 
     /// The group to end when the user wants to; zero for none. One at a time.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::{Ended, comm, descendants, has_ended, wait4};
+use fieldstone_sys::process::{Ended, children, comm, descendants, has_ended, wait4};
 
 use crate::error::{Error, Result};
 use crate::signals::{Interrupt, send, send_group};
@@ -65,18 +65,34 @@ pub(crate) fn end_group(leader: u32) {
     send_group(leader, libc::SIGKILL);
 }
 
+/// What a program left behind.
+#[derive(Debug, Default)]
+pub(crate) struct Strays {
+    /// The names of those that had not ended by themselves.
+    pub(crate) left: Vec<String>,
+    /// Time of all of them in user mode, and of the descendants that they had waited for.
+    pub(crate) user_ns: u64,
+    /// The same in the kernel.
+    pub(crate) system_ns: u64,
+}
+
 /// Kills and reaps what a program left behind: the rest of its group, and what has become our child since its own
-/// parent ended. `spared` is a child of ours that is not the program's. The names of what had not ended by itself.
-pub(crate) fn end_strays(leader: u32, spared: u32) -> Vec<String> {
+/// parent ended. `spared` are children of ours that are not the program's.
+pub(crate) fn end_strays(leader: u32, spared: &[u32]) -> Strays {
     let strays = || {
-        let mut strays = descendants(std::process::id()).unwrap_or_default();
-        strays.retain(|&pid| pid != spared);
-        strays
+        let own = children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !spared.contains(pid));
+        own.flat_map(|pid| descendants(pid).unwrap_or_default().into_iter().chain([pid])).collect::<Vec<u32>>()
     };
     let left = strays().into_iter().filter(|&pid| !has_ended(pid)).filter_map(|pid| comm(pid).ok()).collect();
+    let mut found = Strays { left, ..Strays::default() };
     end_group(leader);
     for _ in 0..100 {
-        while let Ok(Some(_)) = wait4(None, false) {}
+        while let Ok(Some(ended)) = wait4(None, false) {
+            if !spared.contains(&ended.pid) {
+                found.user_ns += ended.user_ns;
+                found.system_ns += ended.system_ns;
+            }
+        }
         let strays = strays();
         if strays.is_empty() {
             break;
@@ -84,7 +100,7 @@ pub(crate) fn end_strays(leader: u32, spared: u32) -> Vec<String> {
         strays.iter().for_each(|&pid| send(pid, libc::SIGKILL));
         sleep(POLL);
     }
-    left
+    found
 }
 
 /// Asks a server to end, and makes it end if it does not within `patience`. How it ended, if that could be told.

@@ -39,10 +39,10 @@ pub(super) fn run(target: &Target, children: bool, stats: Option<(PathBuf, fs::F
         }
     }
     let done = Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
+    print(&text::collapse(&done, style()))?;
     if let Some((path, mut file)) = stats {
         super::write_json(&path, &mut file, &done)?;
     }
-    print(&text::collapse(&done, style()))?;
     Ok(interrupt.shell_code().unwrap_or(0))
 }
 

@@ -30,6 +30,32 @@ fn a_program_that_hangs_is_stopped_and_told() {
 }
 
 #[test]
+fn who_was_there_before_us_is_spared() {
+    let Some(stage) = Stage::new() else { return };
+    let (file, command) = (stage.path("sleeper"), stage.command("--runs 1 --pages 4k", &["true"]));
+    let script = format!("sleep 1000 >/dev/null 2>&1 & echo $! >{}; exec \"$@\"", file.display());
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(std::process::Stdio::null());
+    assert!(shell.output().unwrap().status.success());
+    let sleeper = fs::read_to_string(file).unwrap();
+    let killed = std::process::Command::new("kill").arg(sleeper.trim()).status().unwrap();
+    assert!(killed.success(), "it still slept");
+    stage.check_nothing_left();
+}
+
+#[test]
+fn the_time_of_who_loses_its_parent_counts() {
+    let Some(stage) = Stage::new() else { return };
+    let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let user_s = |script: &str| stage.measured("--runs 1 --pages 4k", &["sh", "-c", script], 0).samples[0].user_s;
+    let file = stage.path("done");
+    let wait = format!("while [ ! -e {0} ]; do sleep 0.01; done; rm {0}", file.display());
+    let (own, orphaned) = (user_s(work), user_s(&format!("(({work}; echo >{}) & ); {wait}", file.display())));
+    assert!(orphaned > own / 2.0, "{orphaned} s, {own} s in the first process itself");
+}
+
+#[test]
 fn an_exit_code_is_the_programs_own_affair_but_not_a_new_one() {
     let Some(stage) = Stage::new() else { return };
     let profile = stage.measured("--runs 1 --pages thp", &["odd", "exit", "3"], 0);
@@ -46,6 +72,15 @@ fn what_cannot_be_run_is_told_apart() {
     let Some(stage) = Stage::new() else { return };
     let said = stage.refused("", &["no-such-program-anywhere"]);
     assert!(said.contains("there is no program called \"no-such-program-anywhere\""), "{said}");
+    let misspelled = stage.command("--runs 1 --pages 4k", &["true"]).args(["--trase"]).output().unwrap();
+    assert!(misspelled.status.success(), "what comes after the program is the program's");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fieldstone"));
+    let said = command.args(["profile", "--trase", "true"]).output().unwrap().stderr;
+    assert!(
+        String::from_utf8_lossy(&said).contains("nor is it an option of ours"),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
     let file = stage.path("set-id");
     fs::copy(workload("odd"), &file).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();

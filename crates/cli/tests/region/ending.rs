@@ -4,7 +4,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 
 use crate::common::{kill, wait_until};
-use crate::stage::{child, counted, is_running, region, run, workload};
+use crate::stage::{child, counted, is_running, region, run, said, workload};
 
 const SIGINT: i32 = 2;
 const SIGABRT: i32 = 6;
@@ -28,6 +28,15 @@ fn the_signal_is_the_programs() {
         let (output, stats) = counted("", &[&odd, mode]);
         assert_eq!(output.status.signal(), Some(signal), "{mode}");
         assert!(stats.outcome.starts_with(&format!("signal {signal} ")), "{}", stats.outcome);
+    }
+}
+
+#[test]
+fn statistics_that_cannot_be_written_hide_no_end_of_the_program_s() {
+    for (program, code) in [("exit 7", 7), ("exit 0", 2)] {
+        let output = run("--stats /dev/full", &["sh", "-c", program]);
+        assert_eq!(output.status.code(), Some(code), "{program}");
+        assert!(said(&output).contains("cannot write the statistics to /dev/full"), "{}", said(&output));
     }
 }
 

@@ -105,7 +105,7 @@ pub fn profile(
     tell: &mut dyn FnMut(Event),
 ) -> Result<Profile> {
     fieldstone_sys::process::set_child_subreaper(true).map_err(Error::system("adopt the program's orphans"))?;
-    interrupt.spare(restorer.pid());
+    interrupt.spare_children();
     let taken_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let warnings = surroundings::warnings();
     let mut taking = Taking {

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::launch::{Running, Treatment, Wiring, launch};
 use crate::outcome;
 use crate::signals::Interrupt;
-use crate::stop::{self, Deadline};
+use crate::stop::{self, Deadline, Strays};
 use crate::watch::Watch;
 
 /// The outcome of a run that was ended because it took too long.
@@ -101,10 +101,10 @@ pub(super) fn run(
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    let left = stop::end_strays(pid, interrupt.spared());
+    let strays = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
     let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
-    let mut once = describe(&ended?, elapsed);
+    let mut once = describe(&ended?, &strays, elapsed);
     if timed_out {
         TIMED_OUT.clone_into(&mut once.outcome);
         once.broken = true;
@@ -112,16 +112,18 @@ pub(super) fn run(
     once.walks = counting.map(Counting::finish);
     once.output_hash = output.and_then(|thread| thread.join().ok());
     once.stderr = words.finish();
-    once.left = left;
+    once.left = strays.left;
     Ok((once, watched))
 }
 
-fn describe(ended: &Ended, elapsed: Duration) -> Once {
+/// A descendant whose own parent did not wait for it counts with what was left behind.
+fn describe(ended: &Ended, strays: &Strays, elapsed: Duration) -> Once {
+    let (user_ns, system_ns) = (ended.user_ns + strays.user_ns, ended.system_ns + strays.system_ns);
     Once {
         elapsed,
-        user_s: Duration::from_nanos(ended.user_ns).as_secs_f64(),
-        system_s: Duration::from_nanos(ended.system_ns).as_secs_f64(),
-        whole_cpu_s: Duration::from_nanos(ended.user_ns + ended.system_ns).as_secs_f64(),
+        user_s: Duration::from_nanos(user_ns).as_secs_f64(),
+        system_s: Duration::from_nanos(system_ns).as_secs_f64(),
+        whole_cpu_s: Duration::from_nanos(user_ns + system_ns).as_secs_f64(),
         minor_faults: ended.minor_faults,
         major_faults: ended.major_faults,
         max_resident_bytes: ended.max_resident_bytes,

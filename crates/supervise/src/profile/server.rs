@@ -68,10 +68,11 @@ pub(super) fn run(
     let ended = stop::stop_gently(pid, plan.timeout.min(GENTLE));
     let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
     let watched = watch.map(|watch| seen(watch, &running, kind, plan.process.as_deref())).unwrap_or_default();
-    let left = stop::end_strays(pid, interrupt.spared());
+    let strays = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
     let stderr = words.finish();
     let applied = settle(loaded, died, &stderr)?;
+    let whole_ns = ended.map_or(0, |ended| ended.user_ns + ended.system_ns) + strays.user_ns + strays.system_ns;
     let once = Once {
         elapsed: applied.elapsed,
         user_s: Duration::from_nanos(after.user_ns.saturating_sub(before.user_ns)).as_secs_f64(),
@@ -88,9 +89,9 @@ pub(super) fn run(
         broken: died || applied.timed_out,
         output_hash: None,
         walks: counting.map(Counting::finish),
-        whole_cpu_s: ended.map_or(0.0, |ended| Duration::from_nanos(ended.user_ns + ended.system_ns).as_secs_f64()),
+        whole_cpu_s: Duration::from_nanos(whole_ns).as_secs_f64(),
         stderr,
-        left,
+        left: strays.left,
     };
     Ok((once, watched))
 }
