@@ -6,13 +6,15 @@
 //! words       | chunk 0x5581_004.. | chunk 0x7f20_000.. | chunk 0x7f20_012.. |     the same chunks, side by side
 //! ```
 //! What is in one page, one page table or one cache line in the program is so here; only the distance between chunks is lost, and
-//! with it what the upper levels of the page table cost. The loads are done in the list's order in two ways:
+//! with it what the upper levels of the page table cost. The loads are done in the list's order, in chains:
 //!
-//! - *independent*: the address is known before the load; a CPU does as many at once as it can;
-//! - *dependent*: each address is xored with the word that was loaded before it. All words are 0, which only the memory knows, so
-//!   that each load waits for the one before.
-//!
-//! A real program lies between the two. The list itself is read in order, 4 bytes a load, on whatever pages it lies.
+//! ```text
+//! places   3 9 4 7 1 8 2 ...     chains of 2, 1 loads     3 → 9   4   7 → 1   8   2 → ...
+//! ```
+//! The first of a chain waits for nothing: its address is known before, and a CPU does as many chains at once as it can. The address of
+//! each other one is xored with the word that was loaded before it. All words are 0, which only the memory knows, so that it waits. A
+//! list of pointers is one chain; a table that is read at random, a chain a load; a real program lies between the two.
+//! The list itself is read in order, 4 bytes a load, on whatever pages it lies.
 
 use crate::{
     Error,
@@ -26,6 +28,41 @@ const CHUNK_SHIFT: u32 = CHUNK_BYTES.trailing_zeros();
 const WORDS_PER_CHUNK: usize = CHUNK_BYTES / size_of::<u64>();
 const WORDS_PER_PAGE: usize = 4096 / size_of::<u64>();
 const WORDS_PER_LINE: usize = 64 / size_of::<u64>();
+
+/// Lengths of chains, round and round.
+const LENGTHS: usize = 64;
+
+/// How loads wait for each other: the lengths of the chains that they make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chains([usize; LENGTHS]);
+
+impl Chains {
+    /// No load waits for another.
+    pub const NONE: Self = Self([1; LENGTHS]);
+    /// Each load waits for the one before.
+    pub const ONE: Self = Self([usize::MAX; LENGTHS]);
+
+    /// Chains in which `share` (0 to 1) of all loads wait for another. Their lengths differ by one at most.
+    #[must_use]
+    pub fn waiting(share: f64) -> Self {
+        let mean = 1.0 / (1.0 - share.clamp(0.0, 1.0));
+        if mean > 1e9 {
+            return Self::ONE;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to some thousand millions")]
+        let end = |chain: usize| (chain as f64 * mean).round() as usize;
+        Self(std::array::from_fn(|chain| end(chain + 1) - end(chain)))
+    }
+}
+
+/// So many loads that follow each other, in such chains: a phase of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Loads.
+    pub loads: usize,
+    /// How they wait for each other.
+    pub chains: Chains,
+}
 
 /// Places in an array of words, in the order of their loads.
 #[derive(Clone, Debug)]
@@ -98,19 +135,36 @@ impl Places {
         self.places.is_empty()
     }
 
-    /// All loads, independent of each other; their sum. `load` is given places below [`Self::words`].
+    /// All loads, stretch by stretch, what is left over like none; the sum of the last of each chain. `load` is given places below
+    /// [`Self::words`] as long as it returns 0.
     #[inline(always)]
-    pub fn independent(&self, mut load: impl FnMut(usize) -> u64) -> u64 {
-        self.places.iter().fold(0, |sum, place| sum.wrapping_add(load(*place as usize)))
+    pub fn load(&self, stretches: &[Stretch], mut load: impl FnMut(usize) -> u64) -> u64 {
+        let (mut rest, mut sum) = (&self.places[..], 0_u64);
+        for stretch in stretches {
+            let (own, after) = rest.split_at(stretch.loads.min(rest.len()));
+            sum = sum.wrapping_add(load_in(stretch.chains, own, &mut load));
+            rest = after;
+        }
+        sum.wrapping_add(load_in(Chains::NONE, rest, &mut load))
     }
+}
 
-    /// All loads, each after the one before it. `load` is given places below [`Self::words`] as long as it returns 0; the last
-    /// one's result.
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "a zero")]
-    pub fn dependent(&self, mut load: impl FnMut(usize) -> u64) -> u64 {
-        self.places.iter().fold(0, |zero, place| load(*place as usize ^ zero as usize))
+/// The loads of a stretch.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "a zero")]
+fn load_in(chains: Chains, places: &[u32], load: &mut impl FnMut(usize) -> u64) -> u64 {
+    if chains == Chains::NONE {
+        // With as little around a load as can be.
+        return places.iter().fold(0, |sum, &place| sum.wrapping_add(load(place as usize)));
     }
+    let (mut places, mut sum) = (places.iter(), 0_u64);
+    for &length in chains.0.iter().cycle() {
+        let Some(&first) = places.next() else { break };
+        let rest = places.by_ref().take(length - 1);
+        let last = rest.fold(load(first as usize), |zero, &place| load(place as usize ^ zero as usize));
+        sum = sum.wrapping_add(last);
+    }
+    sum
 }
 
 /// The numbers of the chunks that are touched, in order, each once.
@@ -162,16 +216,19 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn all(share: f64) -> [Stretch; 1] {
+        [Stretch { loads: usize::MAX, chains: Chains::waiting(share) }]
+    }
+
     /// How often each word is loaded, counted in the array itself, and the places in order.
-    fn counted(places: &Places, dependent: bool) -> (Vec<u64>, Vec<usize>) {
+    fn counted(places: &Places, share: f64) -> (Vec<u64>, Vec<usize>) {
         let (mut counts, mut order) = (vec![0_u64; places.words()], Vec::new());
         let load = |place: usize| {
             counts[place] += 1;
             order.push(place);
             0
         };
-        let result = if dependent { places.dependent(load) } else { places.independent(load) };
-        assert_eq!(result, 0);
+        assert_eq!(places.load(&all(share), load), 0);
         (counts, order)
     }
 
@@ -184,8 +241,8 @@ mod tests {
         assert_eq!(places.words(), 3 * WORDS_PER_CHUNK);
         let (low, at_far, behind) = (0, WORDS_PER_CHUNK, 2 * WORDS_PER_CHUNK + WORDS_PER_CHUNK / 2);
         let expected = [behind + 512, low + 512, behind + 513, at_far, low + 512, low + 513];
-        for dependent in [false, true] {
-            let (counts, order) = counted(&places, dependent);
+        for share in [0.0, 0.3, 0.6, 1.0] {
+            let (counts, order) = counted(&places, share);
             assert_eq!(order, expected);
             assert_eq!((counts[512], counts[513], counts.iter().sum::<u64>()), (2, 1, 6));
         }
@@ -205,15 +262,38 @@ mod tests {
         }
     }
 
+    /// Whoever waits goes where the word before it says.
     #[test]
-    fn a_dependent_load_goes_where_the_word_before_it_says() {
-        let places = Places::compacted(&[0, 64, 128]).unwrap();
-        let mut order = Vec::new();
-        let last = places.dependent(|place| {
-            order.push(place);
+    fn as_many_loads_wait_as_are_asked_for() {
+        let places = Places { places: vec![0; 100_000], words: WORDS_PER_CHUNK };
+        let waiting = |share| {
+            let mut waiting = 0;
+            places.load(&all(share), |place| {
+                waiting += place;
+                1
+            });
+            waiting as f64 / 100_000.0
+        };
+        for share in [0.0, 0.1, 0.42, 0.5, 0.7, 0.98, 0.999, 1.0] {
+            assert!((waiting(share) - share).abs() < 0.003, "{share}: {}", waiting(share));
+        }
+        assert_eq!(Chains::waiting(0.0), Chains::NONE);
+        assert_eq!(Chains::waiting(0.6).0[..4], [3, 2, 3, 2]);
+        assert_eq!(Chains::waiting(1.0), Chains::ONE);
+    }
+
+    #[test]
+    fn each_stretch_waits_by_itself_and_what_is_left_not_at_all() {
+        let places = Places { places: vec![0; 100], words: WORDS_PER_CHUNK };
+        let stretch = |loads, share| Stretch { loads, chains: Chains::waiting(share) };
+        let mut waited = Vec::new();
+        places.load(&[stretch(10, 1.0), stretch(20, 0.0), stretch(40, 0.5)], |place| {
+            waited.push(place);
             1
         });
-        assert_eq!((order, last), (vec![0, 8 ^ 1, 16 ^ 1], 1));
+        let of = |range: std::ops::Range<usize>| waited[range].iter().sum::<usize>();
+        assert_eq!([of(0..10), of(10..30), of(30..70), of(70..100)], [9, 0, 20, 0]);
+        assert_eq!(places.load(&[stretch(1000, 1.0)], |_| 0), 0, "a stretch may be longer than the list");
     }
 
     #[test]
@@ -221,7 +301,7 @@ mod tests {
         let places = Places::random(4 * MIB, 100_000, 3).unwrap();
         let words: Vec<u64> = (0..places.words() as u64).collect();
         let expected: u64 = places.places.iter().map(|place| u64::from(*place)).sum();
-        assert_eq!(places.independent(|place| words[place]), expected);
+        assert_eq!(places.load(&all(0.0), |place| words[place]), expected);
         // Both ends are reached.
         assert!(places.places.iter().any(|place| *place < 1000) && places.places.iter().any(|place| *place > 523_288));
     }
@@ -229,7 +309,7 @@ mod tests {
     #[test]
     fn page_by_page_visits_each_page_in_turn_and_spreads_over_the_lines() {
         let places = Places::page_by_page(2 * MIB, 2 * 512).unwrap();
-        let (_, order) = counted(&places, true);
+        let (_, order) = counted(&places, 1.0);
         assert!(order.iter().enumerate().all(|(step, place)| place / WORDS_PER_PAGE == step % 512));
         let lines: std::collections::BTreeSet<_> = order.iter().map(|place| place % WORDS_PER_PAGE).collect();
         assert_eq!(lines.len(), 64);

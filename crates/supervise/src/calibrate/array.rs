@@ -9,7 +9,7 @@ use fieldstone_blocks::{Frames, MmapFrames};
 use fieldstone_sys::huge_pages;
 use fieldstone_sys::smaps;
 use fieldstone_wire::PageKind;
-use fieldstone_workloads::replay::{CHUNK_BYTES, Places};
+use fieldstone_workloads::replay::{CHUNK_BYTES, Places, Stretch};
 
 use super::others;
 use crate::error::{Error, Result};
@@ -57,24 +57,16 @@ impl Array {
         Ok(Self { start: start.cast(), words, _frames: frames })
     }
 
-    /// All loads of `places`, none waiting for another, with so many rounds of other instructions between two.
+    /// All loads of `places`, in such stretches, with so many rounds of other instructions before each.
     #[inline(never)]
-    pub(super) fn independent(&self, places: &Places, rounds: u32) -> u64 {
+    pub(super) fn load(&self, places: &Places, stretches: &[Stretch], rounds: u32) -> u64 {
         assert!(places.words() <= self.words, "the places are within the array");
-        places.independent(|place| {
+        places.load(stretches, |place| {
             others::pass(rounds);
-            // SAFETY: places are below their number of words, which is at most ours; the words are mapped and were filled with zeros by
-            // the kernel. Volatile: each is a load of its own.
+            // SAFETY: places are below their number of words, which is at most ours, as long as what is loaded is 0: the words are mapped
+            // and were filled with zeros by the kernel, and nobody writes. Volatile: each is a load of its own.
             unsafe { self.start.add(place).read_volatile() }
         })
-    }
-
-    /// All loads of `places`, each after the one before it.
-    #[inline(never)]
-    pub(super) fn dependent(&self, places: &Places) -> u64 {
-        assert!(places.words() <= self.words, "the places are within the array");
-        // SAFETY: as above; and what is loaded is 0 since nobody writes, so that places stay those of the list.
-        places.dependent(|place| unsafe { self.start.add(place).read_volatile() })
     }
 }
 
@@ -139,6 +131,8 @@ pub(super) fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 #[cfg(test)]
 mod tests {
+    use fieldstone_workloads::replay::Chains;
+
     use super::*;
 
     const BYTES: u64 = 64 << 20;
@@ -175,8 +169,11 @@ mod tests {
             let first = array.start.addr().get() as u64;
             let under = Under::read(first..first + (8 << 20)).unwrap();
             assert_eq!((under.resident_bytes, under.huge_bytes == 0), (8 << 20, kind == PageKind::Small4k));
-            assert_eq!([0, 1, 5].map(|rounds| array.independent(&places, rounds)), [0; 3], "zeros only");
-            assert_eq!(array.dependent(&places), 0, "zeros only");
+            for share in [0.0, 0.4, 1.0] {
+                let all = [Stretch { loads: places.len(), chains: Chains::waiting(share) }];
+                let sums = [0, 1, 5].map(|rounds| array.load(&places, &all, rounds));
+                assert_eq!(sums, [0; 3], "zeros only");
+            }
         }
     }
 
@@ -186,6 +183,6 @@ mod tests {
         let _alone = alone();
         let places = Places::random(8 << 20, 10, 1).unwrap();
         let array = Array::new(PageKind::Small4k, places.words() / 2).unwrap();
-        array.independent(&places, 0);
+        array.load(&places, &[], 0);
     }
 }

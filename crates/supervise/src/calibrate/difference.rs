@@ -2,7 +2,7 @@
 
 use fieldstone_report::stats::{Estimate, median};
 use fieldstone_wire::PageKind;
-use fieldstone_workloads::replay::Places;
+use fieldstone_workloads::replay::{Places, Stretch};
 use serde::{Deserialize, Serialize};
 
 use super::array::Array;
@@ -36,14 +36,11 @@ pub struct Effort {
     pub ns: u64,
 }
 
-/// How loads wait for each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    Dependent,
-    /// With so many rounds of other instructions between two loads.
-    Independent {
-        rounds: u32,
-    },
+impl Effort {
+    /// One of so many parts of it.
+    pub(super) const fn part(self, parts: usize) -> Self {
+        Self { pairs: self.pairs.div_ceil(parts), ns: self.ns / parts as u64 }
+    }
 }
 
 /// Two arrays of the same size on both kinds of page.
@@ -60,25 +57,25 @@ impl Sides {
         Ok(Self { small: Array::new(PageKind::Small4k, words)?, large })
     }
 
-    /// Runs as many pairs as `effort` asks for and one before them that is not counted. `between` is asked before each.
+    /// Loads `places` in such stretches, with so many rounds of other instructions before each: as many pairs as `effort` asks for, and one
+    /// before them that is not counted. `between` is asked before each. Nanoseconds a load of both.
     pub(super) fn compare(
         &self,
         places: &Places,
-        order: Order,
+        stretches: &[Stretch],
+        rounds: u32,
         effort: Effort,
         between: impl FnMut() -> Result<()>,
-    ) -> Result<Difference> {
+    ) -> Result<Vec<(f64, f64)>> {
         let since = processor_ns();
         let pass = |array: &Array| {
-            std::hint::black_box(match order {
-                Order::Dependent => array.dependent(places),
-                Order::Independent { rounds } => array.independent(places, rounds),
-            });
+            std::hint::black_box(array.load(places, stretches, rounds));
         };
         let run = |array: &Array| a_pass_ns(|| pass(array), processor_ns) / places.len().max(1) as f64;
         let is_enough = |done| done > effort.pairs && processor_ns() - since >= effort.ns;
-        let timed = in_turn(is_enough, || run(&self.small), || run(&self.large), between)?;
-        Ok(summary(&timed[1..]))
+        let mut timed = in_turn(is_enough, || run(&self.small), || run(&self.large), between)?;
+        timed.remove(0);
+        Ok(timed)
     }
 }
 
@@ -123,14 +120,17 @@ fn in_turn(
     Ok(pairs)
 }
 
-fn summary(pairs: &[(f64, f64)]) -> Difference {
-    let of = |value: fn(&(f64, f64)) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
-    let medians = [median(&of(|pair| pair.0)), median(&of(|pair| pair.1))];
-    let [ns_4k, ns_2m] = medians.map(|ns| ns.unwrap_or(f64::NAN));
-    let apart = Estimate::of_median(&of(|pair| pair.0 - pair.1));
-    let (low, median, high) =
-        apart.map_or((f64::NAN, f64::NAN, f64::NAN), |found| (found.low, found.median, found.high));
-    Difference { ns_4k, ns_2m, low, median, high }
+impl Difference {
+    /// Of pairs of nanoseconds a load, on small and on huge pages.
+    pub(super) fn of(pairs: &[(f64, f64)]) -> Self {
+        let of = |value: fn(&(f64, f64)) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
+        let medians = [median(&of(|pair| pair.0)), median(&of(|pair| pair.1))];
+        let [ns_4k, ns_2m] = medians.map(|ns| ns.unwrap_or(f64::NAN));
+        let apart = Estimate::of_median(&of(|pair| pair.0 - pair.1));
+        let (low, median, high) =
+            apart.map_or((f64::NAN, f64::NAN, f64::NAN), |found| (found.low, found.median, found.high));
+        Self { ns_4k, ns_2m, low, median, high }
+    }
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     fn the_difference_is_that_of_pairs_and_not_of_medians() {
         // A machine that gets slower: each pair is 5 apart, whatever the medians are.
         let drifting: Vec<(f64, f64)> = (0..7).map(|i| (f64::from(i * 10) + 5.0, f64::from(i * 10))).collect();
-        let found = summary(&drifting);
+        let found = Difference::of(&drifting);
         assert_eq!((found.low, found.median, found.high), (5.0, 5.0, 5.0));
         assert_eq!((found.ns_4k, found.ns_2m), (35.0, 30.0));
     }

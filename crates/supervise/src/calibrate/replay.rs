@@ -1,37 +1,56 @@
 //! A program's own addresses, done again on both kinds of page: what walks cost with just its locality.
 //!
-//! The true cost lies between the two orders: a program's loads depend on each other in part. Between independent ones lie as many
-//! instructions as the program has there: they keep walks from overlapping. What it computes may hide more of a walk, so that the upper
-//! bound holds for a program that does nothing but load.
+//! A walk that is waited for costs most, and others overlap: so as many of the loads wait for the one before them as of the program's
+//! walks do, as far as that is known, and between two lie as many other instructions as the program has there, which keep walks from
+//! overlapping. The interval is that of two more replays, in which the fewest and the most loads wait that the program may have.
 
 use fieldstone_sys::limits::free_memory_bytes;
-use fieldstone_workloads::replay::Places;
+use fieldstone_workloads::replay::{Chains, Places, Stretch};
 use serde::{Deserialize, Serialize};
 
 use super::array::{array_bytes, refused};
-use super::difference::{Difference, Effort, Order, Sides};
+use super::difference::{Difference, Effort, Sides};
 use super::others;
 use crate::error::Result;
 
-/// What 4 KiB pages cost the addresses more, at best and at worst.
+/// Times that the arrays are placed in memory anew: what lies beneath them, in a virtual machine above all, is luck, and costs.
+pub(super) const PLACEMENTS: usize = 3;
+
+/// A stretch of the addresses, and what share of its loads waits for another one, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waiting {
+    /// Addresses.
+    pub loads: usize,
+    /// At least.
+    pub fewest: f64,
+    /// Most likely.
+    pub likely: f64,
+    /// At most.
+    pub most: f64,
+}
+
+/// What 4 KiB pages cost the addresses more.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Replayed {
     /// Addresses that were replayed.
     pub loads: u64,
     /// The 2 MiB chunks that they touch, together.
     pub footprint_bytes: u64,
-    /// Other instructions between two loads that are independent.
+    /// Other instructions between two loads.
     pub others: u32,
-    /// None waits for another: the lower bound.
-    pub independent: Difference,
-    /// Each waits for the one before it: the upper bound.
-    pub dependent: Difference,
+    /// As many loads wait as is likely.
+    pub likely: Difference,
+    /// The fewest wait.
+    pub fewest: Difference,
+    /// The most wait.
+    pub most: Difference,
     /// Not the addresses, but as many loads page by page through the same memory: walks whose entries are near.
     pub sequential: Difference,
 }
 
 /// Replays `addresses` in their order on each kind of page, each way for as long as `effort` says; and goes through their memory page by
-/// page. The program ran so many `instructions` for each of them. Takes twice the footprint of memory. `between` is asked before each
+/// page. The program ran so many `instructions` for each of them, and as many of its walks waited as `waiting` says
+/// stretch by stretch. Takes twice the footprint of memory. `between` is asked before each
 /// pair of runs; its error ends the measurement.
 ///
 /// # Errors
@@ -40,6 +59,7 @@ pub struct Replayed {
 pub fn replay(
     addresses: &[u64],
     instructions: f64,
+    waiting: &[Waiting],
     effort: Effort,
     mut between: impl FnMut() -> Result<()>,
 ) -> Result<Replayed> {
@@ -47,16 +67,33 @@ pub fn replay(
     let footprint_bytes = array_bytes(places.words()) as u64;
     check_room(footprint_bytes, free_memory_bytes())?;
     let in_order = Places::page_by_page(footprint_bytes, places.len()).map_err(refused)?;
-    let sides = Sides::new(places.words())?;
     let rounds = others::rounds(instructions);
-    let mut compare = |places: &Places, order| sides.compare(places, order, effort, &mut between);
+    let stretches = |share: fn(&Waiting) -> f64| -> Vec<Stretch> {
+        let stretch = |of: &Waiting| Stretch { loads: of.loads, chains: Chains::waiting(share(of)) };
+        waiting.iter().map(stretch).collect()
+    };
+    let ways = [
+        (&places, stretches(|of| of.likely)),
+        (&places, stretches(|of| of.fewest)),
+        (&places, stretches(|of| of.most)),
+        (&in_order, Vec::new()),
+    ];
+    let mut timed = [const { Vec::new() }; 4];
+    for _ in 0..PLACEMENTS {
+        let sides = Sides::new(places.words())?;
+        for ((places, stretches), timed) in ways.iter().zip(&mut timed) {
+            timed.extend(sides.compare(places, stretches, rounds, effort.part(PLACEMENTS), &mut between)?);
+        }
+    }
+    let [likely, fewest, most, sequential] = timed.map(|pairs| Difference::of(&pairs));
     Ok(Replayed {
         loads: places.len() as u64,
         footprint_bytes,
         others: others::instructions(rounds),
-        independent: compare(&places, Order::Independent { rounds })?,
-        dependent: compare(&places, Order::Dependent)?,
-        sequential: compare(&in_order, Order::Independent { rounds })?,
+        likely,
+        fewest,
+        most,
+        sequential,
     })
 }
 
@@ -84,8 +121,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replayed_is_told() {
-        let why =
-            |addresses: &[u64]| replay(addresses, 5.0, Effort { pairs: 6, ns: 0 }, || Ok(())).unwrap_err().to_string();
+        let why = |addresses: &[u64]| {
+            replay(addresses, 5.0, &[], Effort { pairs: 6, ns: 0 }, || Ok(())).unwrap_err().to_string()
+        };
         assert!(why(&[]).contains("no address"));
         let scattered: Vec<u64> = (0..16_385).map(|chunk| chunk << 21).collect();
         assert!(why(&scattered).contains("32 GiB"));

@@ -1,7 +1,7 @@
 //! The traced run of a profile: one run under the tracer, told as [`Translation`].
 
 use fieldstone_report::Sample;
-use fieldstone_report::quantity::seconds;
+use fieldstone_report::quantity::{count, seconds};
 use fieldstone_report::stats::median;
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
@@ -12,7 +12,7 @@ use super::mosaics;
 use super::once::{self, Once, TIMED_OUT};
 use super::places::{RealRuns, Recorded};
 use super::plan::{Plan, Tracing as Asked};
-use super::price::{WalksEach, price, scale};
+use super::price::{WalksEach, price, scale, waiting};
 use super::server;
 use crate::calibrate::{Effort, replay};
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::launch::Treatment;
 use crate::signals::Interrupt;
 use crate::symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
 use crate::trace::{Followed, Records, Tracing, Whose};
-use fieldstone_wire::sites::Sites;
+use fieldstone_wire::sites::{Lost, SITES, Sites};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -99,6 +99,7 @@ pub(super) fn trace(
         told.unseen.extend(recorded.iter().filter_map(|run| run.unseen.clone()));
         told.sites = blamed(&followed, sites.record(), &mut RealRuns::new(recorded));
         told.unseen.extend(remedies(&told.sites, sites.record()));
+        told.unseen.extend(lost(sites.record()));
     }
     if asked.sites && records.trace.record().sites.load(Relaxed) == 0 {
         told.unseen.push(
@@ -108,14 +109,15 @@ pub(super) fn trace(
     told.started = (followed.execs > 0).then(|| records.trace.last_program()).flatten();
     if run.broken {
         told.unseen.push(format!(
-            "the traced run took too long and was stopped: what came after {} is not in the counts",
+            "the traced run took too long and was stopped: what came after {} is not in the counts, and what share of the time its walks \
+             take is not known. --timeout gives it longer",
             seconds(run.elapsed.as_secs_f64())
         ));
     }
     let addresses = followed.sample.addresses();
     let walks = WalksEach::of(&asked.configurations, &addresses);
-    if let (Some(native_s), Some(walks), false) = (some(&native.whole), walks, addresses.is_empty()) {
-        match replay(&addresses, followed.instructions_each, REPLAY, || interrupt.check()) {
+    if let (Some(native_s), Some(walks), false) = (some(&native.whole), walks, addresses.is_empty() || run.broken) {
+        match replay(&addresses, followed.instructions_each, &waiting(&followed), REPLAY, || interrupt.check()) {
             Ok(replayed) => price(&mut told, &asked.configurations, &followed, (&replayed, walks), native_s),
             Err(error @ Error::Interrupted { .. }) => return Err(error),
             Err(error) => told.unseen.push(format!("what a walk costs: {error}")),
@@ -138,8 +140,8 @@ fn went_wrong(plan: &Plan, run: &Once, samples: &[Sample]) -> Option<String> {
     }
     let usual = usual_outcome(samples, kind).unwrap_or("well");
     let hint = if run.outcome.contains("SIGKILL") {
-        "Nobody but the kernel ends it so, for want of memory: QEMU takes some 6 MiB for each GiB of addresses that the program maps, used \
-         or not. Give it more, or trace it with less to do"
+        "If nobody sent that signal, the kernel did, for want of memory: QEMU takes some 6 MiB for each GiB of addresses that the program \
+         maps, used or not. Give it more, or trace it with less to do"
     } else {
         "QEMU's processor lacks AVX-512 and newer instructions; what the program says where it runs under `qemu-x86_64` alone may tell more"
     };
@@ -236,6 +238,21 @@ fn blamed(followed: &Followed, sites: &Sites, real: &mut RealRuns) -> Vec<Site> 
     }
     blamed.sort_by_key(|site| std::cmp::Reverse(site.walks));
     blamed
+}
+
+/// Allocations that no site was recorded for, where they are more than a thousandth of all.
+fn lost(sites: &Sites) -> Option<String> {
+    let lost: u64 = sites.lost.iter().map(|count| count.load(Relaxed)).sum();
+    let known: u64 = sites.entries.iter().map(|site| site.allocations.load(Relaxed)).sum();
+    (lost > known / 1000).then(|| {
+        let full = sites.lost[Lost::TableFull as usize].load(Relaxed);
+        format!(
+            "who made {} allocations: the recorder had no room for more than {} stacks in {} of them, or was busy in their thread",
+            count(lost),
+            count(SITES as u64),
+            count(full)
+        )
+    })
 }
 
 /// Whether two stacks are told as one site: the stack of the one with the most walks stands for both.

@@ -10,7 +10,7 @@
 //! Where a thread has more walks than in the rest of its run, it is asked to haste (`wire`'s plan): by what the last burst but one came to. If a
 //! burst shortened the gap after itself, those that happened to have many walks would count less than others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
@@ -23,11 +23,14 @@ use super::bursts::{Burst, Bursts, Rate};
 use super::cores::{BASELINE, Core};
 use super::process::Process;
 use super::record::{Heard, Listener, Origin};
-use super::sample::Sample;
+use super::sample::{Judged, Sample};
 use crate::error::Result;
 
 /// Stretches of the run that are told apart at most; when there are more, neighbours are joined.
 const MOMENTS: usize = 256;
+
+/// Processes without a thread whose memory is still known: a child may be heard of after its parent has ended.
+const ENDED: usize = 8;
 
 /// So many instructions a processor looks ahead, about: walks that lie further apart do not overlap.
 const LOOK_AHEAD: f64 = 256.0;
@@ -155,6 +158,9 @@ pub struct Follower {
     configurations: Vec<Configuration>,
     cores: Vec<Option<Core>>,
     processes: HashMap<u32, Process>,
+    /// The process of each lane that is in use, and those that have none any more, the last to end last.
+    owners: [Option<u32>; LANES],
+    ended: VecDeque<u32>,
     /// Whether a configuration must know where the region's pieces begin.
     has_ranges: bool,
     /// The accesses that were placed and not yet run, and the records that they come from.
@@ -188,6 +194,8 @@ impl Follower {
             configurations: configurations.to_vec(),
             cores: (0..LANES).map(|_| None).collect(),
             processes: HashMap::new(),
+            owners: [None; LANES],
+            ended: VecDeque::new(),
             has_ranges: configurations.iter().any(|one| matches!(one.scheme, Scheme::RangeTlb { .. })),
             placed: Vec::new(),
             records: Vec::new(),
@@ -220,7 +228,6 @@ impl Follower {
             self.so_far.relative_error = self.bursts.relative_error();
         }
         self.so_far.reach = self.reach.points();
-        self.so_far.processes = self.processes.len();
         self.so_far.generated = trace.generated.load(Relaxed);
         self.so_far.laneless = trace.laneless.load(Relaxed);
         self.so_far.execs = trace.execs.load(Relaxed);
@@ -232,8 +239,23 @@ impl Follower {
             // A fork's child has what its parent had.
             let inherited = self.processes.get(&origin.parent).cloned().unwrap_or_default();
             self.processes.insert(origin.process, inherited);
+            self.so_far.processes += 1;
         }
         self.processes.entry(origin.process).or_default()
+    }
+
+    /// A lane is no longer its process's. Of those that have none left, the memory of the last few is kept.
+    fn disown(&mut self, lane: usize) {
+        let Some(process) = self.owners[lane].take() else { return };
+        if self.owners.contains(&Some(process)) {
+            return;
+        }
+        self.ended.push_back(process);
+        if self.ended.len() > ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.processes.remove(&oldest);
+        }
     }
 
     /// Runs what was placed so far through the thread's core.
@@ -243,25 +265,24 @@ impl Follower {
             Phase::Counted => {
                 core.each().for_each(|simulator| simulator.run(&self.placed));
                 self.reach.run(&self.placed);
-                let data = self.placed.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
-                let pending = &mut self.pending[lane];
-                // Where no burst has to end before its weight is known, nothing is kept for each thread.
-                match self.plan.burst {
-                    0 => self.so_far.sample.pass(data, PLACES),
-                    _ => pending.sample.pass(data, 1),
-                }
                 let walked = |places: &[u32]| {
                     let walked = places.iter().map(|&at| (self.placed[at as usize], self.records[at as usize]));
                     walked.filter(|(access, _)| !access.is_fetch()).collect::<Vec<_>>()
                 };
                 let whose = |access: Access, record: Record| allocations.whose(record.address(), access.is_in_region());
                 let (small, large) = (walked(core.simulator.walked()), walked(core.walked_large()));
+                let judged = Judged::of(small.iter().map(|(_, record)| *record));
+                let data = self.placed.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
+                let pending = &mut self.pending[lane];
+                // Where no burst has to end before its weight is known, nothing is kept for each thread.
+                match self.plan.burst {
+                    0 => self.so_far.sample.pass(data, judged, PLACES),
+                    _ => pending.sample.pass(data, judged, 1),
+                }
+                pending.judged += judged.walks;
+                pending.dependent += judged.waited;
                 for (access, record) in small {
                     pending.blame.entry(whose(access, record)).or_default().walks += 1;
-                    if let Some(depends) = record.depends() {
-                        pending.judged += 1;
-                        pending.dependent += u64::from(depends);
-                    }
                 }
                 for (access, record) in large {
                     pending.blame.entry(whose(access, record)).or_default().walks_large += 1;
@@ -397,6 +418,8 @@ impl Listener for Follower {
         if self.cores[origin.lane].is_none() {
             self.cores[origin.lane] = Core::new(&self.configurations).ok();
             self.so_far.threads += 1;
+            self.owners[origin.lane] = Some(origin.process);
+            self.ended.retain(|&ended| ended != origin.process);
         }
         if begins_burst(self.phases[origin.lane].replace(phase), phase) {
             self.end_burst(origin.lane, false);
@@ -425,6 +448,7 @@ impl Listener for Follower {
 
     fn leave(&mut self, origin: Origin) {
         self.end_burst(origin.lane, true);
+        self.disown(origin.lane);
         self.cores[origin.lane] = None;
         self.pending[origin.lane] = Pending::new(Vec::new(), 0);
         self.rates[origin.lane] = Rate::default();

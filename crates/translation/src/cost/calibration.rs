@@ -4,8 +4,7 @@
 //!   ns a load on 4 KiB − ns a load on 2 MiB  =  near walks a load × near  +  far walks a load × far
 //!
 //!   sequential      all its walks are near ones                     gives   near
-//!   independent     none waits for another                          gives   far, the least
-//!   dependent       each waits for the one before                   gives   far, the most
+//!   program         its addresses, as many waiting as it has        gives   far
 //! ```
 //! Each point was taken at the program's own footprint, since a walk's cost grows with what of the page table is out of the
 //! caches. Where near walks were not measured, hardly any walk is far, or noise makes near ones the dearer, all walks have one
@@ -27,10 +26,8 @@ const FAR_SHARE: f64 = 0.1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Each address read from memory by the load before: every walk is waited for.
-    Dependent,
-    /// Addresses known ahead: walks overlap.
-    Independent,
+    /// As the program does: at its addresses, of which as many are waited for.
+    Program,
     /// Page after page: the lines of page table entries are near.
     Sequential,
 }
@@ -58,31 +55,27 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// What a walk costs a program that waits for `dependent_share` (0 to 1) of its walks.
+    /// What a walk costs the program.
     ///
     /// # Errors
-    /// [`Error::Measurement`] where dependent or independent loads were not measured or had no walks, or a share is none.
-    pub fn walk_cost(&self, dependent_share: f64) -> Result<WalkCost> {
-        if !(0.0..=1.0).contains(&dependent_share) {
+    /// [`Error::Measurement`] where its loads were not measured, had no walks, or were no slower for them.
+    pub fn walk_cost(&self) -> Result<WalkCost> {
+        let own = self.measured(Pattern::Program)?;
+        if own.ns.high <= 0.0 {
             return Err(Error::Measurement {
-                what: "dependent share",
-                problem: format!("is {dependent_share}"),
-                remedy: "give 0 to 1",
+                what: "calibration",
+                problem: "found no load slower on 4 KiB pages, for all their walks".to_owned(),
+                remedy: "calibrate on a quiet machine, or with a larger footprint",
             });
         }
-        let (free, bound) = (self.measured(Pattern::Independent)?, self.measured(Pattern::Dependent)?);
         let near = self.measured(Pattern::Sequential).ok().map(CalibrationPoint::one_price);
-        let is_apart = |point: &CalibrationPoint| point.far_walks >= FAR_SHARE * point.walks();
-        let near = near.filter(|_| is_apart(free) && is_apart(bound));
-        let apart = near.map(|near| (near, between(free.far_price(near), bound.far_price(near), dependent_share)));
+        let near = near.filter(|_| own.far_walks >= FAR_SHARE * own.walks());
+        let apart = near.map(|near| WalkCost { near_ns: near, far_ns: own.far_price(near) });
         // What is left for far walks is no price where it reaches the bound, or is below that of near ones, which read the same
         // entries from nearer: then it is noise divided by few walks.
-        let is_price = |(near, far): &(Estimate, Estimate)| (near.likely..MOST_NS).contains(&far.likely);
-        if let Some((near_ns, far_ns)) = apart.filter(is_price) {
-            return Ok(WalkCost { near_ns, far_ns, dependent_share });
-        }
-        let one_ns = between(free.one_price(), bound.one_price(), dependent_share);
-        Ok(WalkCost { near_ns: one_ns, far_ns: one_ns, dependent_share })
+        let is_price = |cost: &WalkCost| (cost.near_ns.likely..MOST_NS).contains(&cost.far_ns.likely);
+        let one_ns = own.one_price();
+        Ok(apart.filter(is_price).unwrap_or(WalkCost { near_ns: one_ns, far_ns: one_ns }))
     }
 
     fn measured(&self, pattern: Pattern) -> Result<&CalibrationPoint> {
@@ -111,59 +104,47 @@ impl CalibrationPoint {
     }
 }
 
-/// From the least of both to the most; likely is `share` of the way from one to the other.
-fn between(one: Estimate, other: Estimate, share: f64) -> Estimate {
-    let likely = one.likely + (other.likely - one.likely) * share;
-    // Noise may turn the two round where walks cost next to nothing.
-    Estimate { low: one.low.min(other.low), likely, high: one.high.max(other.high) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Calibration, CalibrationPoint, Estimate, Pattern};
 
-    fn point(pattern: Pattern, near_walks: f64, far_walks: f64, ns: f64) -> CalibrationPoint {
-        CalibrationPoint { pattern, near_walks, far_walks, ns: Estimate { low: ns - 1.0, likely: ns, high: ns + 1.0 } }
+    fn point(pattern: Pattern, near_walks: f64, far_walks: f64, ns: [f64; 3]) -> CalibrationPoint {
+        let [low, likely, high] = ns;
+        CalibrationPoint { pattern, near_walks, far_walks, ns: Estimate { low, likely, high } }
     }
 
     fn calibration() -> Calibration {
         let points = vec![
-            point(Pattern::Dependent, 0.5, 0.5, 61.5),
-            point(Pattern::Independent, 0.5, 0.5, 6.5),
-            point(Pattern::Sequential, 1.0, 0.0, 3.0),
+            point(Pattern::Program, 0.5, 0.5, [6.5, 20.0, 61.5]),
+            point(Pattern::Sequential, 1.0, 0.0, [2.0, 3.0, 4.0]),
         ];
         Calibration { footprint_bytes: 1 << 30, points }
     }
 
     #[test]
     fn near_walks_are_taken_off_before_far_ones_are_priced() {
-        let cost = calibration().walk_cost(0.25).unwrap();
+        let cost = calibration().walk_cost().unwrap();
         assert_eq!(cost.near_ns, Estimate { low: 2.0, likely: 3.0, high: 4.0 });
-        // (6.5 − 0.5 × 3) / 0.5 = 10 and 120; a quarter of the way is 37.5. The ends are one nanosecond a load off.
-        assert_eq!(cost.far_ns, Estimate { low: 8.0, likely: 37.5, high: 122.0 });
+        // (6.5 − 0.5 × 3) / 0.5 and so on.
+        assert_eq!(cost.far_ns, Estimate { low: 10.0, likely: 37.0, high: 120.0 });
     }
 
     #[test]
     fn what_was_measured_comes_out_again() {
-        for share in [0.0, 1.0] {
-            let cost = calibration().walk_cost(share).unwrap();
-            let load = 0.5 * cost.near_ns.likely + 0.5 * cost.far_ns.likely;
-            assert!((load - if share > 0.5 { 61.5 } else { 6.5 }).abs() < 1e-9, "{load}");
-        }
+        let cost = calibration().walk_cost().unwrap();
+        assert!((0.5 * cost.near_ns.likely + 0.5 * cost.far_ns.likely - 20.0).abs() < 1e-9, "{cost:?}");
     }
 
     #[test]
     fn what_cannot_be_told_apart_has_one_price() {
         let mut all_near = calibration();
-        for point in &mut all_near.points {
-            (point.near_walks, point.far_walks) = (0.98, 0.02);
-        }
+        (all_near.points[0].near_walks, all_near.points[0].far_walks) = (0.98, 0.02);
         let mut unmeasured = calibration();
         unmeasured.points.pop();
         for one in [all_near, unmeasured] {
-            let cost = one.walk_cost(0.5).unwrap();
+            let cost = one.walk_cost().unwrap();
             assert_eq!(cost.near_ns, cost.far_ns);
-            assert!((cost.far_ns.likely - 34.0).abs() < 1e-9, "{cost:?}");
+            assert!((cost.far_ns.likely - 20.0).abs() < 1e-9, "{cost:?}");
         }
     }
 
@@ -171,32 +152,36 @@ mod tests {
     fn noise_makes_no_price_below_nothing_or_beyond_reason() {
         let mut noisy = calibration();
         noisy.points[0].ns = Estimate { low: -50.0, likely: -5.0, high: 1e9 };
-        let cost = noisy.walk_cost(1.0).unwrap();
+        let cost = noisy.walk_cost().unwrap();
         assert_eq!((cost.far_ns.low, cost.far_ns.likely, cost.far_ns.high), (0.0, 0.0, 1000.0));
     }
 
     #[test]
     fn far_walks_that_would_cost_beyond_reason_are_not_told_apart() {
         let mut noisy = calibration();
-        noisy.points[0] = point(Pattern::Dependent, 0.85, 0.15, 300.0);
-        let cost = noisy.walk_cost(1.0).unwrap();
+        noisy.points[0] = point(Pattern::Program, 0.85, 0.15, [299.0, 300.0, 301.0]);
+        let cost = noisy.walk_cost().unwrap();
         assert_eq!((cost.near_ns, cost.far_ns.likely), (cost.far_ns, 300.0), "(300 - 0.85 x 3) / 0.15 is 1983");
     }
 
     #[test]
     fn near_walks_are_never_the_dearer() {
         let mut noisy = calibration();
-        noisy.points[2] = point(Pattern::Sequential, 1.0, 0.0, 8.5);
-        let cost = noisy.walk_cost(0.0).unwrap();
+        noisy.points[0] = point(Pattern::Program, 0.5, 0.5, [5.5, 6.5, 7.5]);
+        noisy.points[1] = point(Pattern::Sequential, 1.0, 0.0, [7.5, 8.5, 9.5]);
+        let cost = noisy.walk_cost().unwrap();
         assert_eq!((cost.near_ns, cost.far_ns.likely), (cost.far_ns, 6.5), "(6.5 - 0.5 x 8.5) / 0.5 is 4.5");
     }
 
     #[test]
     fn what_was_not_measured_is_said() {
         let mut lacking = calibration();
-        (lacking.points[1].near_walks, lacking.points[1].far_walks) = (0.0, 0.0);
-        let error = lacking.walk_cost(0.5).unwrap_err().to_string();
-        assert!(error.contains("Independent") && error.contains("beyond the reach"), "{error}");
-        assert!(calibration().walk_cost(1.5).is_err());
+        (lacking.points[0].near_walks, lacking.points[0].far_walks) = (0.0, 0.0);
+        let error = lacking.walk_cost().unwrap_err().to_string();
+        assert!(error.contains("Program") && error.contains("beyond the reach"), "{error}");
+        let mut no_slower = calibration();
+        no_slower.points[0].ns = Estimate { low: -2.0, likely: -1.0, high: 0.0 };
+        let error = no_slower.walk_cost().unwrap_err().to_string();
+        assert!(error.contains("no load slower"), "{error}");
     }
 }

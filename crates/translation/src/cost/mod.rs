@@ -5,9 +5,9 @@
 //! [`WalkCost`] tells walks whose line was near from the others:
 //!
 //! ```text
-//!   time = near walks × near + far walks × far        far: low      nothing waits for the walk
-//!                                                          likely   a share of the walks is waited for
-//!                                                          high     everything waits
+//!   time = near walks × near + far walks × far        far: low      as few walks are waited for as may be
+//!                                                          likely   as many as is likely
+//!                                                          high     as many as may be
 //! ```
 //! [`Calibration`] says what walks cost on a machine, from loads at a program's addresses that do nothing else; [`MosaicFit`]
 //! what they cost the program, from real runs with different shares of larger pages. Neither knows of the other: each
@@ -81,8 +81,6 @@ pub struct WalkCost {
     pub near_ns: Estimate,
     /// A walk that reads its last entry from farther away.
     pub far_ns: Estimate,
-    /// Share of the far walks that the program waits for, 0 to 1: what lies behind `far_ns.likely`.
-    pub dependent_share: f64,
 }
 
 impl WalkCost {
@@ -122,7 +120,6 @@ mod tests {
     const COST: WalkCost = WalkCost {
         near_ns: Estimate { low: 3.0, likely: 3.0, high: 3.0 },
         far_ns: Estimate { low: 5.0, likely: 50.0, high: 100.0 },
-        dependent_share: 0.5,
     };
 
     fn counts(walks: u64, far: u64) -> Counts {
