@@ -34,7 +34,7 @@ pub fn summary(summary: &Summary) -> String {
     let kinds = summary.kinds.iter().map(kind_fields).collect();
     let modelled = summary.translation.iter().flat_map(|traced| {
         let all = traced.configurations.iter();
-        all.map(|of| [modelled_fields(of), mixture_fields(traced.mixture(&of.name))].concat())
+        all.map(|of| [modelled_fields(of, traced.is_unclear()), mixture_fields(traced.mixture(&of.name))].concat())
     });
     let (heading, sites) = summary.translation.as_ref().map(sites).unwrap_or_default();
     lines(&[(SUMMARY, kinds), (MODELLED, modelled.collect()), (&heading, sites)])
@@ -104,7 +104,8 @@ fn kind_fields(kind: &KindSummary) -> Vec<String> {
     fields
 }
 
-fn modelled_fields(of: &ConfigurationSummary) -> Vec<String> {
+/// Without the middles of estimates where no more than their bounds can be told.
+fn modelled_fields(of: &ConfigurationSummary, is_unclear: bool) -> Vec<String> {
     let mut fields = vec![
         quote(&of.name),
         full(of.misses_per_thousand),
@@ -114,7 +115,8 @@ fn modelled_fields(of: &ConfigurationSummary) -> Vec<String> {
         full(of.far_share),
     ];
     for range in [of.data_share, of.instruction_share, of.time] {
-        fields.extend([range.map(|of| of.likely), range.map(|of| of.low), range.map(|of| of.high)].map(full));
+        let likely = range.filter(|_| !is_unclear).map(|of| of.likely);
+        fields.extend([likely, range.map(|of| of.low), range.map(|of| of.high)].map(full));
     }
     fields
 }

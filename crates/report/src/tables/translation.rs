@@ -67,10 +67,11 @@ pub(crate) fn predictions(of: &TranslationSummary) -> Table {
             told(of, &prediction.time, hundredths),
             ratio(prediction.measured.median),
             spread(&prediction.measured),
+            prediction.user.map_or_else(|| NONE.to_owned(), ratio),
             if of.is_unclear() { NONE.to_owned() } else { percent(prediction.error()) },
         ]
     });
-    Table::new(&["pages", "model", "predicted", "measured", "95 % interval", "apart"], 2, rows)
+    Table::new(&["pages", "model", "predicted", "measured", "95 % interval", "user mode", "apart"], 2, rows)
 }
 
 /// Mosaics, a line a mixture: walks and times of a run. The last two columns know nothing of the calibrated price.

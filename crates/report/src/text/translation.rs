@@ -12,6 +12,9 @@ const MOST_SITES: usize = 15;
 /// The words of the first table.
 const WORDS: &str = "A walk looks a translation up in the page table, where no TLB has it; refs are its reads of memory. It is far if the line of the table that it ends at was not used lately.";
 
+/// The words of the table of predictions.
+const APART_WORDS: &str = "Walks take time in user mode: user mode is the measured time where only that differs, and apart is how far the best guess is from it. Larger pages save the kernel page faults, too.";
+
 /// The words of the table of sites, where it has their columns.
 const LEFT_WORDS: &str =
     "Left on 2M are the walks for the same memory on 2 MiB pages, as a share of all those on 4 KiB pages.";
@@ -38,6 +41,9 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
         if summary.is_unclear() { "no more than its bounds can be told" } else { "an estimate: likely (low–high)" };
     text += &section(style, &format!("Share of the time in walks, {estimates}"), &tables::priced(summary));
     text += &section(style, "Predicted and measured time, as a share of that on 4k", &tables::predictions(summary));
+    if !summary.predictions.is_empty() {
+        text += &style.paragraph(APART_WORDS);
+    }
     if let Some(mosaics) = &summary.mosaics {
         text += &section(style, "Real runs on mosaics: seconds in user mode", &tables::mosaics(mosaics));
         text += &style.list(mosaics.sentences(traced.walk_cost.as_ref()));

@@ -2,7 +2,8 @@
 //!
 //! - **Rates** are a thousand accesses, or a thousand instructions for fetches. Nothing counted is no rate, not a rate of 0.
 //! - **A page kind is predicted** by the configuration that models its page size: `thp` and `hugetlb` by `2m`, `hugetlb-1g`
-//!   by `1g`. The prediction is held against the measured ratio of the same kind, where both are there.
+//!   by `1g`. The prediction is held against the same kind's measured time in user mode, where both are there: larger pages save page
+//!   faults, too, which no walk foretells.
 //! - **What is no statement about the run is left out**: all but counts where too little of it was traced, and predictions beside
 //!   measured times where the TLBs are another processor's.
 
@@ -12,7 +13,7 @@ use super::{Mixture, Modelled, Mosaics, Range, Translation, canonical};
 use crate::Program;
 use crate::quantity;
 use crate::stats::Estimate;
-use crate::summary::{KindSummary, Verdict};
+use crate::summary::{Cost, KindSummary, Verdict};
 use serde::Serialize;
 
 /// What a trace means.
@@ -85,14 +86,16 @@ pub struct Prediction {
     pub time: Range,
     /// The measured ratio.
     pub measured: Estimate,
+    /// The same of time in user mode alone, which is what walks take; what first touches cost the kernel counts as on 4 KiB pages.
+    pub user: Option<f64>,
     /// What the measurement says by itself.
     pub verdict: Verdict,
 }
 
 impl Prediction {
-    /// How far the best guess is from the measured median, as a part of the time on 4 KiB pages.
+    /// How far the best guess is from what was measured in user mode, as a part of the time on 4 KiB pages.
     pub fn error(&self) -> f64 {
-        (self.time.likely - self.measured.median).abs()
+        (self.time.likely - self.user.unwrap_or(self.measured.median)).abs()
     }
 
     /// Whether the two intervals have a common part.
@@ -203,7 +206,14 @@ fn configuration(of: &Modelled, traced: &Translation) -> ConfigurationSummary {
     }
 }
 
+/// Time on other pages as a share of that on `small` ones, where only that in user mode differs.
+fn in_user_mode(small: &Cost, own: &Cost) -> Option<f64> {
+    let whole = small.user_s + small.system_s;
+    (whole > 0.0).then(|| 1.0 - (small.user_s - own.user_s) / whole)
+}
+
 fn predictions(configurations: &[ConfigurationSummary], kinds: &[KindSummary]) -> Vec<Prediction> {
+    let small = kinds.iter().find(|kind| kind.name == "4k").and_then(|kind| kind.cost);
     let prediction = |kind: &KindSummary| {
         let model = model_of(&kind.name)?;
         let configuration = configurations.iter().find(|of| canonical(&of.name) == model)?;
@@ -212,6 +222,7 @@ fn predictions(configurations: &[ConfigurationSummary], kinds: &[KindSummary]) -
             configuration: configuration.name.clone(),
             time: configuration.time?,
             measured: kind.ratio?,
+            user: small.zip(kind.cost).and_then(|(small, own)| in_user_mode(&small, &own)),
             verdict: kind.verdict?,
         })
     };

@@ -82,7 +82,17 @@ fn measured_kinds_stand_beside_what_models_them() {
         summary.predictions.iter().map(|of| (of.kind.as_str(), of.configuration.as_str())).collect();
     assert_eq!(pairs, [("thp", "2m"), ("hugetlb", "2m")], "folios are not modelled, 1 GiB was not measured");
     let thp = &summary.predictions[0];
-    assert_eq!(thp.error(), (0.67 - thp.measured.median).abs());
+    let cost =
+        |name: &str| Summary::of(&profile).kinds.into_iter().find(|kind| kind.name == name).unwrap().cost.unwrap();
+    let (small, large) = (cost("4k"), cost("thp"));
+    let user = 1.0 - (small.user_s - large.user_s) / (small.user_s + small.system_s);
+    assert!(
+        small.user_s > large.user_s && (user - thp.measured.median).abs() > 1e-3,
+        "what first touches save is not in it"
+    );
+    assert_eq!((thp.user, thp.error()), (Some(user), (0.67 - user).abs()));
+    let unknown = Prediction { user: None, ..thp.clone() };
+    assert_eq!(unknown.error(), (0.67 - thp.measured.median).abs());
     assert!(thp.meets() && thp.verdict == Verdict::Gain);
     let apart = Prediction { time: Range { low: 0.9, likely: 0.95, high: 0.99 }, ..thp.clone() };
     assert!(!apart.meets());

@@ -72,6 +72,10 @@ const MAY_BE: f64 = 3.0 * WORTHWHILE;
 /// All of the time is no estimate: a program does something between its walks.
 const TOO_MUCH: f64 = 0.95;
 
+/// What is said where neither prices nor runs tell.
+const NOT_MEASURED: &str =
+    " Measured runs tell, and none has decided yet: take more (--runs). `--models 2m,mosaics` prices walks by them.";
+
 /// A processor does an instruction in this time at the worst, in seconds, unless it waits for memory nearly always.
 const SLOW_INSTRUCTION_S: f64 = 1e-9;
 
@@ -191,10 +195,14 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The page kind that did best, of those that a measurement decided.
+/// The page kind that did best, of those that a measurement decided. Mosaics are for measuring, and nothing to run on.
 fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
     let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain));
-    let gains = kinds.iter().filter(decided).filter_map(|kind| Some((kind.name.clone(), kind.gain()?)));
+    let gains = kinds
+        .iter()
+        .filter(|kind| !kind.name.contains(':'))
+        .filter(decided)
+        .filter_map(|kind| Some((kind.name.clone(), kind.gain()?)));
     gains.max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
@@ -268,7 +276,7 @@ impl fmt::Display for WalkVerdict {
                     bounds(&Range { high: of.high.min(1.0), ..*of }, share)
                 )?;
                 match measured {
-                    None => write!(f, " Measured runs tell, and none has decided yet: take more (--runs)."),
+                    None => f.write_str(NOT_MEASURED),
                     some => write_measured(f, some.as_ref()),
                 }
             }
@@ -332,7 +340,7 @@ impl fmt::Display for Cure {
                     }
                     Evidence::Failed => write!(f, "measured runs on it failed."),
                     Evidence::Undecided => {
-                        write!(f, "no measurement decided: take more runs (--runs) on 4k and {kind}.")
+                        write!(f, "no measurement decided; whether more runs (--runs) would is in the advice.")
                     }
                     Evidence::None { .. } => write!(f, "no measurement decided. Run it so:"),
                 }
