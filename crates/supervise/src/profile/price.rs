@@ -100,9 +100,11 @@ pub(super) fn waiting(followed: &Followed) -> Vec<Waiting> {
     let of = |(loads, judged): (usize, Judged)| {
         let speaks = judged.walks >= FEW_JUDGED;
         let part = |count: u64| count as f64 / judged.walks.max(1) as f64;
-        let likely = if speaks { part(judged.waited) } else { all };
+        let seen = if speaks { part(judged.waited) } else { all };
+        // One chain that the judge lost sight of now and then; broken there, it would be done several pieces at a time.
+        let likely = if seen > 1.0 - DOUBT { 1.0 } else { seen };
         let sure = if speaks { part(judged.surely) } else { 0.0 };
-        let fewest = likely - (likely - sure) * DOUBT - (all - low);
+        let fewest = seen - (seen - sure) * DOUBT - (all - low);
         let most = likely + (1.0 - likely) * DOUBT + (high - all);
         Waiting { loads, fewest: fewest.clamp(0.0, likely), likely, most: most.clamp(likely, 1.0) }
     };
@@ -314,8 +316,8 @@ mod tests {
     #[test]
     fn each_phase_waits_as_its_own_walks_do() {
         let judged = |walks, waited, surely| Judged { walks, waited, surely };
-        let phases = [judged(1000, 1000, 1000), judged(1000, 1000, 0), judged(1000, 0, 0), judged(2, 2, 2)];
-        let mut followed = Followed { judged_walks: 3002, dependent_walks: 2002, ..Followed::default() };
+        let phases = [judged(1000, 1000, 1000), judged(1000, 950, 0), judged(1000, 0, 0), judged(2, 2, 2)];
+        let mut followed = Followed { judged_walks: 3002, dependent_walks: 1952, ..Followed::default() };
         phases.into_iter().for_each(|of| followed.sample.pass(0..100, of, 1));
         let found = waiting(&followed);
         let near = |found: Waiting, [fewest, likely, most]: [f64; 3]| {
@@ -324,11 +326,11 @@ mod tests {
             found.loads == 100 && apart.iter().all(|(found, wanted)| (found - wanted).abs() < 0.02)
         };
         assert!(near(found[0], [1.0, 1.0, 1.0]), "{found:?}");
-        assert!(near(found[1], [0.875, 1.0, 1.0]), "{found:?}");
+        assert!(near(found[1], [0.831, 1.0, 1.0]), "one chain, of which the judge missed a little: {found:?}");
         assert!(near(found[2], [0.0, 0.0, 0.125]), "{found:?}");
-        assert!(near(found[3], [0.583, 0.667, 0.708]), "{found:?}");
+        assert!(near(found[3], [0.56, 0.65, 0.70]), "{found:?}");
         let all = waiting_in_all(&found);
-        assert!((all.likely - 2.667 / 4.0).abs() < 0.01 && all.low < all.likely && all.likely < all.high, "{all:?}");
+        assert!((all.likely - 2.65 / 4.0).abs() < 0.01 && all.low < all.likely && all.likely < all.high, "{all:?}");
     }
 
     #[test]
