@@ -15,8 +15,8 @@ use fieldstone_translation::{
     Access, Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, Simulator, WalkCost,
 };
 
-use crate::calibrate::{Replayed, Waiting};
-use crate::trace::{Followed, Judged};
+use crate::calibrate::{Difference, Replayed, Waiting};
+use crate::trace::{Followed, Walks};
 
 /// A footprint of fewer reaches of the TLBs may find a page there that it comes back to.
 const REACHES: u64 = 4;
@@ -61,7 +61,8 @@ pub(super) fn price(
     (replayed, walks): (&Replayed, WalksEach),
     native_s: f64,
 ) {
-    let Ok(cost) = calibration(configurations, replayed, walks).walk_cost() else {
+    let load_ns = native_s * 1e9 * (walks.near + walks.far) / fewer_walks(configurations, followed);
+    let Ok(cost) = calibration(configurations, replayed, walks, load_ns).walk_cost() else {
         let no_slower = [replayed.fewest, replayed.likely, replayed.most].iter().all(|found| found.high <= 0.0);
         let why = if no_slower {
             "replayed on 4 KiB pages, its accesses were no slower than on 2 MiB ones; on a quiet machine they may be"
@@ -80,7 +81,7 @@ pub(super) fn price(
     told.walk_cost = Some(Told {
         ns: range(cost.of(&baseline).times(1.0 / all.max(1) as f64)),
         from: "replay".to_owned(),
-        how: how(&cost, followed, replayed),
+        how: how(&cost, followed, replayed, load_ns),
     });
 }
 
@@ -97,13 +98,13 @@ fn overall(followed: &Followed) -> [f64; 3] {
 /// or more as all of them together leave open, and as far beyond as the judge may be wrong.
 pub(super) fn waiting(followed: &Followed) -> Vec<Waiting> {
     let [low, all, high] = overall(followed);
-    let of = |(loads, judged): (usize, Judged)| {
-        let speaks = judged.walks >= FEW_JUDGED;
-        let part = |count: u64| count as f64 / judged.walks.max(1) as f64;
-        let seen = if speaks { part(judged.waited) } else { all };
+    let of = |(loads, walks): (usize, Walks)| {
+        let speaks = walks.judged >= FEW_JUDGED;
+        let part = |count: u64| count as f64 / walks.judged.max(1) as f64;
+        let seen = if speaks { part(walks.waited) } else { all };
         // One chain that the judge lost sight of now and then; broken there, it would be done several pieces at a time.
         let likely = if seen > 1.0 - DOUBT { 1.0 } else { seen };
-        let sure = if speaks { part(judged.surely) } else { 0.0 };
+        let sure = if speaks { part(walks.surely) } else { 0.0 };
         let fewest = seen - (seen - sure) * DOUBT - (all - low);
         let most = likely + (1.0 - likely) * DOUBT + (high - all);
         Waiting { loads, fewest: fewest.clamp(0.0, likely), likely, most: most.clamp(likely, 1.0) }
@@ -125,9 +126,20 @@ pub(super) fn scale(followed: &Followed) -> f64 {
     followed.accesses as f64 / followed.counted_accesses.max(1) as f64
 }
 
-/// The replayed differences beside the walks of a load.
-fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: WalksEach) -> Calibration {
-    let Replayed { fewest, likely, most, sequential, .. } = replayed;
+/// The walks of the whole run that 2 MiB pages take away.
+fn fewer_walks(configurations: &[Configuration], followed: &Followed) -> f64 {
+    let walks = |name| {
+        let found = configurations.iter().zip(&followed.counts).find(|(configuration, _)| configuration.name == name);
+        found.map_or(0.0, |(_, counts)| counts.data.walks_in_region as f64)
+    };
+    (walks("4K") - walks("2M")).max(0.0) * scale(followed)
+}
+
+/// The replayed differences beside the walks of a load. The program took `load_ns` for a load and all that belongs to it: a replay that takes
+/// longer waits where the program does not, and its walks cost the program as much less.
+fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: WalksEach, load_ns: f64) -> Calibration {
+    let sequential = replayed.sequential;
+    let [fewest, likely, most] = [replayed.fewest, replayed.likely, replayed.most].map(|of| held(of, load_ns));
     // Noise may turn them round where walks cost next to nothing.
     let low = fewest.low.min(likely.low).min(most.low);
     let high = fewest.high.max(likely.high).max(most.high);
@@ -137,7 +149,7 @@ fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: Wal
         far_walks,
         ns: Estimate { low, likely, high },
     };
-    let mut points = vec![point(Pattern::Program, [walks.near, walks.far], [low, likely.median, high])];
+    let mut points = vec![point(Pattern::Program, [walks.near, walks.far], [low, likely.likely, high])];
     // Who goes round something larger than the TLBs never comes back in time: a walk a page.
     let reach_bytes = configurations.first().map_or(0, |one| one.machine.reach_bytes(PageSize::Small4k));
     if replayed.footprint_bytes >= REACHES * reach_bytes {
@@ -146,15 +158,36 @@ fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: Wal
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
 }
 
-fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed) -> String {
+/// A difference, as long as its loads take no more than that on 4 KiB pages.
+fn held(found: Difference, load_ns: f64) -> Estimate {
+    Estimate { low: found.low, likely: found.median, high: found.high }.times(part_held(found, load_ns))
+}
+
+/// What part of a difference that is.
+fn part_held(found: Difference, load_ns: f64) -> f64 {
+    if found.ns_4k > load_ns { load_ns / found.ns_4k } else { 1.0 }
+}
+
+fn how(cost: &WalkCost, followed: &Followed, replayed: &Replayed, load_ns: f64) -> String {
     let ns = |of: Estimate| estimate(&range(of), nanoseconds);
     let apart = if cost.near_ns == cost.far_ns {
         String::new()
     } else {
         format!("; a walk whose entry is near costs {}, one whose entry is far {}", ns(cost.near_ns), ns(cost.far_ns))
     };
+    let part = part_held(replayed.likely, load_ns);
+    let held = if part < 1.0 {
+        format!(
+            "; they took {} each, and the program no more than {}, so that their walks count for {} of what they cost here",
+            nanoseconds(replayed.likely.ns_4k),
+            nanoseconds(load_ns),
+            share(part)
+        )
+    } else {
+        String::new()
+    };
     format!(
-        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here, {} between two and {} waiting for the one before; {}{apart}",
+        "{} recorded accesses replayed on 4 KiB and 2 MiB pages here, {} between two and {} waiting for the one before; {}{held}{apart}",
         count(replayed.loads),
         plural(replayed.others.into(), "other instruction"),
         estimate(&waiting_in_all(&waiting(followed)), share),
@@ -257,6 +290,18 @@ mod tests {
         is_near(large.time.unwrap(), [1.0 - 1.375 / 3.0, 0.725, 1.0 - 0.275 / 3.0]);
     }
 
+    /// 48 ms and 400,000 walks, a fifth of one a load: 24 ns a load. What takes 30 counts for 24 / 30.
+    #[test]
+    fn a_replay_that_takes_longer_than_the_program_counts_for_less() {
+        let (mut told, configurations, followed, mut replayed) = example();
+        replayed.likely.ns_4k = 30.0;
+        replayed.most.ns_4k = 48.0;
+        price(&mut told, &configurations, &followed, (&replayed, WALKS), 0.048);
+        let cost = told.walk_cost.unwrap();
+        is_near(cost.ns, [10.0, 24.0, 25.0]);
+        assert!(cost.how.contains("took 30.0 ns each, and the program no more than 24.0 ns"), "{}", cost.how);
+    }
+
     #[test]
     fn near_walks_have_a_price_of_their_own_where_the_memory_is_larger_than_the_tlbs_reach() {
         let (mut told, configurations, mut followed, mut replayed) = example();
@@ -315,7 +360,7 @@ mod tests {
     /// A phase that chases pointers in a loop, one that follows pointers, one that reads at random, and one of which hardly anything was judged.
     #[test]
     fn each_phase_waits_as_its_own_walks_do() {
-        let judged = |walks, waited, surely| Judged { walks, waited, surely };
+        let judged = |judged, waited, surely| Walks { all: 1000, judged, waited, surely };
         let phases = [judged(1000, 1000, 1000), judged(1000, 950, 0), judged(1000, 0, 0), judged(2, 2, 2)];
         let mut followed = Followed { judged_walks: 3002, dependent_walks: 1952, ..Followed::default() };
         phases.into_iter().for_each(|of| followed.sample.pass(0..100, of, 1));

@@ -23,7 +23,7 @@ use super::bursts::{Burst, Bursts, Rate};
 use super::cores::{BASELINE, Core};
 use super::process::Process;
 use super::record::{Heard, Listener, Origin};
-use super::sample::{Judged, Sample};
+use super::sample::{Sample, Walks};
 use crate::error::Result;
 
 /// Stretches of the run that are told apart at most; when there are more, neighbours are joined.
@@ -271,16 +271,16 @@ impl Follower {
                 };
                 let whose = |access: Access, record: Record| allocations.whose(record.address(), access.is_in_region());
                 let (small, large) = (walked(core.simulator.walked()), walked(core.walked_large()));
-                let judged = Judged::of(small.iter().map(|(_, record)| *record));
+                let walks = Walks::of(small.iter().map(|(_, record)| *record));
                 let data = self.placed.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
                 let pending = &mut self.pending[lane];
                 // Where no burst has to end before its weight is known, nothing is kept for each thread.
                 match self.plan.burst {
-                    0 => self.so_far.sample.pass(data, judged, PLACES),
-                    _ => pending.sample.pass(data, judged, 1),
+                    0 => self.so_far.sample.pass(data, walks, PLACES),
+                    _ => pending.sample.pass(data, walks, 1),
                 }
-                pending.judged += judged.walks;
-                pending.dependent += judged.waited;
+                pending.judged += walks.judged;
+                pending.dependent += walks.waited;
                 for (access, record) in small {
                     pending.blame.entry(whose(access, record)).or_default().walks += 1;
                 }

@@ -37,7 +37,7 @@ use fieldstone_wire::trace::Plan;
 pub use allocations::Whose;
 pub use follow::{Followed, Follower};
 pub use record::{Heard, Listener, Origin, Reader, SharedTrace};
-pub use sample::{Judged, Sample};
+pub use sample::{Sample, Walks};
 pub use sites::SharedSites;
 pub use tracer::Tracer;
 
