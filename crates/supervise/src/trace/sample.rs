@@ -280,8 +280,8 @@ mod tests {
             (0..10_000).for_each(|_| sample.pass(std::iter::repeat_n(first, 100), walks, 1));
         }
         let kept = sample.addresses();
-        assert!(kept.iter().all(|&address| address == 1), "{:?}", sample.stretches().len());
-        assert!(kept.len() > MOST / 4, "{}", kept.len());
+        assert!(kept.iter().all(|&address| address == 1));
+        assert_eq!(kept.len(), 1_000_000, "the first to go are those that hardly walk");
         assert_eq!(sample.stretches().iter().map(|(loads, _)| loads).sum::<usize>(), kept.len());
     }
 
