@@ -41,8 +41,8 @@ pub(super) struct WalksEach {
 impl WalksEach {
     /// Those of a replay of `addresses`, that goes round and round them. None where both kinds of page are not modelled.
     pub(super) fn of(configurations: &[Configuration], addresses: &[u64]) -> Option<Self> {
-        let named = |name| configurations.iter().find(|configuration| configuration.name == name).cloned();
-        let mut simulator = Simulator::new(&[named("4K")?, named("2M")?]).ok()?;
+        let both = small_and_large(configurations)?.map(|at| configurations[at].clone());
+        let mut simulator = Simulator::new(&both).ok()?;
         let loads: Vec<Access> = addresses.iter().map(|&address| Access::in_region(address)).collect();
         loads.chunks(BATCH).for_each(|batch| simulator.warm(batch));
         loads.chunks(BATCH).for_each(|batch| simulator.run(batch));
@@ -51,6 +51,12 @@ impl WalksEach {
         let (walks, far) = (fewer(|counts| counts.data.walks), fewer(|counts| counts.data.walks_pte_line_missed));
         Some(Self { near: (walks - far).max(0.0), far: far.min(walks) })
     }
+}
+
+/// Which of them model 4 KiB and 2 MiB pages.
+fn small_and_large(configurations: &[Configuration]) -> Option<[usize; 2]> {
+    let named = |name| configurations.iter().position(|configuration| configuration.name == name);
+    Some([named("4K")?, named("2M")?])
 }
 
 /// Prices the walks of `told`, by those of a replay with `walks` a load. `native_s` is the processor time of a run on 4 KiB pages.
@@ -128,15 +134,13 @@ pub(super) fn scale(followed: &Followed) -> f64 {
 
 /// The walks of the whole run that 2 MiB pages take away.
 fn fewer_walks(configurations: &[Configuration], followed: &Followed) -> f64 {
-    let walks = |name| {
-        let found = configurations.iter().zip(&followed.counts).find(|(configuration, _)| configuration.name == name);
-        found.map_or(0.0, |(_, counts)| counts.data.walks_in_region as f64)
-    };
-    (walks("4K") - walks("2M")).max(0.0) * scale(followed)
+    let walks = |at: usize| followed.counts.get(at).map_or(0, |counts| counts.data.walks_in_region);
+    let fewer = small_and_large(configurations).map_or(0, |[small, large]| walks(small).saturating_sub(walks(large)));
+    fewer as f64 * scale(followed)
 }
 
-/// The replayed differences beside the walks of a load. The program took `load_ns` for a load and all that belongs to it: a replay that takes
-/// longer waits where the program does not, and its walks cost the program as much less.
+/// The replayed differences beside the walks of a load. The program took `load_ns` for a load and all that belongs to it (no number where
+/// 2 MiB pages take no walk away): a replay that takes longer waits where the program does not, and its walks cost the program as much less.
 fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: WalksEach, load_ns: f64) -> Calibration {
     let sequential = replayed.sequential;
     let [fewest, likely, most] = [replayed.fewest, replayed.likely, replayed.most].map(|of| held(of, load_ns));

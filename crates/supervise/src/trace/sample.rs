@@ -6,8 +6,8 @@
 //!   every fourth   ^        ^       ^       ^       a piece is kept if such a place lies in it
 //! ```
 //! No piece is kept twice: replayed twice it would be other memory than the program's. So places lie at least as far apart as the
-//! heaviest piece is long, when all have gone by. Pieces that hardly walk are left out: replayed, they would add noise to the price of a walk,
-//! and next to nothing to what it is a price of.
+//! heaviest piece is long, when all have gone by. Pieces that walk little are left out: replayed, they would add
+//! to the price of a walk what is none of its.
 
 use std::ops::Range;
 
@@ -18,7 +18,8 @@ const MOST: usize = 1 << 20;
 const MOST_OF_BURST: usize = 1 << 17;
 
 /// A piece with fewer walks an address than this part of the average is left out. All such pieces together have less than this part of the
-/// walks; what else 4 KiB pages cost them (translations that only the first TLB lacks) would be taken for the price of these.
+/// walks, which get the price of the others; what else 4 KiB pages cost them (translations that only the first TLB lacks) would be taken for
+/// that of their walks.
 const FEW: f64 = 0.5;
 
 /// The walks of a piece or more, and what was judged of them.
@@ -68,17 +69,17 @@ pub struct Sample {
     /// Places that all pieces took which went by.
     places: u64,
     /// Their addresses and walks, each piece's as often as it counts.
-    passed: Rate,
+    passed: Passed,
 }
 
-/// How many walks addresses have.
+/// Addresses that went by, and how many walks they had.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
+struct Passed {
     addresses: f64,
     walks: f64,
 }
 
-impl Rate {
+impl Passed {
     fn add(&mut self, other: Self, weight: u64) {
         self.addresses += other.addresses * weight as f64;
         self.walks += other.walks * weight as f64;
@@ -93,20 +94,20 @@ struct Piece {
 }
 
 impl Piece {
-    fn rate(&self) -> Rate {
-        Rate { addresses: self.addresses.len() as f64, walks: self.walks.all as f64 }
+    fn passed(&self) -> Passed {
+        Passed { addresses: self.addresses.len() as f64, walks: self.walks.all as f64 }
     }
 
     /// Whether it has hardly any walks, as far as `all` have some.
-    fn is_little_of(&self, all: Rate) -> bool {
-        let own = self.rate();
+    fn is_little_of(&self, all: Passed) -> bool {
+        let own = self.passed();
         own.walks * all.addresses < FEW * all.walks * own.addresses
     }
 }
 
 impl Default for Sample {
     fn default() -> Self {
-        Self { most: MOST, pieces: Vec::new(), each: 1, kept: 0, places: 0, passed: Rate::default() }
+        Self { most: MOST, pieces: Vec::new(), each: 1, kept: 0, places: 0, passed: Passed::default() }
     }
 }
 
@@ -132,10 +133,10 @@ impl Sample {
         let places = self.take(weight);
         if is_kept(&places, self.each) {
             let piece = Piece { places, addresses: addresses.collect(), walks };
-            self.passed.add(piece.rate(), weight);
+            self.passed.add(piece.passed(), weight);
             self.keep(piece);
         } else {
-            self.passed.add(Rate { addresses: addresses.count() as f64, walks: walks.all as f64 }, weight);
+            self.passed.add(Passed { addresses: addresses.count() as f64, walks: walks.all as f64 }, weight);
         }
     }
 
