@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_rewrite::clone::Plan;
 use fieldstone_rewrite::patch::JUMP_BYTES;
+use fieldstone_rewrite::walk::Access;
 use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redirect, Registers, Walk};
+
+use iced_x86::Instruction;
 
 use crate::error::Result;
 use crate::heads::{Cloned, Head, JUMP, Unpatched, jump};
@@ -19,6 +22,8 @@ use crate::protect::MOST_CODE;
 use crate::space::Mapping;
 use crate::threads::gone_is_fine;
 
+/// Clones of one loop that are for single addresses.
+const MOST_SPECIAL: usize = 4;
 /// Room for a copied instruction with its share of checks, in bytes.
 const BYTES_AN_INSTRUCTION: u64 = 16;
 const BYTES_AN_ENTRY: u64 = 128;
@@ -35,7 +40,15 @@ impl Process {
     /// there is a clone for these addresses already: then this access is one that it does not know.
     pub(crate) fn enter_clone(&mut self, registers: &Registers) -> Result<Option<u64>> {
         self.ours.retire(&self.memory);
-        let Some(found) = self.loop_around(registers) else { return Ok(None) };
+        self.loop_around(registers).map_or(Ok(None), |found| self.enter(found, registers))
+    }
+
+    /// The same for the code from the access to the next jump or call: where it is in no loop, or that calls, or comes by too many objects.
+    pub(crate) fn enter_stretch(&mut self, registers: &Registers) -> Result<Option<u64>> {
+        self.stretch_from(registers).map_or(Ok(None), |found| self.enter(found, registers))
+    }
+
+    fn enter(&mut self, found: Found, registers: &Registers) -> Result<Option<u64>> {
         let head = found.within.head;
         if self.ours.heads.led.get(&head).is_some_and(|known| known.is_full(&found.redirects)) {
             return Ok(None);
@@ -70,29 +83,61 @@ impl Process {
 
     /// The innermost loop around an access that has no calls, and those of its accesses that are on moved pages.
     fn loop_around(&self, registers: &Registers) -> Option<Found> {
+        let flow = self.flow_from(registers.rip)?;
+        let within = innermost(&flow)?;
+        let accesses = Walk::around(&flow, Some(&within), registers, &Pages::of(&self.as_seen())).accesses;
+        // Read from its head on, so that it is the same whichever access is the first.
+        let from_head = self.flow_from(within.head);
+        let same = |flow: Flow| innermost(&flow).filter(|other| other.head == within.head).map(|other| (flow, other));
+        let (flow, within) = from_head.and_then(same).unwrap_or((flow, within));
+        self.found(flow, within, &accesses, registers.rip)
+    }
+
+    fn stretch_from(&self, registers: &Registers) -> Option<Found> {
+        let flow = self.flow_from(registers.rip)?;
+        // Who jumps to where the head's jump will be runs into a trap each time.
+        let inside = registers.rip + 1..registers.rip + JUMP_BYTES;
+        let is_jumped_into = flow.blocks.range(inside).next().is_some();
+        if is_jumped_into {
+            return None;
+        }
+        let within = flow.stretch();
+        let accesses = Walk::around(&flow, Some(&within), registers, &Pages::of(&self.as_seen())).accesses;
+        self.found(flow, within, &accesses, registers.rip)
+    }
+
+    fn flow_from(&self, ip: u64) -> Option<Flow> {
         let code = Unpatched { memory: &self.memory, heads: &self.ours.heads };
-        let flow = Flow::discover(&code, registers.rip).ok()?;
-        let within = flow.loops().into_iter().find(|found| !found.has_call && !found.has_indirect)?;
-        let walk = Walk::around(&flow, Some(&within), registers, &Pages::of(&self.as_seen()));
+        Flow::discover(&code, ip).ok()
+    }
+
+    /// What of these accesses, which a lap comes by, is redirected; none where that at `ip` is not.
+    fn found(&self, flow: Flow, within: Loop, accesses: &[Access], ip: u64) -> Option<Found> {
+        // Whose pointers change from one run of the loop to the next has clones for all of them.
+        let clones = self.ours.heads.led.get(&within.head).map_or(0, |head| head.clones.len());
+        let by_slots = if clones < MOST_SPECIAL { flow.by_slots(&within) } else { BTreeSet::new() };
         let mut redirects: BTreeMap<u64, Redirect> = BTreeMap::new();
         // At several places, or watched: these are left to be redirected one by one.
         let mut several = BTreeSet::new();
-        for access in &walk.accesses {
+        for access in accesses {
             let page = self.ours.moved.get(&page_with(access.address));
             let Some(moved) = page else { continue };
             if moved.is_watched(access.address, access.bytes) {
                 several.insert(access.ip);
             }
             let Some(piece) = moved.page.piece(access.address, access.bytes) else { continue };
-            let redirect = Redirect { ip: access.ip, rule: moved.unwatched(piece, access.address) };
+            let rule = moved.unwatched(piece, access.address);
+            let seen = by_slots.contains(&access.ip).then_some(access.address);
+            let redirect = Redirect { ip: access.ip, rule, seen };
             if redirects.get(&access.ip).is_some_and(|known| *known != redirect) {
                 several.insert(access.ip);
             }
             redirects.insert(access.ip, redirect);
         }
-        redirects.retain(|ip, _| !several.contains(ip));
+        let copied: BTreeSet<u64> = flow.copied_in(&within).map(Instruction::ip).collect();
+        redirects.retain(|ip, _| copied.contains(ip) && !several.contains(ip));
         let redirects: Vec<Redirect> = redirects.into_values().collect();
-        redirects.iter().any(|redirect| redirect.ip == registers.rip).then_some(Found { flow, within, redirects })
+        redirects.iter().any(|redirect| redirect.ip == ip).then_some(Found { flow, within, redirects })
     }
 
     /// Copies what the jump at the head will overwrite, and finds it a station; whether that can be.
@@ -163,6 +208,11 @@ impl Process {
         }
         Ok(())
     }
+}
+
+/// The innermost loop around where a flow begins that can be cloned whole.
+fn innermost(flow: &Flow) -> Option<Loop> {
+    flow.loops().into_iter().find(|found| !found.has_call && !found.has_indirect)
 }
 
 /// A clone that can be entered where its checks are, by a clone whose own check has failed there; and at `ip`. Where one of these would pass

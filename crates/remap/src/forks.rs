@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
+use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Message, Userfaultfd};
 
 use crate::error::Result;
@@ -51,7 +52,7 @@ impl Process {
                 self.threads.still_waits(thread)?;
             }
             self.threads.stop_all()?;
-            std::thread::yield_now();
+            turns::nap();
         }
         let done = self.restore_children()?;
         self.late.extend(done);

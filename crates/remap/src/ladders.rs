@@ -9,10 +9,8 @@
 //!
 //! Source: the thesis, section 5.2 and figure 6.2 ("single ladder").
 
-use std::collections::BTreeSet;
-
 use fieldstone_rewrite::trampoline::Site as Access;
-use fieldstone_rewrite::{Flow, Form, Liveness, Loop, LoopClone, Operand, Page, Redirect, Registers, Trampoline};
+use fieldstone_rewrite::{Flow, Form, Liveness, LoopClone, Operand, Page, Redirect, Registers, Trampoline};
 use iced_x86::InstructionInfoFactory;
 
 use crate::clones::Found;
@@ -41,13 +39,13 @@ impl Process {
         let code = Unpatched { memory: &self.memory, heads: &self.ours.heads };
         let Ok(flow) = Flow::discover(&code, ip) else { return Ok(None) };
         let Some(page) = self.page_of_access(&flow, registers) else { return Ok(None) };
-        let found = Found { within: alone(&flow), flow, redirects: Vec::new() };
+        let found = Found { within: flow.stretch(), flow, redirects: Vec::new() };
         if !self.prepare_head(&found)? {
             return Ok(None);
         }
         let Some(made) = self.place_ladder(&found, &page)? else { return Ok(None) };
         let entry = made.at;
-        let redirects = page.rules.iter().map(|rule| Redirect { ip, rule: rule.clone() }).collect();
+        let redirects = page.rules.iter().map(|rule| Redirect { ip, rule: rule.clone(), seen: None }).collect();
         Ok(self.lead_to(ip, Cloned { clone: as_clone(made, ip), redirects })?.then_some(entry))
     }
 
@@ -68,18 +66,6 @@ impl Process {
             Trampoline::new(&access, &Form::Ladder(page.clone()), at).ok()
         };
         self.place(ip, LADDER_BYTES, make, |made| &made.code)
-    }
-}
-
-/// The block that the flow begins with, as a loop of its own.
-fn alone(flow: &Flow) -> Loop {
-    Loop {
-        head: flow.ip,
-        blocks: BTreeSet::from([flow.ip]),
-        exits: Vec::new(),
-        side_entries: Vec::new(),
-        has_call: false,
-        has_indirect: false,
     }
 }
 

@@ -101,10 +101,17 @@ fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
         Kind::Jmp_rel8_64 | Kind::Jmp_rel32_64 => jump_if(true),
         Kind::Ja_rel8_64 | Kind::Ja_rel32_64 => jump_if(flags & (CARRY | ZERO) == 0),
         Kind::Jb_rel8_64 | Kind::Jb_rel32_64 => jump_if(flags & CARRY != 0),
+        Kind::Jne_rel8_64 | Kind::Jne_rel32_64 => jump_if(flags & ZERO == 0),
         Kind::Jbe_rel8_64 | Kind::Jbe_rel32_64 => jump_if(flags & (CARRY | ZERO) != 0),
         Kind::Lea_r64_m => *register(registers, instruction.op0_register())? = address(&instruction, registers)?,
         Kind::Mov_r64_imm64 => *register(registers, instruction.op0_register())? = instruction.immediate64(),
-        Kind::Cmp_rm64_imm32 | Kind::Cmp_rm64_imm8 | Kind::Cmp_RAX_imm32 => compare(&instruction, registers)?,
+        Kind::Cmp_rm64_imm32 | Kind::Cmp_rm64_imm8 | Kind::Cmp_RAX_imm32 => {
+            compare(&instruction, registers, instruction.immediate(1))?;
+        }
+        Kind::Cmp_r64_rm64 if instruction.is_ip_rel_memory_operand() => {
+            let other = word(memory, instruction.ip_rel_memory_address())?;
+            compare(&instruction, registers, other)?;
+        }
         Kind::Push_r64 => {
             let value = *register(registers, instruction.op0_register())?;
             push(memory, registers, value)?;
@@ -129,9 +136,14 @@ fn push(memory: &Memory, registers: &mut ptrace::Registers, value: u64) -> Optio
 }
 
 fn pop(memory: &Memory, registers: &mut ptrace::Registers) -> Option<u64> {
-    let mut bytes = [0; 8];
-    memory.read_exact(registers.rsp, &mut bytes).ok()?;
+    let value = word(memory, registers.rsp)?;
     registers.rsp = registers.rsp.wrapping_add(8);
+    Some(value)
+}
+
+fn word(memory: &Memory, at: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read_exact(at, &mut bytes).ok()?;
     Some(u64::from_le_bytes(bytes))
 }
 
@@ -143,9 +155,9 @@ fn address(instruction: &Instruction, registers: &mut ptrace::Registers) -> Opti
     Some(base.wrapping_add(index).wrapping_add(instruction.memory_displacement64()))
 }
 
-/// As far as `ja`, `jb` and `jbe` ask.
-fn compare(instruction: &Instruction, registers: &mut ptrace::Registers) -> Option<()> {
-    let (one, other) = (*register(registers, instruction.op0_register())?, instruction.immediate(1));
+/// With another value, as far as `ja`, `jb`, `jbe` and `jne` ask.
+fn compare(instruction: &Instruction, registers: &mut ptrace::Registers, other: u64) -> Option<()> {
+    let one = *register(registers, instruction.op0_register())?;
     let flags = if one < other { CARRY } else { 0 } | if one == other { ZERO } else { 0 };
     registers.eflags = registers.eflags & !(CARRY | ZERO) | flags;
     Some(())
@@ -199,7 +211,7 @@ pub(crate) mod tests {
         let flow = Flow::discover(&image, head).unwrap();
         let within = flow.loops().remove(0);
         let liveness = Liveness::of(&flow);
-        let redirects = [Redirect { ip: head, rule: Rule { bytes: 0x7000..0x7100, delta: 0x1_0000 } }];
+        let redirects = [Redirect { ip: head, rule: Rule { bytes: 0x7000..0x7100, delta: 0x1_0000 }, seen: None }];
         let at = room.as_ptr().addr() as u64;
         let plan = Plan {
             flow: &flow,

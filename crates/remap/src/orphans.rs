@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use fieldstone_sys::process::{children, has_ended};
 use fieldstone_sys::smaps;
+use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::Result;
@@ -56,7 +57,7 @@ impl Process {
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
-            std::thread::yield_now();
+            turns::nap();
         }
     }
 

@@ -19,6 +19,7 @@ use std::{io, iter};
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_rewrite::{Page, Piece, Rule};
 use fieldstone_sys::process::has_ended;
+use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Message, Userfaultfd};
 use serde::{Deserialize, Serialize};
 
@@ -220,12 +221,13 @@ impl Process {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let hearing = scope.spawn(|| {
-                let mut heard = Vec::new();
+                let (mut heard, mut looks) = (Vec::new(), 0);
                 while !over.load(Ordering::Acquire) {
                     match listener.message() {
                         Ok(message) => heard.push(message),
-                        Err(_) => std::thread::yield_now(),
+                        Err(_) => turns::pause(looks),
                     }
+                    looks += 1;
                 }
                 heard
             });

@@ -3,6 +3,7 @@
 //! ```text
 //!   fault at ip ── a jump through memory? ── its target is read, go on there
 //!               ├─ in a loop that no clone knows with these addresses? ── clone it, lead its head there, go on in the clone
+//!               ├─ in none, and here for the eighth time? ── the same with the code from here to the next jump or call
 //!               └─ else ── the rewritelet for ip and where its bytes are, made once
 //! ```
 //! The thread waits at the access with all its registers as they are. It is let on where the same instruction stands with another
@@ -26,6 +27,8 @@ const NO_64_BITS: &str = "it is code of 32 bits";
 
 /// The loop around an instruction is looked at so often.
 const MOST_IN_VAIN: u32 = 16;
+/// An access that has been redirected one by one so often gets a clone of what comes behind it, if it is in no loop that can be cloned.
+const OFTEN: u32 = 8;
 
 /// Rewritelets for one instruction: one for each place where its bytes have been.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -109,11 +112,15 @@ impl Process {
 
     /// [`Self::enter_clone`] or [`Self::enter_ladder`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
     fn try_clone(&mut self, registers: &Registers) -> Option<u64> {
-        if self.in_vain.get(&registers.rip).is_some_and(|&times| times >= MOST_IN_VAIN) {
+        let times = self.in_vain.get(&registers.rip).copied().unwrap_or(0);
+        if times >= MOST_IN_VAIN {
             return None;
         }
         let entry = if self.by_ladders { self.enter_ladder(registers) } else { self.enter_clone(registers) };
-        let entry = entry.unwrap_or_default();
+        let mut entry = entry.unwrap_or_default();
+        if entry.is_none() && times >= OFTEN && !self.by_ladders {
+            entry = self.enter_stretch(registers).unwrap_or_default();
+        }
         if entry.is_none() {
             *self.in_vain.entry(registers.rip).or_default() += 1;
         }

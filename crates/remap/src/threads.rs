@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::{Stop, Tracee, share_memory};
+use fieldstone_sys::turns;
 
 use crate::error::{Error, Result};
 use crate::held::{Held, State, is_of_64_bits};
 use crate::tasks::{is_ending, is_filtered, is_kernels, process_of, processor_ns, sleeps_deeply, tasks, tracer_of};
 
 /// Looks at a thread that was asked to stop, between two looks at where it waits.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = 32;
 /// A thread that was asked to stop and has run for so long since is in the kernel: in user mode it would have stopped at once. The kernel's
 /// access to a page of ours goes round like that, when the thread has something to do first. So seems to do who has a processor that the host
 /// has given to somebody else, for some milliseconds as a rule.
@@ -221,7 +222,7 @@ impl Threads {
                     held.state = State::Waits;
                 }
             }
-            std::thread::yield_now();
+            turns::pause(looked);
         }
         Ok(())
     }

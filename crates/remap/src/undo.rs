@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::turns;
+
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
 use crate::heads::Head;
@@ -178,8 +180,10 @@ impl Process {
             let began = Instant::now();
             let may_be_in =
                 |at: Option<u64>| at.map_or(began.elapsed() < LONGEST_FAULT, |at| self.ours.code.contains(at));
+            let mut looks = 0;
             while may_be_in(goes_on_at(thread)) && self.threads.still_waits(thread)? {
-                std::thread::yield_now();
+                turns::pause(looks);
+                looks += 1;
             }
             let Some(held) = self.threads.get_mut(thread).filter(|held| held.stands()) else { continue };
             self.ours.untrap(&self.memory, held)?;

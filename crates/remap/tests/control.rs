@@ -53,11 +53,11 @@ fn exceptions_are_thrown_through_functions_with_cloned_loops() {
 }
 
 #[test]
-fn calls_in_a_loop_have_its_accesses_redirected_one_by_one() {
+fn accesses_of_a_loop_that_calls_are_led_to_clones_of_their_own() {
     let globals = "static __attribute__((noinline)) int one(int i) { __asm__ volatile(\"\"); return i & 1; }";
-    let body = "uint64_t begin = counters[70]; int i; for (i = 0; i < 60; i++) counters[70] += one(i); CHECK(counters[70] == begin + 30);";
+    let body = "uint64_t begin = counters[70]; int i; for (i = 0; i < 600; i++) counters[70] += one(i); CHECK(counters[70] == begin + 300);";
     let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
-    assert!(put_back(&then).is_none() && redirected(&then) >= 60, "{}", redirected(&then));
+    assert!(put_back(&then).is_none() && (8..60).contains(&redirected(&then)), "{}", redirected(&then));
 }
 
 #[test]

@@ -94,6 +94,21 @@ impl Assembly {
         self.add(Instruction::with2(Code::Mov_r64_imm64, register, value));
     }
 
+    /// `cmp register, [label]`: eight bytes that lie in the code.
+    pub(crate) fn compare_with(&mut self, register: Register, label: Label) {
+        self.add(Instruction::with2(Code::Cmp_r64_rm64, register, at(label)));
+    }
+
+    /// `mov register, [label]`.
+    pub(crate) fn load_from(&mut self, register: Register, label: Label) {
+        self.add(Instruction::with2(Code::Mov_r64_rm64, register, at(label)));
+    }
+
+    /// Eight bytes that are no code.
+    pub(crate) fn word(&mut self, value: u64) {
+        self.push(Instruction::with_declare_qword_1(value));
+    }
+
     /// `cmp register, value`.
     pub(crate) fn compare(&mut self, register: Register, value: i32) {
         self.add(Instruction::with2(Code::Cmp_rm64_imm32, register, value));
@@ -108,13 +123,14 @@ impl Assembly {
         let address = |index: usize| INSTRUCTIONS + index as u64 * STEP;
         for (index, instruction) in self.instructions.iter_mut().enumerate() {
             instruction.set_ip(address(index));
-            if instruction.op0_kind() != OpKind::NearBranch64 {
-                continue;
-            }
-            let label =
-                instruction.near_branch_target().checked_sub(LABELS).and_then(|label| usize::try_from(label).ok());
-            if let Some(place) = label.and_then(|label| self.labels.get(label)) {
-                instruction.set_near_branch64(address(place.ok_or_else(refused)?));
+            let Some(target) = target(instruction) else { continue };
+            let label = target.checked_sub(LABELS).and_then(|label| usize::try_from(label).ok());
+            let Some(place) = label.and_then(|label| self.labels.get(label)) else { continue };
+            let place = address(place.ok_or_else(refused)?);
+            if instruction.op0_kind() == OpKind::NearBranch64 {
+                instruction.set_near_branch64(place);
+            } else {
+                instruction.set_memory_displacement64(place);
             }
         }
         let block = InstructionBlock::new(&self.instructions, at);
@@ -128,6 +144,23 @@ impl Assembly {
         let labels = self.labels.iter().map(|place| place.and_then(offset)).collect();
         Ok(Encoded { bytes: encoded.code_buffer, labels })
     }
+}
+
+/// Eight bytes in the code.
+fn at(label: Label) -> MemoryOperand {
+    let place = label.target().cast_signed();
+    MemoryOperand::new(Register::RIP, Register::None, 1, place, 8, false, Register::None)
+}
+
+/// Where it jumps to, or the address behind which its operand lies however far the code is moved.
+fn target(instruction: &Instruction) -> Option<u64> {
+    if instruction.code() == Code::DeclareQword {
+        return None;
+    }
+    if instruction.op0_kind() == OpKind::NearBranch64 {
+        return Some(instruction.near_branch_target());
+    }
+    instruction.is_ip_rel_memory_operand().then(|| instruction.ip_rel_memory_address())
 }
 
 #[cfg(test)]
@@ -166,6 +199,21 @@ mod tests {
         code.push(original);
         let encoded = code.encode(0x7000_0000, 0x40_0000).unwrap();
         assert_eq!(decoded(&encoded.bytes, 0x7000_0000)[0].memory_displacement64(), 0x40_0106);
+    }
+
+    #[test]
+    fn words_lie_in_the_code_and_are_compared_there() {
+        let mut code = Assembly::default();
+        let word = code.label();
+        code.compare_with(Register::RBX, word);
+        code.place(word);
+        code.word(0x1122_3344_5566_7788);
+        let encoded = code.encode(0x41_0000, 0x40_0000).unwrap();
+        let at = encoded.address(word).unwrap();
+        let compare = decoded(&encoded.bytes, 0x41_0000)[0];
+        assert_eq!((compare.code(), compare.op0_register()), (Code::Cmp_r64_rm64, Register::RBX));
+        assert_eq!((compare.ip_rel_memory_address(), compare.next_ip()), (at, at));
+        assert_eq!(encoded.bytes[compare.len()..], 0x1122_3344_5566_7788_u64.to_le_bytes());
     }
 
     #[test]

@@ -11,14 +11,16 @@
 //! ```
 //! An access whose registers nothing in the loop writes is checked where the clone is entered, once for all that share them
 //! and a rule. Others are checked where they are, once for all that follow in the block with the same registers unchanged. A
-//! check covers all its accesses from the first byte to the last, so it may fail early, which costs speed and nothing else.
+//! check covers all its accesses from the first byte to the last, so it may fail early, which costs speed and nothing else. Pointers that are
+//! read again and again from the stack frame are checked for one value (`slots`).
 //! Absolute addresses are checked now.
 //!
 //! Between the instructions, and where a check begins, registers, flags and the stack are the original's, so that a signal can be told of an
 //! original instruction ([`LoopClone::map`]). In a check only dead registers and flags differ, and, where none is dead, the
 //! stack pointer and the one that was saved.
 //!
-//! A loop that calls is refused: the return address would be the clone's, and unwinding would end there.
+//! A call is made by the original: the return address would be the clone's, and unwinding would end there. So is what comes behind it in its
+//! block.
 //!
 //! Source: Taylor, *Cachekata*, sections 5.2 and 5.3: the loop is copied whole. There a guard stands before each access.
 
@@ -26,12 +28,12 @@ mod checks;
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Code, FlowControl, Instruction, OpKind};
+use iced_x86::{Code, FlowControl, Instruction, OpKind, Register};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::{Assembly, Label};
 use crate::error::{Error, Refused, Result};
-use crate::flow::{Block, Flow};
+use crate::flow::{Block, Flow, calls};
 use crate::guard::Scratch;
 use crate::liveness::Liveness;
 use crate::loops::Loop;
@@ -46,6 +48,8 @@ pub struct Redirect {
     pub ip: u64,
     /// Where its bytes are.
     pub rule: Rule,
+    /// The address that it is likely to have in each lap, if it is one of [`Flow::by_slots`]: the clone is for that one alone.
+    pub seen: Option<u64>,
 }
 
 /// What is to be cloned, and how.
@@ -92,12 +96,9 @@ impl LoopClone {
     /// Makes the clone.
     ///
     /// # Errors
-    /// [`Error::Refused`]: the loop calls, an instruction is not in it, cannot be redirected, or not from there; an entry would
+    /// [`Error::Refused`]: an instruction is not in the loop, or behind a call, cannot be redirected, or not from there; an entry would
     /// pass by a check.
     pub fn new(plan: &Plan<'_>) -> Result<Self> {
-        if plan.within.has_call {
-            return Err(Error::refused(plan.within.head, Refused::Call));
-        }
         let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
         let mut making = Making {
             plan,
@@ -107,10 +108,11 @@ impl LoopClone {
             entries: Vec::new(),
             spots: Vec::new(),
             colds: Vec::new(),
+            words: BTreeMap::new(),
             guards: 0,
             saving_guards: 0,
         };
-        for instruction in plan.flow.instructions_in(plan.within) {
+        for instruction in plan.flow.copied_in(plan.within) {
             let label = making.code.label();
             making.copies.insert(instruction.ip(), label);
         }
@@ -141,6 +143,8 @@ struct Making<'a> {
     entries: Vec<(u64, Label)>,
     spots: Vec<(u64, Label)>,
     colds: Vec<Cold>,
+    /// What checks compare with, behind the code.
+    words: BTreeMap<u64, Label>,
     guards: usize,
     saving_guards: usize,
 }
@@ -181,10 +185,14 @@ impl Making<'_> {
         let Plan { flow, within, .. } = *self.plan;
         let blocks: Vec<&Block> = within.blocks.iter().map(|start| &flow.blocks[start]).collect();
         for (index, block) in blocks.iter().enumerate() {
-            for instruction in flow.instructions_of(block) {
+            let mut last = &flow.instructions[&block.last];
+            for instruction in flow.until_call(block) {
                 self.copy(instruction)?;
+                last = instruction;
             }
-            let last = &flow.instructions[&block.last];
+            if calls(last) {
+                continue;
+            }
             let follows = blocks.get(index + 1).is_some_and(|next| next.start == block.end);
             if last.flow_control() != FlowControl::UnconditionalBranch && !follows {
                 let target = self.target(block.end);
@@ -199,8 +207,17 @@ impl Making<'_> {
         let label = self.copies[&ip];
         self.code.place(label);
         self.spots.push((ip, label));
+        if calls(instruction) {
+            self.code.jump(Code::Jmp_rel32_64, moved_to(self.plan.moved, ip));
+            return Ok(());
+        }
         if let Some(check) = self.checks.before.get(&ip).cloned() {
             self.guard(ip, &check)?;
+        }
+        if let Some(&(register, value)) = self.checks.known.get(&ip) {
+            let word = self.word(value);
+            self.code.load_from(register, word);
+            return Ok(());
         }
         let mut copy = match self.checks.redirected.get(&ip) {
             Some(redirected) => *redirected,
@@ -215,11 +232,18 @@ impl Making<'_> {
 
     fn guard(&mut self, ip: u64, check: &Check) -> Result<()> {
         let live = self.plan.liveness.before(ip);
-        let scratch =
-            Scratch::choose(live, check.registers() | self.checks.reads[&ip]).map_err(|why| Error::refused(ip, why))?;
+        let range = check.range();
+        let scratch = match range {
+            Some(_) => Scratch::without(live),
+            None => Scratch::choose(live, check.registers() | self.checks.reads[&ip])
+                .map_err(|why| Error::refused(ip, why))?,
+        };
         let label = self.code.label();
         scratch.save(&mut self.code);
-        check.emit(&mut self.code, scratch, label);
+        match range {
+            Some(range) => self.compare(range, label),
+            None => check.emit(&mut self.code, scratch, label),
+        }
         scratch.restore(&mut self.code);
         self.guards += 1;
         self.saving_guards += usize::from(scratch.saves());
@@ -227,6 +251,23 @@ impl Making<'_> {
         let checked = self.code.here();
         self.spots.push((ip, checked));
         Ok(())
+    }
+
+    /// Goes to `failed` unless the register has one of these values.
+    fn compare(&mut self, (register, first, last): (Register, u64, u64), failed: Label) {
+        let ends = [(first, Code::Jb_rel32_64), (last, Code::Ja_rel32_64)];
+        let one = [(first, Code::Jne_rel32_64)];
+        for &(value, jump) in if first == last { one.as_slice() } else { ends.as_slice() } {
+            let word = self.word(value);
+            self.code.compare_with(register, word);
+            self.code.jump(jump, failed.target());
+        }
+    }
+
+    /// Where a number lies behind the code.
+    fn word(&mut self, value: u64) -> Label {
+        let Self { code, words, .. } = self;
+        *words.entry(value).or_insert_with(|| code.label())
     }
 
     /// Failed checks, behind the loop: all as it was, and on in the original.
@@ -247,8 +288,12 @@ impl Making<'_> {
         }
     }
 
-    fn finish(self) -> Result<LoopClone> {
+    fn finish(mut self) -> Result<LoopClone> {
         let at = self.plan.at;
+        for (&value, &label) in &self.words {
+            self.code.place(label);
+            self.code.word(value);
+        }
         let encoded = self.code.encode(at, self.plan.within.head)?;
         let place = |label: Label| encoded.address(label);
         let found = |(ip, label): &(u64, Label)| Some((place(*label)?, *ip));

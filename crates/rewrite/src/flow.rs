@@ -93,6 +93,14 @@ impl Flow {
         self.instructions.range(block.start..block.end).map(|(_, instruction)| instruction)
     }
 
+    /// Those up to the first that calls, which is among them.
+    pub fn until_call(&self, block: &Block) -> impl Iterator<Item = &Instruction> {
+        let call = self.instructions_of(block).find(|instruction| calls(instruction));
+        self.instructions
+            .range(block.start..call.map_or(block.end, Instruction::next_ip))
+            .map(|(_, instruction)| instruction)
+    }
+
     /// The block that the instruction at `ip` is in.
     #[must_use]
     pub fn block_at(&self, ip: u64) -> Option<&Block> {

@@ -13,6 +13,9 @@
 //!   popfq; pop t; lea rsp, [rsp + 128]      and again at `elsewhere`
 //! ```
 //! Before the first and behind the last line all is as the program has it, except for what is dead.
+//!
+//! Where a clone checks an address of one register again and again, two comparisons with words beside the code do without `t`: none
+//! where they are the same word.
 
 use iced_x86::{Code, Instruction, Register};
 
@@ -47,6 +50,11 @@ impl Scratch {
     /// One that leaves no flag to save, since nothing compares.
     pub(crate) fn choose_for_address(live: Live, used: u16) -> Result<Self, Refused> {
         Self::choose(Live { flags: 0, ..live }, used)
+    }
+
+    /// None at all, for what compares registers as they are: flags alone may have to be saved.
+    pub(crate) const fn without(live: Live) -> Self {
+        Self { register: Register::None, saves_register: false, saves_flags: live.flags != 0 }
     }
 
     /// Does it use the program's stack?

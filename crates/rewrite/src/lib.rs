@@ -21,6 +21,7 @@
 //! | `counter` | what counts a loop's laps |
 //! | `liveness` | registers and flags that are still needed |
 //! | `assembly`, `guard` | code with labels at an address; the check that an address lies in a rule's bytes |
+//! | `slots` | pointers in the stack frame that are read again for each access |
 //! | `trampoline` | a rewritelet for one access: a guard for a rule, a ladder of them, or none |
 //! | `clone` | a copy of a loop whose accesses are redirected, checked where it is entered |
 //! | `patch` | the jump at a loop's head, and the copy of what it overwrites |
@@ -49,6 +50,7 @@ pub mod page;
 pub mod patch;
 pub mod protect;
 pub mod registers;
+mod slots;
 pub mod trampoline;
 pub mod walk;
 

@@ -66,9 +66,20 @@ impl Flow {
         bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
     }
 
+    /// What begins at the flow's start, up to the next jump, as a loop that is left after its only lap.
+    #[must_use]
+    pub fn stretch(&self) -> Loop {
+        self.describe(self.ip, BTreeSet::from([self.ip]))
+    }
+
     /// The instructions of a loop, by address.
     pub fn instructions_in<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
         within.blocks.iter().flat_map(move |start| self.instructions_of(&self.blocks[start]))
+    }
+
+    /// Those that come by no call in their block.
+    pub fn copied_in<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
+        within.blocks.iter().flat_map(move |start| self.until_call(&self.blocks[start]))
     }
 
     /// The blocks of a loop that a lap may leave out: there is a way from the head back to it that does not come by them.

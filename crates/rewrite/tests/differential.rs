@@ -86,12 +86,7 @@ impl Bench {
         machine.write(STACK, &vec![0x5a; usize::try_from(STACK_BYTES).unwrap()]);
         let mut state = State { flags: 0x202, ..State::default() };
         let frame = machine.at(STACK) + STACK_BYTES / 2;
-        let slot = match program.slot {
-            0..=2 => machine.at(PAGE) + RULES[1].start,
-            3 => machine.at(PAGE) + RULES[0].start,
-            4 => machine.at(PAGE) + UNDERLAY,
-            _ => machine.at(PLAIN),
-        };
+        let slot = self.slot(program);
         machine.write(STACK + STACK_BYTES / 2 - 8, &slot.to_le_bytes());
         for (number, value) in [0, 1, 2, 3, 8, 9].into_iter().zip(program.data) {
             state.gpr[number] = value;
@@ -100,6 +95,16 @@ impl Bench {
         (state.gpr[6], state.gpr[7]) = (machine.at(PLAIN), machine.at(PAGE) + RULES[0].start + program.cell * 8);
         (state.gpr[11], state.gpr[15]) = (slot, program.laps);
         state
+    }
+
+    /// What the slot holds when a program begins.
+    fn slot(&self, program: &Program) -> u64 {
+        match program.slot {
+            0..=2 => self.machine.at(PAGE) + RULES[1].start,
+            3 => self.machine.at(PAGE) + RULES[0].start,
+            4 => self.machine.at(PAGE) + UNDERLAY,
+            _ => self.machine.at(PLAIN),
+        }
     }
 
     fn outcome(&self, state: &State, page: Vec<u8>) -> Outcome {
@@ -249,7 +254,10 @@ impl<'a> Rewriting<'a> {
                 _ => continue,
             };
             if program.redirected & (1 << (index % 32)) != 0 {
-                redirects.push(Redirect { ip: instruction.ip(), rule: rule.clone() });
+                // What the slot holds at first, as is likely in each lap; the program may turn it to something else.
+                let is_seen = operand.base == Register::R11 && program.redirected & (1 << (index % 31 + 1)) != 0;
+                let seen = is_seen.then(|| self.bench.slot(program).wrapping_add_signed(operand.displacement));
+                redirects.push(Redirect { ip: instruction.ip(), rule: rule.clone(), seen });
             }
         }
         redirects

@@ -118,7 +118,7 @@ proptest! {
                 Operand::of(instruction, &mut factory).is_ok_and(|operand| !operand.is_absolute() && operand.bytes <= 64)
             });
             let redirects: Vec<Redirect> =
-                usable.map(|found| Redirect { ip: found.ip(), rule: page.rules[0].clone() }).collect();
+                usable.map(|found| Redirect { ip: found.ip(), rule: page.rules[0].clone(), seen: None }).collect();
             let plan = Plan {
                 flow: &flow,
                 within: &within,

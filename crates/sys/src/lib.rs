@@ -10,13 +10,14 @@
 //! | [`sampling`] | where its threads are and what is in their registers |
 //! | [`cpuid`], [`counters`] | which processor this is, its TLBs; what it counts of page walks |
 //! | [`ptrace`] | a process's threads, held still |
+//! | [`turns`] | how a thread gets a processor at once that others wait for |
 //! | [`knob`] | turns a kernel knob and gives it back, come what may |
 //! | [`warm`] | memory that a hypervisor has taken back |
 //! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
 //! | [`doctor`] | all of that, and a verdict for each command |
 //!
 //! Names are those of the manual pages. Nothing here keeps state, starts a thread or changes the system, [`knob`],
-//! [`collapse`], [`sampling`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
+//! [`collapse`], [`sampling`], [`turns`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
 //! system call which has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs` and `tests/collapse.rs`.
 
 mod cgroup;
@@ -36,6 +37,7 @@ pub mod process;
 pub mod ptrace;
 pub mod sampling;
 pub mod smaps;
+pub mod turns;
 pub mod userfault;
 pub mod warm;
 

@@ -16,6 +16,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use crate::process::has_ended;
+use crate::turns;
 use crate::{Error, Result};
 
 /// Why a thread stands still.
@@ -136,7 +137,7 @@ impl Tracee {
                 return Ok(stop);
             }
             if looks < SHORT_LOOKS {
-                std::thread::yield_now();
+                turns::pause(looks);
             } else if has_ended(self.thread) {
                 break;
             } else {

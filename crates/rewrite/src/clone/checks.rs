@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Code, Instruction, InstructionInfoFactory};
+use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::Redirect;
 use crate::assembly::{Assembly, Label};
@@ -20,6 +20,7 @@ use crate::loops::Loop;
 use crate::operand::Operand;
 use crate::page::Rule;
 use crate::registers::bit;
+use crate::slots::Frame;
 
 /// All accesses of one base and index lie in a rule's bytes.
 #[derive(Debug, Clone)]
@@ -31,6 +32,8 @@ pub(super) struct Check {
     low: i64,
     /// The highest, and the bytes there.
     high: i64,
+    /// The one value of the register that is right, where it was read from a slot.
+    only: Option<u64>,
 }
 
 /// The checks of a loop, and its redirected instructions.
@@ -42,6 +45,8 @@ pub(super) struct Checks {
     pub(super) before: BTreeMap<u64, Check>,
     /// The redirected instructions, where they lay.
     pub(super) redirected: BTreeMap<u64, Instruction>,
+    /// Instructions that read a slot again, with the register that gets its value, and that.
+    pub(super) known: BTreeMap<u64, (Register, u64)>,
     /// Registers that each redirected instruction reads.
     pub(super) reads: BTreeMap<u64, u16>,
 }
@@ -49,7 +54,7 @@ pub(super) struct Checks {
 impl Check {
     fn new(operand: Operand, rule: &Rule) -> Self {
         let high = operand.displacement.saturating_add(i64::from(operand.bytes));
-        Self { operand, rule: rule.clone(), low: operand.displacement, high }
+        Self { operand, rule: rule.clone(), low: operand.displacement, high, only: None }
     }
 
     /// The registers of the address.
@@ -68,6 +73,9 @@ impl Check {
     fn take(&mut self, operand: &Operand, rule: &Rule) -> bool {
         let same =
             (self.operand.base, self.operand.index, self.operand.scale) == (operand.base, operand.index, operand.scale);
+        if let Some(value) = self.only.filter(|_| same) {
+            return rule.holds(value.wrapping_add_signed(operand.displacement), operand.bytes);
+        }
         if !same || self.rule != *rule {
             return false;
         }
@@ -78,6 +86,23 @@ impl Check {
         }
         *self = wider;
         true
+    }
+
+    /// The register that the address lies a fixed distance from, and the first and the last value of it that are right. None for an
+    /// address of several.
+    pub(super) fn range(&self) -> Option<(Register, u64, u64)> {
+        let Operand { base, index, scale, .. } = self.operand;
+        let register = match (base, index) {
+            (base, Register::None) => base,
+            (Register::None, index) if scale == 1 => index,
+            _ => return None,
+        };
+        if let Some(value) = self.only {
+            return Some((register, value, value));
+        }
+        let first = self.rule.bytes.start.wrapping_sub(self.low.cast_unsigned());
+        let last = first.checked_add(u64::try_from(self.span()?).ok()?)?;
+        Some((register, first, last))
     }
 
     /// Goes to `failed` unless the check holds.
@@ -98,13 +123,13 @@ impl Checks {
     pub(super) fn of(flow: &Flow, within: &Loop, redirects: &[Redirect]) -> Result<Self> {
         let mut factory = InstructionInfoFactory::new();
         let effects: BTreeMap<u64, Effect> = flow
-            .instructions_in(within)
+            .copied_in(within)
             .map(|instruction| (instruction.ip(), Effect::of(instruction, &mut factory)))
             .collect();
         let written = effects.values().fold(0, |written, effect| written | effect.writes);
         let mut checks = Self::default();
-        let mut varying: BTreeMap<u64, (Operand, &Rule)> = BTreeMap::new();
-        for Redirect { ip, rule } in redirects {
+        let mut varying: BTreeMap<u64, Varying<'_>> = BTreeMap::new();
+        for Redirect { ip, rule, seen } in redirects {
             let refused = |reason| Error::refused(*ip, reason);
             let effect = effects.get(ip).ok_or_else(|| refused(Refused::NotInLoop))?;
             let instruction = &flow.instructions[ip];
@@ -119,12 +144,12 @@ impl Checks {
             } else if check.registers() & written == 0 {
                 add(&mut checks.at_entry, check, &operand, rule);
             } else {
-                varying.insert(*ip, (operand, rule));
+                varying.insert(*ip, Varying { operand, rule, seen: *seen });
             }
         }
         for start in &within.blocks {
-            let instructions = flow.instructions_of(&flow.blocks[start]);
-            checks.before.extend(in_block(instructions, &varying, &effects));
+            let instructions = flow.until_call(&flow.blocks[start]);
+            checks.in_block(instructions, &varying, &effects);
         }
         Ok(checks)
     }
@@ -137,25 +162,60 @@ fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &Rule) {
     }
 }
 
-/// The checks of a block, by the first access of each.
-fn in_block<'a>(
-    instructions: impl Iterator<Item = &'a Instruction>,
-    varying: &BTreeMap<u64, (Operand, &Rule)>,
-    effects: &BTreeMap<u64, Effect>,
-) -> Vec<(u64, Check)> {
-    let mut done = Vec::new();
-    // Checks whose registers are still as they were checked.
-    let mut open: Vec<(u64, Check)> = Vec::new();
-    for instruction in instructions {
-        let ip = instruction.ip();
-        if let Some((operand, rule)) = varying.get(&ip)
-            && !open.iter_mut().any(|(_, check)| check.take(operand, rule))
-        {
-            open.push((ip, Check::new(*operand, rule)));
-        }
-        let writes = effects[&ip].writes;
-        done.extend(open.extract_if(.., |(_, check)| check.registers() & writes != 0));
+/// An access whose registers the loop writes.
+#[derive(Debug, Clone, Copy)]
+struct Varying<'a> {
+    operand: Operand,
+    rule: &'a Rule,
+    seen: Option<u64>,
+}
+
+impl Varying<'_> {
+    /// What its register held when it was seen.
+    fn value(&self) -> Option<u64> {
+        let value = self.seen?.wrapping_sub(self.operand.displacement.cast_unsigned());
+        (self.operand.index == Register::None && self.holds(value)).then_some(value)
     }
-    done.extend(open);
-    done
+
+    fn holds(&self, value: u64) -> bool {
+        self.rule.holds(value.wrapping_add_signed(self.operand.displacement), self.operand.bytes)
+    }
+}
+
+impl Checks {
+    /// Those of a block, by the first access of each.
+    fn in_block<'a>(
+        &mut self,
+        instructions: impl Iterator<Item = &'a Instruction>,
+        varying: &BTreeMap<u64, Varying<'_>>,
+        effects: &BTreeMap<u64, Effect>,
+    ) {
+        let (mut frame, mut factory) = (Frame::default(), InstructionInfoFactory::new());
+        // Checks whose registers are still as they were checked.
+        let mut open: Vec<(u64, Check)> = Vec::new();
+        for instruction in instructions {
+            let ip = instruction.ip();
+            if let Some(value) = frame.known(instruction) {
+                self.known.insert(ip, (instruction.op0_register(), value));
+            }
+            if let Some(access) = varying.get(&ip)
+                && !is_held(&frame, access)
+                && !open.iter_mut().any(|(_, check)| check.take(&access.operand, access.rule))
+            {
+                let only = access.value().filter(|_| frame.holds(access.operand.base).is_some());
+                only.iter().for_each(|&value| frame.check(access.operand.base, value));
+                open.push((ip, Check { only, ..Check::new(access.operand, access.rule) }));
+            }
+            let effect = &effects[&ip];
+            self.before.extend(open.extract_if(.., |(_, check)| check.registers() & effect.writes != 0));
+            frame.pass(instruction, effect, self.redirected.contains_key(&ip), &mut factory);
+        }
+        self.before.extend(open);
+    }
+}
+
+/// Whether the register of an access is known to hold a value that is right for it.
+fn is_held(frame: &Frame, access: &Varying<'_>) -> bool {
+    let held = frame.holds(access.operand.base).flatten().filter(|_| access.operand.index == Register::None);
+    held.is_some_and(|value| access.holds(value))
 }

@@ -24,19 +24,21 @@ fn clone(
     moved: &[(u64, u64)],
     enter: &[u64],
 ) -> Result<(LoopClone, Vec<Instruction>), Refused> {
+    let redirects: Vec<_> =
+        redirects.iter().map(|offset| Redirect { ip: CODE + offset, rule: rule(), seen: None }).collect();
+    clone_with(code, &redirects, moved, enter)
+}
+
+fn clone_with(
+    code: &mut CodeAssembler,
+    redirects: &[Redirect],
+    moved: &[(u64, u64)],
+    enter: &[u64],
+) -> Result<(LoopClone, Vec<Instruction>), Refused> {
     let image = Image { start: CODE, bytes: code.assemble(CODE).unwrap() };
     let flow = Flow::discover(&image, CODE).unwrap();
     let loops = flow.loops();
-    let redirects: Vec<_> = redirects.iter().map(|offset| Redirect { ip: CODE + offset, rule: rule() }).collect();
-    let plan = Plan {
-        flow: &flow,
-        within: &loops[0],
-        liveness: &Liveness::of(&flow),
-        redirects: &redirects,
-        moved,
-        enter,
-        at: AT,
-    };
+    let plan = Plan { flow: &flow, within: &loops[0], liveness: &Liveness::of(&flow), redirects, moved, enter, at: AT };
     let found = LoopClone::new(&plan).map_err(|error| error.reason().unwrap())?;
     let decoded = Decoder::with_ip(64, &found.code, AT, DecoderOptions::NONE).into_iter().collect();
     Ok((found, decoded))
@@ -101,13 +103,13 @@ fn a_base_that_changes_is_checked_where_it_is_used() {
     code.jne(head).unwrap();
     code.ret().unwrap();
     let (found, decoded) = clone(&mut code, &[4, 8], &[], &[]).unwrap();
-    assert_eq!((found.guards, found.saving_guards), (1, 0), "one for both, and rdx is dead there");
+    assert_eq!((found.guards, found.saving_guards), (1, 0), "one for both, which takes no register");
     assert_eq!(found.colds.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE + 4]);
     let expected = [
         Code::Mov_r64_rm64,
-        Code::Mov_r64_imm64,
-        Code::Lea_r64_m,
-        Code::Cmp_rm64_imm32,
+        Code::Cmp_r64_rm64,
+        Code::Jb_rel8_64,
+        Code::Cmp_r64_rm64,
         Code::Ja_rel8_64,
         Code::Add_rm64_imm8,
         Code::Mov_r64_rm64,
@@ -121,14 +123,79 @@ fn a_base_that_changes_is_checked_where_it_is_used() {
 
 #[test]
 fn loops_that_cannot_be_cloned_are_refused() {
+    assert_eq!(clone(&mut counter(), &[0xc], &[], &[]).unwrap_err(), Refused::NotInLoop);
+    assert_eq!(clone(&mut counter(), &[8], &[], &[]).unwrap_err(), Refused::NoMemory);
+    assert_eq!(clone(&mut counter(), &[], &[], &[CODE + 0xc]).unwrap_err(), Refused::NotInLoop);
+}
+
+#[test]
+fn a_call_and_what_follows_it_are_left_to_the_original() {
+    // 0: add [rdi], 1 (4); 4: call rax (2); 6: add [rdi + 8], 1 (5); b: jmp 0
     let mut calls = CodeAssembler::new(64).unwrap();
     let mut head = calls.create_label();
     calls.set_label(&mut head).unwrap();
     calls.add(qword_ptr(rdi), 1).unwrap();
     calls.call(rax).unwrap();
+    calls.add(qword_ptr(rdi + 8), 1).unwrap();
     calls.jmp(head).unwrap();
-    assert_eq!(clone(&mut calls, &[0], &[], &[]).unwrap_err(), Refused::Call);
-    assert_eq!(clone(&mut counter(), &[0xc], &[], &[]).unwrap_err(), Refused::NotInLoop);
-    assert_eq!(clone(&mut counter(), &[8], &[], &[]).unwrap_err(), Refused::NoMemory);
-    assert_eq!(clone(&mut counter(), &[], &[], &[CODE + 0xc]).unwrap_err(), Refused::NotInLoop);
+    let (found, code) = clone(&mut calls, &[0], &[], &[]).unwrap();
+    let copied = found.map.iter().rfind(|(_, ip)| *ip == CODE).unwrap().0;
+    assert_eq!(since(&code, copied)[..2], [Code::Add_rm64_imm8, Code::Jmp_rel32_64]);
+    let jump = code.iter().find(|instruction| instruction.ip() > copied).unwrap();
+    assert_eq!((jump.near_branch_target(), found.map.contains(&(jump.ip(), CODE + 4))), (CODE + 4, true));
+    assert_eq!(clone(&mut calls, &[6], &[], &[]).unwrap_err(), Refused::NotInLoop);
+}
+
+/// 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rax, [rbp - 8] (4); c: add [rax + 8], 1 (5); 11: add [rbp - 24], 1 (5); dec ecx; jne 0
+fn by_a_slot(seen: [u64; 2]) -> (LoopClone, Vec<Instruction>) {
+    let mut code = CodeAssembler::new(64).unwrap();
+    let mut head = code.create_label();
+    code.set_label(&mut head).unwrap();
+    code.mov(rax, qword_ptr(rbp - 8)).unwrap();
+    code.add(qword_ptr(rax), 1).unwrap();
+    code.mov(rax, qword_ptr(rbp - 8)).unwrap();
+    code.add(qword_ptr(rax + 8), 1).unwrap();
+    code.add(qword_ptr(rbp - 24), 1).unwrap();
+    code.dec(ecx).unwrap();
+    code.jne(head).unwrap();
+    code.ret().unwrap();
+    let redirects = [(4, seen[0]), (0xc, seen[1])];
+    let redirects: Vec<_> = redirects
+        .into_iter()
+        .map(|(offset, seen)| Redirect { ip: CODE + offset, rule: rule(), seen: Some(seen) })
+        .collect();
+    clone_with(&mut code, &redirects, &[], &[]).unwrap()
+}
+
+#[test]
+fn a_pointer_in_the_frame_is_checked_once_for_the_value_that_it_had() {
+    let (found, code) = by_a_slot([0x50_0010, 0x50_0018]);
+    assert_eq!((found.guards, found.saving_guards), (1, 0));
+    let expected = [
+        Code::Mov_r64_rm64,
+        Code::Cmp_r64_rm64,
+        Code::Jne_rel8_64,
+        Code::Add_rm64_imm8,
+        Code::Mov_r64_rm64,
+        Code::Add_rm64_imm8,
+        Code::Add_rm64_imm8,
+    ];
+    assert_eq!(since(&code, found.entry)[..7], expected);
+    let own: Vec<_> = code.iter().filter(|instruction| instruction.ip() >= found.entry).collect();
+    let word = own[1].ip_rel_memory_address();
+    assert_eq!(
+        (own[4].op0_register(), own[4].ip_rel_memory_address()),
+        (own[0].op0_register(), word),
+        "it is known now"
+    );
+    let at = usize::try_from(word - AT).unwrap();
+    assert_eq!(found.code[at..at + 8], 0x50_0010_u64.to_le_bytes());
+    assert_eq!(own[5].memory_displacement64(), 8 + DELTA.cast_unsigned());
+}
+
+#[test]
+fn a_value_that_would_be_outside_of_the_rule_is_not_believed() {
+    let (found, code) = by_a_slot([0x60_0010, 0x60_0018]);
+    assert_eq!(found.guards, 2, "each by the range of what is right");
+    assert!(code.iter().any(|instruction| instruction.code() == Code::Jb_rel8_64));
 }

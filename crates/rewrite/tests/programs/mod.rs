@@ -86,6 +86,10 @@ pub(crate) enum Step {
         load: bool,
     },
     Reload,
+    /// r11 goes to the slot, by the frame's register or by another one.
+    Keep {
+        by_frame: bool,
+    },
     /// r11 leads from a rule to the underlay, or back.
     Turn,
     SkipNext,
@@ -172,7 +176,8 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
         1 => (0_u8..6, 0_u8..6).prop_map(|(to, from)| Step::Carry(to, from)),
         1 => (0_u8..6, 0_u8..8).prop_map(|(to, by)| Step::Shift(to, by)),
         1 => (0_u8..8, 0_u8..6, any::<bool>()).prop_map(|(cell, data, load)| Step::Global { cell, data, load }),
-        2 => Just(Step::Reload),
+        3 => Just(Step::Reload),
+        1 => any::<bool>().prop_map(|by_frame| Step::Keep { by_frame }),
         1 => Just(Step::Turn),
         1 => Just(Step::SkipNext),
         1 => (0_u8..4, 0_u8..9, any::<bool>()).prop_map(|(kind, count, repeated)| Step::String { kind, count, repeated }),
@@ -279,6 +284,11 @@ fn step_code(code: &mut CodeAssembler, at: u64, step: Step) -> Result<(), IcedEr
             code.add_instruction(global(at - CODE + PAGE + RULES[0].start + u64::from(cell) * 8, data, load)?)
         }
         Step::Reload => code.mov(r11, qword_ptr(rbp - 8)),
+        Step::Keep { by_frame: true } => code.mov(qword_ptr(rbp - 8), r11),
+        Step::Keep { by_frame: false } => {
+            code.lea(r10, qword_ptr(rbp - 8))?;
+            code.mov(qword_ptr(r10), r11)
+        }
         Step::Turn => code.xor(r11, 0x240),
         Step::SkipNext | Step::SkipByFlag(_) => Ok(()),
         Step::String { kind, count, repeated } => string(code, kind, count, repeated),

@@ -12,6 +12,7 @@ use fieldstone_remap::Touch;
 use fieldstone_sharing::Settings;
 use fieldstone_sharing::requests::{Action, Request};
 use fieldstone_sys::process::has_ended;
+use fieldstone_sys::turns;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
@@ -163,6 +164,8 @@ pub struct Manner {
 /// # Errors
 /// Where this user may not look on or may not hold it, with the way out; the process runs on, as it was.
 pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
+    // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
+    let _ = turns::take_short();
     let mut follow = Follow::begin(pid, manner)?;
     let result = follow.until(stop, tell);
     follow.tell_counts(tell);

@@ -33,10 +33,14 @@ const LEAST_SHARE: f64 = 0.02;
 const LEAST_WEIGHT: f64 = 8.0;
 /// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
 const BEFORE_NS: u64 = 40_000_000;
-/// More accesses a second than these, redirected one by one, take more time than most repairs give back.
-const MOST_BY_HAND: u64 = 500;
-/// So does what takes us this share of a processor: threads wait as long.
-const MOST_BUSY: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.03 };
+/// More accesses a second than these, redirected one by one, take more time than it takes to fight for a line all the time. A line that takes
+/// less of it is worth as much less.
+const MOST_BY_HAND: f64 = 2000.0;
+/// So does what takes us this share of a processor: threads wait as long. But looking after a page takes its time at first.
+const MOST_BUSY: f64 = 0.2;
+const BEGINNING: f64 = 0.05;
+/// Code that was not optimised takes so many times as long.
+const SLOWER: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
 
 /// Why a repair was undone.
 #[derive(Clone, Debug, PartialEq)]
@@ -232,7 +236,8 @@ impl Repairer {
                 let lately = now_ns.saturating_sub(BEFORE_NS)..now_ns;
                 let before = || progress.map(|progress| progress.by_lines(&plan.lines, &lately));
                 self.before.entry(plan.page).or_insert_with(before);
-                self.repair(plan, now_ns, did)?;
+                let share = worth(&plan, judged);
+                self.repair(plan, share, now_ns, did)?;
             }
         }
         Ok(())
@@ -317,7 +322,7 @@ impl Repairer {
         std::mem::take(&mut self.left)
     }
 
-    fn repair(&mut self, plan: PagePlan, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+    fn repair(&mut self, plan: PagePlan, share: f64, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
         let page = plan.page;
         let steps: Vec<Step> =
             plan.lines.iter().map(|&line| self.history.change(line, &on_line(&plan, line), now_ns)).collect();
@@ -335,7 +340,7 @@ impl Repairer {
             Ok(_) => {
                 did.push(Did::Moved(plan.clone()));
                 standing.moved();
-                self.repairs.insert(page, Repair { plan, moved_ns: now_ns, since_ns: now_ns, by_hand: 0 });
+                self.repairs.insert(page, Repair { plan, share, moved_ns: now_ns, since_ns: now_ns, by_hand: 0 });
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
                 if standing.refused(now_ns) {
@@ -368,7 +373,7 @@ impl Repairer {
         }
         let busy = self.busy_ns as f64 / now_ns.saturating_sub(self.looked_ns) as f64;
         // What is asked for may cost what it does.
-        let is_busy = busy > MOST_BUSY && !self.asked.values().any(|one| one.is_moved);
+        let is_asked_for = self.asked.values().any(|one| one.is_moved);
         (self.busy_ns, self.looked_ns) = (0, now_ns);
         let most = self.repairs.values().map(|repair| repair.by_hand).max().unwrap_or(0);
         let mut failed = Vec::new();
@@ -379,13 +384,14 @@ impl Repairer {
             }
             let a_second = u64::from(repair.by_hand) * 1_000_000_000 / passed_ns;
             let before = self.before.entry(page).or_default();
-            if a_second > MOST_BY_HAND || is_busy && repair.by_hand == most && most > 0 {
+            let is_busy = !is_asked_for && busy > SLOWER * (MOST_BUSY * repair.share).max(BEGINNING);
+            if a_second as f64 > MOST_BY_HAND * repair.share || is_busy && repair.by_hand == most && most > 0 {
                 failed.push((page, Undone::ByHand(a_second)));
             } else if let Some(progress) = progress
                 && let Some(times) = repair.no_gain(progress, before, now_ns)
             {
-                let doubted =
-                    Doubted { paces: repair.paces(progress, now_ns), plan: repair.plan.clone(), since_ns: now_ns };
+                let (plan, share) = (repair.plan.clone(), repair.share);
+                let doubted = Doubted { paces: repair.paces(progress, now_ns), plan, share, since_ns: now_ns };
                 self.doubted.insert(page, doubted);
                 failed.push((page, Undone::NoGain(times)));
             }
@@ -409,7 +415,7 @@ impl Repairer {
         for (page, doubted) in due {
             if progress.is_some_and(|progress| doubted.was_a_gain(progress, now_ns)) {
                 self.before.insert(page, None);
-                self.repair(doubted.plan, now_ns, did)?;
+                self.repair(doubted.plan, doubted.share, now_ns, did)?;
             }
         }
         Ok(())
@@ -453,6 +459,13 @@ impl Repairer {
 pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
     let costs = cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE);
     judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs
+}
+
+/// What the heaviest line of a plan takes of the threads' time.
+fn worth(plan: &PagePlan, judged: &[(Judged, Option<Cost>)]) -> f64 {
+    let is_mended = |judged: &Judged| plan.lines.contains(&judged.line.address);
+    let costs = judged.iter().filter(|(judged, _)| is_mended(judged)).filter_map(|(_, cost)| cost.as_ref());
+    costs.fold(0.0, |most, cost| cost.share.likely.max(most))
 }
 
 /// The moves of a plan that have a byte on the line at this address.

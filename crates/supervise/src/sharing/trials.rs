@@ -14,6 +14,8 @@ const LONGEST_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Repair {
     pub(super) plan: PagePlan,
+    /// What its heaviest line took of the threads' time.
+    pub(super) share: f64,
     /// When it was moved.
     pub(super) moved_ns: u64,
     /// Since when its accesses are counted, and how many there were.
@@ -25,6 +27,8 @@ pub(super) struct Repair {
 #[derive(Debug)]
 pub(super) struct Doubted {
     pub(super) plan: PagePlan,
+    /// As of [`Repair`].
+    pub(super) share: f64,
     /// How fast threads got on with it.
     pub(super) paces: Paces,
     /// When it was put back.
@@ -102,7 +106,7 @@ mod tests {
             let moves = [(0x1000, 0, threads[0]), (0x1008, 1, threads[1])].map(of).to_vec();
             let plan = PagePlan { page: 0x1000, views: 2, moves, lines: vec![0x1000] };
             let mut before = Some(progress.by_lines(&plan.lines, &(0..10 * ms)));
-            let repair = Repair { plan, moved_ns: 10 * ms, since_ns: 10 * ms, by_hand: 0 };
+            let repair = Repair { plan, share: 1.0, moved_ns: 10 * ms, since_ns: 10 * ms, by_hand: 0 };
             let times = repair.no_gain(&progress, &mut before, now_ms * ms);
             (times, before.is_some())
         };
