@@ -101,7 +101,7 @@ impl Pairs {
         }
         self.plain.push(plain_s);
         self.repaired.push(repaired_s);
-        let is_expected = contest.expects.is_met_by(&repaired.stats);
+        let is_expected = contest.expects.is_met_by(repaired);
         self.unexpected += usize::from(!is_expected);
         Ok(true)
     }
@@ -228,12 +228,12 @@ mod tests {
 
     #[test]
     fn who_was_not_looked_at_did_nothing_as_expected() {
-        let mut stats = repair::tests::stats_of(&[]);
-        assert!(Expects::Untouched.is_met_by(&stats) && Expects::Anything.is_met_by(&stats));
-        assert!(!Expects::Repaired.is_met_by(&stats) && !Expects::TakenBack.is_met_by(&stats));
-        stats.seen.samples = 0;
-        assert!(!Expects::Untouched.is_met_by(&stats) && !Expects::Anything.is_met_by(&stats));
-        let moved = repair::tests::stats_of(&[0x1000]);
+        let mut nothing = repaired(1.5, &[]);
+        assert!(Expects::Untouched.is_met_by(&nothing) && Expects::Anything.is_met_by(&nothing));
+        assert!(!Expects::Repaired.is_met_by(&nothing) && !Expects::TakenBack.is_met_by(&nothing));
+        nothing.stats.seen.samples = 0;
+        assert!(!Expects::Untouched.is_met_by(&nothing) && !Expects::Anything.is_met_by(&nothing));
+        let moved = repaired(1.5, &[0x1000]);
         assert!(Expects::Repaired.is_met_by(&moved) && !Expects::Untouched.is_met_by(&moved));
         assert!(!Expects::TakenBack.is_met_by(&moved), "it is not back");
     }
@@ -263,7 +263,7 @@ mod tests {
             }
             let cell = told(goal.clone(), &contest, &ratios.map(|ratio| ratio * slow), pairs);
             assert_eq!(cell.verdict, verdict, "{expects:?}, {lines:x?}: {cell}");
-            assert_eq!(cell.note.is_empty(), contest.expects.is_met_by(&repaired(1.5, lines).stats), "{cell}");
+            assert_eq!(cell.note.is_empty(), contest.expects.is_met_by(&repaired(1.5, lines)), "{cell}");
         }
     }
 }

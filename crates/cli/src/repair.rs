@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{TrySendError, sync_channel};
+use std::thread::spawn;
 
 use anyhow::Context;
 use clap::Args;
@@ -13,6 +15,10 @@ use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::process::has_ended;
 
 use crate::input;
+use crate::output::talk;
+
+/// Events that wait to be read. The program does not wait for their reader.
+const MOST_UNREAD: usize = 1 << 16;
 
 /// Finds false sharing in a process that already runs, and parts the bytes that fight
 #[derive(Debug, Args)]
@@ -58,14 +64,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let rules = rules(arguments.rules.as_deref())?;
     let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
     let stop = asked_to_end()?;
-    let mut broken = None;
-    let repaired = repair(arguments.pid, &manner, &stop, &mut |event| {
-        if let Err(error) = tell(&event, arguments.events) {
-            // Nobody listens: then nobody wants it mended.
-            broken = Some(error);
-            stop.store(true, Relaxed);
-        }
+    let as_json = arguments.events;
+    let (told, events) = sync_channel(MOST_UNREAD);
+    let teller = spawn(move || events.into_iter().try_for_each(|event| tell(&event, as_json)));
+    let mut lost = 0_u64;
+    let repaired = repair(arguments.pid, &manner, &stop, &mut |event| match told.try_send(event) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_)) => lost += 1,
+        // Nobody listens: then nobody wants it mended.
+        Err(TrySendError::Disconnected(_)) => stop.store(true, Relaxed),
     });
+    drop(told);
+    let broken = teller.join().unwrap_or(Ok(())).err();
+    if lost > 0 {
+        talk(&format!("fieldstone: {} not told, since nobody read what was told before\n", plural(lost, "event")));
+    }
     // Who reads the events has started the program, and knows that it has ended.
     if !(arguments.events && has_ended(arguments.pid)) {
         repaired?;
@@ -104,6 +117,7 @@ pub(crate) fn words(event: &Event) -> String {
             format!("page {page:#x}: {lines} parted, over {pages}")
         }
         Happened::Refused { page, why } => format!("page {page:#x} stays as it is: {why}"),
+        Happened::Denied { page, why } => format!("page {page:#x}, which a rule is about, stays as it is: {why}"),
         Happened::Left { line, why } => format!("line {line:#x} stays as it is: {why}"),
         Happened::Undone { page, why } => format!("page {page:#x} is back where it was: {why}"),
         Happened::Led { ip, thread } => format!("thread {thread}: the access at {ip:#x} leads to its new place"),

@@ -194,7 +194,9 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
     words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--pid"));
-    let (status, stats) = sharing::run(&program, command.as_os_str(), &words)?;
+    let complain =
+        |error: &fieldstone_supervise::Error| talk(&format!("fieldstone: {error}; the program runs unrepaired\n"));
+    let (status, stats) = sharing::run(&program, command.as_os_str(), &words, &complain)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
     if written.is_none() {
         let is_told = |event: &&Event| arguments.stats.is_some() || event.what.is_asked_for();

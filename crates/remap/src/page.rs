@@ -28,7 +28,7 @@ use crate::held::is_of_64_bits;
 use crate::memory::Memory;
 use crate::process::{Process, range, word};
 use crate::protect::MOST_PAGES;
-use crate::space::{Mapping, free_near};
+use crate::space::{Mapping, free_near, peculiarity};
 use crate::tasks::{is_filtered, is_kernels, locked_kib, pinned_kib, tasks};
 
 /// Bytes of a page.
@@ -137,6 +137,9 @@ impl Process {
         }
         if mapping.name.starts_with("[stack") {
             return Err(no(page, "it is on a stack"));
+        }
+        if let Some(why) = peculiarity(self.pid(), page) {
+            return Err(no(page, why));
         }
         // What is mapped is filled at once then, where everything is to be locked.
         if mapping.is_file && locked_kib(self.pid()) > 0 {

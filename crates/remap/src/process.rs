@@ -307,7 +307,8 @@ fn call_in_its_name(
     arguments: [u64; 6],
 ) -> Result<u64> {
     let why = "none of its threads can make a system call now: all have ended, sleep where nothing wakes them (try again), or have a filter \
-               for system calls (seccomp), which may end them for one that is not theirs";
+               for system calls (seccomp), which may end them for one that is not theirs, or get their calls back from the kernel \
+               (PR_SET_SYSCALL_USER_DISPATCH)";
     let none = || Error::Refused { pid, why: why.to_owned() };
     threads.standing(unfit).ok_or_else(none)?.call(way, call, arguments)
 }
@@ -351,7 +352,8 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
     let flags = word(libc::O_CLOEXEC | libc::O_NONBLOCK);
     let opened = call(("userfaultfd", libc::SYS_userfaultfd), [flags, 0, 0, 0, 0, 0]);
     let low = opened.map_err(|error| refused_userfault(pid, error))?;
-    let highest = descriptors(pid).saturating_sub(1).min(HIGH_DESCRIPTOR);
+    // A larger table takes the kernel some milliseconds, in which all threads stand still.
+    let highest = descriptors(pid).min(table_of_descriptors(pid)).saturating_sub(1).min(HIGH_DESCRIPTOR);
     let high = call(("fcntl", libc::SYS_fcntl), [low, word(libc::F_DUPFD_CLOEXEC), highest, 0, 0, 0]);
     let theirs = match high {
         Ok(high) => {
@@ -390,6 +392,13 @@ fn descriptors(pid: u32) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     files.and_then(|files| files.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// How many it has room for now.
+fn table_of_descriptors(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    size.and_then(|size| size.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn share(pid: u32, theirs: i32) -> Result<OwnedFd> {

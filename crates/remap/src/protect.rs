@@ -1,9 +1,11 @@
-//! Where the program has memory protected, it looks at moved pages first, and at code that has clones.
+//! Where the program has memory protected, moved or advised on, it looks at moved pages first, and at code that has clones.
 //!
 //! Nothing tells of mprotect(2), and a clone would go on to write to its view of a page that may not be written any more, or go on as
 //! code was that is about to be written anew. So the places where the program makes that call lead by a lookout
 //! ([`fieldstone_rewrite::protect`]), which reads each moved page that the call is about, and for code the page that its clone is
 //! for: it faults there, and the page is put back first, its clones with it. Without us it waits there, as any access does.
+//!
+//! mremap(2) is refused where a page in the middle is watched, and madvise(2) may say what becomes of a page in a child.
 //!
 //! The places are found by their bytes, `mov $10, %eax; syscall`, as C libraries and language run times have them. A call that is made
 //! by syscall(2) is not seen.
@@ -25,8 +27,8 @@ use crate::threads::gone_is_fine;
 pub(crate) const MOST_PAGES: usize = 64;
 pub(crate) const MOST_CODE: usize = 64;
 const LOOKOUT_BYTES: u64 = BYTES_A_PAGE * ((MOST_PAGES + MOST_CODE) as u64 + 1);
-/// mprotect and pkey_mprotect.
-const NUMBERS: [u32; 2] = [10, 329];
+/// mprotect, pkey_mprotect, mremap, madvise: of each the first two arguments are an address and how many bytes.
+const NUMBERS: [u32; 4] = [10, 329, 25, 28];
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Code is searched in pieces of so many bytes.
 const PIECE: usize = 1 << 20;

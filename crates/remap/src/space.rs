@@ -1,6 +1,7 @@
 //! Where a process's address space has room: for copies of its pages that a changed displacement reaches, and for code that a jump does.
 
 use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
 use crate::error::{Error, Result};
@@ -54,6 +55,29 @@ impl Mapping {
         let growth = if self.name == "[heap]" { HEAP_GROWTH } else { 0 };
         self.range.start..self.range.end.saturating_add(growth)
     }
+}
+
+/// What of the memory with this address in process `pid` its copies elsewhere would not have, in words.
+pub(crate) fn peculiarity(pid: u32, address: u64) -> Option<&'static str> {
+    let lines = BufReader::new(fs::File::open(format!("/proc/{pid}/smaps")).ok()?).lines().map_while(io::Result::ok);
+    // No more is read than up to there: the kernel counts each page that it tells of.
+    let has_it = |line: &String| addresses(line).is_some_and(|range| range.contains(&address));
+    let own = lines.skip_while(|line| !has_it(line)).skip(1).take_while(|line| addresses(line).is_none());
+    own.into_iter().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let has = |flag| value.split_ascii_whitespace().any(|one| one == flag);
+        match name {
+            "ProtectionKey" if value.trim() != "0" => Some("it has a protection key"),
+            "VmFlags" if has("wf") || has("dc") => Some("children are not to have it (MADV_WIPEONFORK, MADV_DONTFORK)"),
+            _ => None,
+        }
+    })
+}
+
+/// Those that a line of the kernel's tables begins with.
+fn addresses(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
 /// The mappings of process `pid`, by address.

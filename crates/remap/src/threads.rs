@@ -127,7 +127,9 @@ impl Threads {
         able.sort_by_key(|held| (held.state == State::Stopped, held.tracee.thread() == pid, held.has_signals()));
         let is_fit = |held: &&mut Held| {
             let can = |registers| is_of_64_bits(&registers) && !unfit(registers.rip);
-            !is_filtered(held.tracee.thread()) && held.tracee.registers().is_ok_and(can)
+            !is_filtered(held.tracee.thread())
+                && !held.tracee.dispatches_calls()
+                && held.tracee.registers().is_ok_and(can)
         };
         able.into_iter().find(is_fit)
     }

@@ -131,14 +131,15 @@ impl Process {
 
     /// Has every thread leave clones and rewritelets, and gives up those that lead to `page`. All stand still.
     fn forget_code_of(&mut self, page: u64) -> Result<()> {
-        self.leave_code()?;
+        // First of all the program's own code: were we killed, whoever is led there would run into a trap.
         for head in self.ours.heads.of_page(page) {
             let Some(found) = self.ours.heads.led.remove(&head) else { continue };
             if found.is_led(&self.memory) {
                 self.memory.write(head, &found.patch.original)?;
             }
-            self.give_up_head(&found);
+            self.ours.heads.retired.push(found);
         }
+        self.leave_code()?;
         for found in std::mem::take(&mut self.ours.heads.retired) {
             self.give_up_head(&found);
         }
@@ -195,6 +196,7 @@ impl Process {
                 let why = format!("thread {thread} cannot be led out of the code at {:#x}", registers.rip);
                 return Err(Error::Refused { pid: self.pid(), why });
             }
+            self.ours.heads.land(&mut registers);
             gone_is_fine(held.tracee.set_registers(&registers))?;
         }
         Ok(())

@@ -166,7 +166,8 @@ impl Making<'_> {
             }
             return Ok(());
         }
-        let used = self.checks.at_entry.iter().fold(0, |used, check| used | check.registers());
+        let touched = self.checks.touches.values().fold(0, |used, touched| used | touched);
+        let used = self.checks.at_entry.iter().fold(touched, |used, check| used | check.registers());
         let scratch = Scratch::choose(self.plan.liveness.before(ip), used).map_err(|why| Error::refused(ip, why))?;
         let failed = self.code.label();
         scratch.save(&mut self.code);
@@ -235,7 +236,7 @@ impl Making<'_> {
         let range = check.range();
         let scratch = match range {
             Some(_) => Scratch::without(live),
-            None => Scratch::choose(live, check.registers() | self.checks.reads[&ip])
+            None => Scratch::choose(live, check.registers() | self.checks.touches[&ip])
                 .map_err(|why| Error::refused(ip, why))?,
         };
         let label = self.code.label();

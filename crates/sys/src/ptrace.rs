@@ -80,6 +80,8 @@ const MOST_FAULTS: u32 = 4;
 /// A thread's registers, as the kernel gives them.
 pub type Registers = libc::user_regs_struct;
 
+/// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`, which the C library's headers do not have.
+const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 /// Who is waited for is looked at so often at once, and then each time after so long.
 const SHORT_LOOKS: u32 = 64;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
@@ -377,6 +379,19 @@ impl Tracee {
         let result =
             unsafe { libc::syscall(libc::SYS_get_robust_list, number(self.thread), &raw mut head, &raw mut bytes) };
         if result < 0 { Err(of_thread(self.thread, io::Error::last_os_error())) } else { Ok(head) }
+    }
+
+    /// Whether the program has its system calls handed to itself (`PR_SET_SYSCALL_USER_DISPATCH`), as one that runs programs of another system does:
+    /// none can be made in its name then. Kernels before 6.4 do not tell.
+    #[must_use]
+    pub fn dispatches_calls(&self) -> bool {
+        // Mode, offset, length, selector.
+        let mut told = [0_u64; 4];
+        // SAFETY: the kernel writes as many bytes as are told, into a live local.
+        let result = unsafe {
+            self.request(GET_SYSCALL_USER_DISPATCH_CONFIG, size_of_val(&told), told.as_mut_ptr().expose_provenance())
+        };
+        result.is_ok() && told[0] != 0
     }
 
     unsafe fn request(&self, request_number: libc::c_uint, address: usize, data: usize) -> Result<()> {

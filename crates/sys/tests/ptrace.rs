@@ -1,6 +1,10 @@
 //! Threads of another process, held: what waiting for them must not do.
 #![cfg(target_arch = "x86_64")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    unsafe_code,
+    reason = "a test that cannot go on fails; one makes a system call without a safe form"
+)]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -108,4 +112,41 @@ fn a_first_thread_that_ended_before_the_others_is_not_waited_for() {
     }
     waiting.join().unwrap();
     assert!(child.wait().is_err(), "it is reaped");
+}
+
+#[test]
+#[ignore = "run by the other test, as a process of its own"]
+fn dispatcher() {
+    const ON: libc::c_ulong = 1;
+    let allowed: &'static u8 = Box::leak(Box::new(0));
+    // SAFETY: the selector says "allow", and lives for ever.
+    let set = unsafe { libc::prctl(59, ON, 0_usize, 0_usize, std::ptr::from_ref(allowed)) };
+    println!("\n{}", if set == 0 { "here" } else { "none" });
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn who_gets_its_system_calls_back_is_known() {
+    for (name, expected) in [("sleeper", false), ("dispatcher", true)] {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]).stdout(Stdio::piped());
+        let mut child = program.spawn().unwrap();
+        let mut told = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let said = told.find(|line| line == "here" || line == "none");
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+        let threads = tasks.map(|task| task.unwrap().file_name().into_string().unwrap().parse().unwrap());
+        let found = threads.map(|thread: u32| {
+            let mut tracee = Tracee::seize(thread).unwrap();
+            tracee.interrupt().unwrap();
+            tracee.wait().unwrap();
+            tracee.dispatches_calls()
+        });
+        let found = found.collect::<Vec<_>>();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if said.as_deref() == Some("none") {
+            return println!("SKIP this kernel gives no system call back");
+        }
+        assert_eq!(found.contains(&true), expected, "{name}: {found:?}");
+    }
 }

@@ -1,13 +1,13 @@
 //! Which programs are held against which, cell by cell. All have two threads, each on a processor of its own.
 
-use fieldstone_supervise::sharing::{Happened, RepairStats};
+use fieldstone_supervise::sharing::Happened;
 
-use super::repair::lines_in_force;
+use super::repair::{Repaired, lines_in_force, was_parted};
 
 /// What the repair is expected to have done when the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expects {
-    /// At least one line is parted.
+    /// At least one line is parted, in the end or for most of the time.
     Repaired,
     /// No page is moved.
     Untouched,
@@ -19,11 +19,11 @@ pub(super) enum Expects {
 
 impl Expects {
     /// Whether that is what was done; and whether anything was looked at: else nothing was done for want of a repairer.
-    pub(super) fn is_met_by(self, stats: &RepairStats) -> bool {
+    pub(super) fn is_met_by(self, Repaired { run, stats }: &Repaired) -> bool {
         let moved = stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. }));
         let in_force = lines_in_force(&stats.events) > 0;
         let is_met = match self {
-            Self::Repaired => in_force,
+            Self::Repaired => was_parted(&stats.events, run.wall_s),
             Self::Untouched => !moved,
             Self::TakenBack => moved && !in_force,
             Self::Anything => true,

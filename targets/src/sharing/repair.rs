@@ -31,15 +31,27 @@ pub(super) fn lines_in_force(events: &[Event]) -> usize {
     moved.values().map(BTreeSet::len).sum()
 }
 
+/// Whether lines were parted in the end, or for most of a run that took so long: when the threads have ended, the program may have the kernel
+/// write what lies beside.
+pub(super) fn was_parted(events: &[Event], wall_s: f64) -> bool {
+    let ends = |event: &Event| matches!(event.what, Happened::Moved { .. } | Happened::Undone { .. });
+    let changes: Vec<usize> = (0..events.len()).filter(|&index| ends(&events[index])).collect();
+    let parted_ms = |pair: &[usize]| {
+        let is_parted = lines_in_force(&events[..=pair[0]]) > 0;
+        if is_parted { events[pair[1]].at_ms - events[pair[0]].at_ms } else { 0.0 }
+    };
+    lines_in_force(events) > 0 || changes.windows(2).map(parted_ms).sum::<f64>() > wall_s * 1e3 / 2.0
+}
+
 /// When the repair was complete, as the events tell the time: pages moved, and the last access of a thread other than the first led
-/// away. The first thread comes by again when the others have ended, to add up. Nothing where no line is parted in the end, or no access
+/// away. The first thread comes by again when the others have ended, to add up. Nothing where lines were not parted, or no access
 /// was led away: then nobody came by.
-pub(super) fn complete_at_ms(events: &[Event], first_thread: u32) -> Option<f64> {
+pub(super) fn complete_at_ms(events: &[Event], first_thread: u32, wall_s: f64) -> Option<f64> {
     let is_led = |event: &&Event| matches!(event.what, Happened::Led { thread, .. } if thread != first_thread);
     let last_led = events.iter().filter(is_led).map(|event| event.at_ms).max_by(f64::total_cmp)?;
     let is_moved = |event: &&Event| matches!(event.what, Happened::Moved { .. });
     let last_moved = events.iter().filter(is_moved).map(|event| event.at_ms).max_by(f64::total_cmp)?;
-    (lines_in_force(events) > 0).then_some(last_led.max(last_moved))
+    was_parted(events, wall_s).then_some(last_led.max(last_moved))
 }
 
 #[cfg(test)]
@@ -75,17 +87,25 @@ pub(super) mod tests {
         assert_eq!(lines_in_force(&events), 2, "the page has other rules now");
         events.push(undone(3.0));
         assert_eq!(lines_in_force(&events), 0);
-        assert_eq!(complete_at_ms(&events, MAIN), None);
+        assert_eq!(complete_at_ms(&events, MAIN, 1.0), None);
         events.push(moved(4.0, &[PAGE]));
-        assert_eq!((lines_in_force(&events), complete_at_ms(&events, MAIN)), (1, None), "nobody came by");
+        assert_eq!((lines_in_force(&events), complete_at_ms(&events, MAIN, 1.0)), (1, None), "nobody came by");
         events.push(led(5.0, 101));
-        assert_eq!(complete_at_ms(&events, MAIN), Some(5.0));
+        assert_eq!(complete_at_ms(&events, MAIN, 1.0), Some(5.0));
+    }
+
+    #[test]
+    fn lines_that_go_back_at_the_end_were_parted() {
+        let events = [moved(20.0, &[PAGE]), undone(950.0)];
+        assert!(was_parted(&events, 1.0) && !was_parted(&events, 2.0), "half a run, and less");
+        assert!(was_parted(&events[..1], 2.0) && !was_parted(&[], 0.0));
+        assert!(!was_parted(&[undone(0.0), events[1].clone()], 1.0));
     }
 
     #[test]
     fn a_repair_is_complete_when_the_last_loop_is_led_away() {
         let events = [led(1.0, 101), moved(20.0, &[PAGE]), led(21.0, 101), led(23.5, 102), led(900.0, MAIN)];
-        assert_eq!(complete_at_ms(&events, MAIN), Some(23.5));
-        assert_eq!(complete_at_ms(&events[..2], MAIN), Some(20.0), "led to where it had been before");
+        assert_eq!(complete_at_ms(&events, MAIN, 1.0), Some(23.5));
+        assert_eq!(complete_at_ms(&events[..2], MAIN, 1.0), Some(20.0), "led to where it had been before");
     }
 }

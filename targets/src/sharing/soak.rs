@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fieldstone_report::stats::{Estimate, median};
 
 use super::contests::Size;
-use super::repair::{Repaired, lines_in_force};
+use super::repair::{Repaired, was_parted};
 use super::workload::{Place, sized};
 use crate::cell::Cell;
 use crate::goals::Goal;
@@ -61,7 +61,7 @@ struct Row {
     seconds: Vec<f64>,
     short: usize,
     wrong: usize,
-    /// Runs at whose end lines were parted.
+    /// Runs in which lines were parted.
     parted: usize,
 }
 
@@ -105,7 +105,7 @@ impl Row {
     fn take(&mut self, found: &Repaired, expected: &str) -> bool {
         let is_right = found.run.succeeded() && found.run.output == expected;
         self.wrong += usize::from(!is_right);
-        self.parted += usize::from(lines_in_force(&found.stats.events) > 0);
+        self.parted += usize::from(was_parted(&found.stats.events, found.run.wall_s));
         if found.run.wall_s < LEAST_S {
             self.short += 1;
         } else {

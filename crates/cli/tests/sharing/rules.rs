@@ -1,7 +1,10 @@
 //! What is asked for byte by byte: by a file of rules, and by the program itself.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
 
@@ -119,4 +122,52 @@ fn wrong_rules_stop_the_program_before_it_starts() {
     }
     let output = fieldstone(&["run", "--rules", "x", "--", "echo"]).output().unwrap();
     assert!(said(&output).contains("--repair"), "{}", said(&output));
+}
+
+#[test]
+fn rules_that_cannot_be_done_are_told_without_being_asked() {
+    let Some(stage) = Stage::new() else { return };
+    let rules = stage.path("rules");
+    std::fs::write(&rules, "isolate 0x10000 8\nisolate nowhere 8\n").unwrap();
+    let options = ["run", "--repair", "--rules", rules.to_str().unwrap()];
+    let Some(output) = run(&options, Path::new("/bin/sleep"), &["0.5"]) else { return };
+    let said = said(&output);
+    assert!(said.contains("0x10000") && said.contains("not mapped") && said.contains("nowhere"), "{said}");
+}
+
+#[test]
+fn who_does_not_read_what_is_told_holds_nobody_up() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build_text("unread", PROGRAM, &["-O1"]);
+    let rules = stage.path("rules");
+    std::fs::write(&rules, "log words+1600 8\n").unwrap();
+    let mut child = std::process::Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    let mut repair = fieldstone(&["repair", "--pid", &pid, "--rules", rules.to_str().unwrap()]);
+    let mut repair = repair.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the program waits for who does not read");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // More than a pipe holds.
+    let mut told = String::new();
+    repair.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut errors = String::new();
+    repair.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    if !repair.wait().unwrap().success() {
+        return println!("SKIP {}", errors.trim());
+    }
+    assert!(told.lines().filter(|line| line.contains("words+1600")).count() >= 2000 && told.len() > 1 << 17, "{told}");
+}
+
+#[test]
+fn a_program_whose_repairer_cannot_start_runs_all_the_same() {
+    // Enough for the program, and not for a pipe more.
+    let command = fieldstone(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 7"]);
+    let script = "ulimit -n 8; exec \"$0\" \"$@\"";
+    let mut shell = std::process::Command::new("sh");
+    let output = shell.args(["-c", script]).arg(command.get_program()).args(command.get_args()).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(output.stdout == b"it ran\n" && said(&output).contains("unrepaired"), "{}", said(&output));
 }

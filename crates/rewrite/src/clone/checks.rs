@@ -47,8 +47,8 @@ pub(super) struct Checks {
     pub(super) redirected: BTreeMap<u64, Instruction>,
     /// Instructions that read a slot again, with the register that gets its value, and that.
     pub(super) known: BTreeMap<u64, (Register, u64)>,
-    /// Registers that each redirected instruction reads.
-    pub(super) reads: BTreeMap<u64, u16>,
+    /// Registers that each redirected instruction has to do with: were its check to fail, it could fault, and a handler go on behind it.
+    pub(super) touches: BTreeMap<u64, u16>,
 }
 
 impl Check {
@@ -137,7 +137,7 @@ impl Checks {
             let check = Check::new(operand, rule);
             check.span().ok_or_else(|| refused(Refused::Straddles))?;
             checks.redirected.insert(*ip, operand.redirected(instruction, rule.delta)?);
-            checks.reads.insert(*ip, effect.reads);
+            checks.touches.insert(*ip, effect.registers());
             if operand.is_absolute() {
                 let inside = rule.holds(operand.displacement.cast_unsigned(), operand.bytes);
                 inside.then_some(()).ok_or_else(|| refused(Refused::OutsideRule))?;

@@ -57,14 +57,20 @@ impl RepairStats {
 /// process. Signals sent to us go to the program.
 ///
 /// # Errors
-/// The program or the repairer cannot be started. What the repairer is refused it tells on standard error, and the program runs unrepaired.
-pub fn run(program: &Program, repairer: &OsStr, words: &[&OsStr]) -> Result<(ExitStatus, RepairStats)> {
+/// The program cannot be started. What the repairer is refused it tells on standard error, and the program runs unrepaired; so it does where there can be
+/// no repairer at all, which `complain` is told.
+pub fn run(
+    program: &Program,
+    repairer: &OsStr,
+    words: &[&OsStr],
+    complain: &dyn Fn(&Error),
+) -> Result<(ExitStatus, RepairStats)> {
     let forward = Forward::prepare()?;
     let running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
     let pid = running.child.id();
-    let beside = Beside::start(repairer, words, pid);
+    let beside = Beside::start(repairer, words, pid).inspect_err(complain).ok();
     let status = forward.until_end(pid, wait4)?;
-    let Looked { seen, events, outcome: repairer } = beside?.finish();
+    let Looked { seen, events, outcome: repairer } = beside.map(Beside::finish).unwrap_or_default();
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -26,9 +26,11 @@ use crate::error::Result;
 /// Samples a second that a thread runs.
 const HERTZ: u32 = 1000;
 /// What looking at them may take of a processor.
-const SHARE: f64 = 0.03;
-/// How often samples are looked at, and lines judged.
+const SHARE: f64 = 0.01;
+/// How often samples are looked at, and lines judged; and when nothing new was seen for so many looks.
 const LOOK: Duration = Duration::from_millis(5);
+const CALM_LOOK: Duration = Duration::from_millis(20);
+const CALM: u32 = 50;
 /// What a rule is about may be loaded later; it is told as missing after so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The heaviest lines that are judged.
@@ -70,6 +72,13 @@ pub enum Happened {
     /// A page was left where it is.
     Refused {
         /// Its address.
+        page: u64,
+        /// Why.
+        why: String,
+    },
+    /// What a rule asks for cannot be done.
+    Denied {
+        /// The page.
         page: u64,
         /// Why.
         why: String,
@@ -144,7 +153,7 @@ impl Happened {
     /// Whether a rule asks to be told of it.
     #[must_use]
     pub const fn is_asked_for(&self) -> bool {
-        matches!(self, Self::Touched { .. } | Self::Counted { .. } | Self::Missing { .. })
+        matches!(self, Self::Touched { .. } | Self::Counted { .. } | Self::Missing { .. } | Self::Denied { .. })
     }
 }
 
@@ -165,9 +174,14 @@ pub struct Manner {
 /// Where this user may not look on or may not hold it, with the way out; the process runs on, as it was.
 pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
     // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
-    let _ = turns::take_short();
-    let mut follow = Follow::begin(pid, manner)?;
+    let _ = turns::come_first();
+    let mut follow = match Follow::begin(pid, manner) {
+        // It was over before it could be looked at.
+        Err(_) if has_ended(pid) => return Ok(()),
+        begun => begun?,
+    };
     let result = follow.until(stop, tell);
+    follow.tell_missing(tell);
     follow.tell_counts(tell);
     follow.tell_left(tell);
     let let_go = if follow.watcher.seen().ended { Ok(()) } else { follow.repairer.let_go() };
@@ -195,6 +209,9 @@ struct Follow {
     began: Instant,
     found: Vec<u64>,
     missed: bool,
+    /// Looks since a thread came, or something was done.
+    calm: u32,
+    threads: usize,
 }
 
 impl Follow {
@@ -215,6 +232,8 @@ impl Follow {
             began: Instant::now(),
             found: Vec::new(),
             missed: false,
+            calm: 0,
+            threads: 0,
         })
     }
 
@@ -226,6 +245,9 @@ impl Follow {
             let over = did.contains(&Did::Over);
             // What was seen before is of another program then.
             let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
+            let threads = self.watcher.threads();
+            self.calm = if did.is_empty() && threads == self.threads { self.calm.saturating_add(1) } else { 0 };
+            self.threads = threads;
             // Where a clone was, another may come.
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
@@ -264,7 +286,7 @@ impl Follow {
 
     /// Serves the program until it is time to look again; whether it has ended.
     fn serve(&mut self, did: &mut Vec<Did>) -> Result<bool> {
-        let until = Instant::now() + LOOK;
+        let until = Instant::now() + if self.calm < CALM { LOOK } else { CALM_LOOK };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
             if !self.repairer.serve(rest, did)? && self.watcher.wait(rest)? {
                 return Ok(true);
@@ -303,12 +325,18 @@ impl Follow {
             self.repairer.ask(self.asked.pages(), did)?;
         }
         // A library may still come.
-        if !self.missed && self.began.elapsed() > PATIENCE {
-            self.missed = true;
+        if self.began.elapsed() > PATIENCE {
+            self.tell_missing(tell);
+        }
+        Ok(())
+    }
+
+    /// Tells once of rules that are about nothing.
+    fn tell_missing(&mut self, tell: &mut dyn FnMut(Event)) {
+        if !std::mem::replace(&mut self.missed, true) {
             let missing: Vec<String> = self.asked.missing().map(|rule| rule.at.to_string()).collect();
             missing.into_iter().for_each(|rule| self.tell(Happened::Missing { rule }, tell));
         }
-        Ok(())
     }
 
     fn tell(&self, what: Happened, tell: &mut dyn FnMut(Event)) {
@@ -320,6 +348,7 @@ impl Follow {
             Did::Touched(touch) => return self.tell_touch(touch, tell),
             Did::Moved(plan) => Happened::Moved { page: plan.page, views: plan.views, lines: plan.lines },
             Did::Refused { page, why } => Happened::Refused { page, why },
+            Did::Denied { page, why } => Happened::Denied { page, why },
             Did::Undone { page, why } => Happened::Undone { page, why: words(&why) },
             Did::Led { ip, thread } => Happened::Led { ip, thread },
             Did::Over => Happened::Exec,

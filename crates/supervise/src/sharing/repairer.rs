@@ -67,6 +67,13 @@ pub enum Did {
         /// What stands in the way.
         why: String,
     },
+    /// One that a rule is about could not be moved.
+    Denied {
+        /// The page.
+        page: u64,
+        /// What stands in the way.
+        why: String,
+    },
     /// A page was put back.
     Undone {
         /// The page.
@@ -287,7 +294,7 @@ impl Repairer {
                 Err(fieldstone_remap::Error::Page { why, .. }) => {
                     one.next_ns = now_ns + AGAIN_NS;
                     if !std::mem::replace(&mut one.told, true) {
-                        did.push(Did::Refused { page, why });
+                        did.push(Did::Denied { page, why });
                     }
                 }
                 Err(other) => return Err(other.into()),

@@ -317,6 +317,12 @@ impl Watcher {
         self.seen
     }
 
+    /// How many threads were seen so far.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.budget.threads()
+    }
+
     /// Samples a second that a thread runs.
     #[must_use]
     pub const fn hertz(&self) -> u32 {
