@@ -178,7 +178,7 @@ impl Process {
             let liveness = Liveness::of(flow);
             let redirects = &found.redirects;
             clone_with_entries(
-                &Plan { flow, within, liveness: &liveness, redirects, moved: &moved, enter: &[], at },
+                &Plan { flow, within, liveness: &liveness, redirects, moved: &moved, enter: &[], at, aligned: true },
                 ip,
             )
         };

@@ -72,5 +72,15 @@ impl Process {
 /// A ladder as the clone of its one instruction.
 fn as_clone(made: Trampoline, ip: u64) -> LoopClone {
     let Trampoline { at, code, map } = made;
-    LoopClone { at, code, entry: at, entries: vec![(ip, at)], map, colds: Vec::new(), guards: 1, saving_guards: 0 }
+    LoopClone {
+        at,
+        code,
+        head: at,
+        entry: at,
+        entries: vec![(ip, at)],
+        map,
+        colds: Vec::new(),
+        guards: 1,
+        saving_guards: 0,
+    }
 }

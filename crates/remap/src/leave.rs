@@ -221,6 +221,7 @@ pub(crate) mod tests {
             moved: &[],
             enter: &[],
             at,
+            aligned: false,
         };
         let clone = LoopClone::new(&plan).unwrap();
         room[..clone.code.len()].copy_from_slice(&clone.code);

@@ -37,8 +37,8 @@ use crate::flow::{Block, Flow, calls};
 use crate::guard::Scratch;
 use crate::liveness::Liveness;
 use crate::loops::Loop;
-use crate::page::Rule;
-use crate::patch::moved_to;
+use crate::page::{LINE_BYTES, Rule};
+use crate::patch::{TRAP, moved_to};
 use checks::{Check, Checks};
 
 /// An access that is to be redirected, and by which rule: one of a page, or a piece of its underlay.
@@ -69,6 +69,8 @@ pub struct Plan<'a> {
     pub enter: &'a [u64],
     /// Where the clone is to lie.
     pub at: u64,
+    /// Whether the copy of the head is to begin a cache line, behind bytes that are never run: a short loop is fetched from one line then.
+    pub aligned: bool,
 }
 
 /// A copy of a loop.
@@ -78,6 +80,8 @@ pub struct LoopClone {
     pub at: u64,
     /// Its code.
     pub code: Vec<u8>,
+    /// Where the copy of the head is.
+    pub head: u64,
     /// Where it is entered in the state before the head.
     pub entry: u64,
     /// All entries: the original instruction, and where to enter in the state before it.
@@ -99,6 +103,17 @@ impl LoopClone {
     /// [`Error::Refused`]: an instruction is not in the loop, or behind a call, cannot be redirected, or not from there; an entry would
     /// pass by a check.
     pub fn new(plan: &Plan<'_>) -> Result<Self> {
+        let made = Self::make(plan)?;
+        let padding = made.head.wrapping_neg() % LINE_BYTES;
+        if !plan.aligned || padding == 0 {
+            return Ok(made);
+        }
+        let moved = Self::make(&Plan { at: plan.at + padding, ..*plan })?;
+        let code = (0..padding).map(|_| TRAP).chain(moved.code).collect();
+        Ok(Self { at: plan.at, code, ..moved })
+    }
+
+    fn make(plan: &Plan<'_>) -> Result<Self> {
         let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
         let mut making = Making {
             plan,
@@ -305,9 +320,11 @@ impl Making<'_> {
             self.entries.iter().filter_map(|(ip, label)| Some((*ip, place(*label)?))).collect();
         let head = self.plan.within.head;
         let entry = entries.iter().find(|(ip, _)| *ip == head).map_or(at, |(_, entry)| *entry);
+        let copy = self.copies.get(&head).and_then(|label| place(*label)).unwrap_or(at);
         let colds = self.colds.iter().filter_map(|cold| Some((place(cold.label)?, cold.ip))).collect();
         Ok(LoopClone {
             at,
+            head: copy,
             entry,
             entries,
             map,

@@ -25,7 +25,7 @@ use crate::flow::{Flow, calls};
 /// Bytes of the jump.
 pub const JUMP_BYTES: u64 = 5;
 const JUMP: u8 = 0xe9;
-const TRAP: u8 = 0xcc;
+pub(crate) const TRAP: u8 = 0xcc;
 
 /// Where an instruction has gone: the copy's address if it was overwritten, else its own.
 #[must_use]

@@ -286,6 +286,8 @@ impl<'a> Rewriting<'a> {
             moved: &self.moved,
             enter: &[],
             at: punned.unwrap_or(room),
+            // The head leads to where it begins.
+            aligned: false,
         };
         let clone = LoopClone::new(&plan).unwrap();
         assert_eq!(clone.entry, clone.at, "entered where it begins");

@@ -63,8 +63,10 @@ fn maps(code: &[u8], at: u64, map: &[(u64, u64)], flow: &Flow) -> Result<(), Tes
         prop_assert!(found.is_some(), "{:#x} is inside an instruction", place);
         let original = flow.instructions[original];
         let is_copy = found == Some(&original.code());
-        let begins_check =
-            matches!(found, Some(Code::Mov_r64_imm64 | Code::Lea_r64_m | Code::Jmp_rel32_64 | Code::Jmp_rel8_64));
+        let begins_check = matches!(
+            found,
+            Some(Code::Mov_r64_imm64 | Code::Lea_r64_m | Code::Cmp_r64_rm64 | Code::Jmp_rel32_64 | Code::Jmp_rel8_64)
+        );
         prop_assert!(is_copy || begins_check || original.op0_kind() == iced_x86::OpKind::NearBranch64, "{:?}", found);
     }
     Ok(())
@@ -127,6 +129,7 @@ proptest! {
                 moved: &[],
                 enter: &[],
                 at: AT,
+                aligned: true,
             };
             match LoopClone::new(&plan) {
                 Ok(made) => maps(&made.code, AT, &made.map, &flow)?,

@@ -38,7 +38,16 @@ fn clone_with(
     let image = Image { start: CODE, bytes: code.assemble(CODE).unwrap() };
     let flow = Flow::discover(&image, CODE).unwrap();
     let loops = flow.loops();
-    let plan = Plan { flow: &flow, within: &loops[0], liveness: &Liveness::of(&flow), redirects, moved, enter, at: AT };
+    let plan = Plan {
+        flow: &flow,
+        within: &loops[0],
+        liveness: &Liveness::of(&flow),
+        redirects,
+        moved,
+        enter,
+        at: AT,
+        aligned: false,
+    };
     let found = LoopClone::new(&plan).map_err(|error| error.reason().unwrap())?;
     let decoded = Decoder::with_ip(64, &found.code, AT, DecoderOptions::NONE).into_iter().collect();
     Ok((found, decoded))
@@ -198,4 +207,31 @@ fn a_value_that_would_be_outside_of_the_rule_is_not_believed() {
     let (found, code) = by_a_slot([0x60_0010, 0x60_0018]);
     assert_eq!(found.guards, 2, "each by the range of what is right");
     assert!(code.iter().any(|instruction| instruction.code() == Code::Jb_rel8_64));
+}
+
+#[test]
+fn the_copy_of_a_head_begins_a_line_if_that_is_asked() {
+    let mut code = counter();
+    let image = Image { start: CODE, bytes: code.assemble(CODE).unwrap() };
+    let flow = Flow::discover(&image, CODE).unwrap();
+    let (loops, liveness) = (flow.loops(), Liveness::of(&flow));
+    let redirects = [Redirect { ip: CODE, rule: rule(), seen: None }];
+    let plan = Plan {
+        flow: &flow,
+        within: &loops[0],
+        liveness: &liveness,
+        redirects: &redirects,
+        moved: &[],
+        enter: &[],
+        at: AT + 16,
+        aligned: false,
+    };
+    let (plain, aligned) = (LoopClone::new(&plan).unwrap(), LoopClone::new(&Plan { aligned: true, ..plan }).unwrap());
+    assert_ne!(plain.head % 64, 0);
+    assert_eq!((aligned.head % 64, aligned.at), (0, AT + 16));
+    let padding = aligned.head - plain.head;
+    assert_eq!((aligned.entry, aligned.code.len() as u64), (plain.entry + padding, plain.code.len() as u64 + padding));
+    assert!(aligned.code[..usize::try_from(padding).unwrap()].iter().all(|byte| *byte == 0xcc));
+    let shifted: Vec<_> = plain.map.iter().map(|(at, ip)| (at + padding, *ip)).collect();
+    assert_eq!(aligned.map, shifted);
 }
