@@ -1,7 +1,8 @@
 //! The loop around an access, cloned, and its head led there.
 //!
 //! The walk around the loop says which of its accesses are on moved pages; those are redirected in the clone, and checked there. What the
-//! clone does not know it leaves to the original, where it faults again, and the next clone is for that.
+//! clone does not know it leaves to the original, where it faults again, and the next clone is for that. An access that is in no such loop, or
+//! goes on to fault in spite of it, has the code from it to the next jump or call cloned, as a loop of one lap.
 //!
 //! Source: the thesis, section 5.2.
 
