@@ -18,6 +18,7 @@ use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
 use fieldstone_wire::isolated;
 
 use super::around::with_memory;
+use crate::clock::now_ns;
 use crate::error::Result;
 use crate::objects::Objects;
 
@@ -45,8 +46,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// By these rules, and by process `pid` itself.
+    /// By these rules, and by process `pid` itself: whether that asks for anything is looked for a little later, since reading the symbols of all
+    /// its files takes as long as it takes to see a line fight.
     pub(super) fn of(pid: u32, requests: Vec<Request>) -> Result<Self> {
+        let next_ns = if requests.is_empty() { now_ns() + FIRST_NS } else { 0 };
         Ok(Self {
             pid,
             memory: Memory::open(pid)?,
@@ -56,7 +59,7 @@ impl Asked {
             changes: None,
             own: Vec::new(),
             files: BTreeSet::new(),
-            next_ns: 0,
+            next_ns,
             pause_ns: FIRST_NS,
         })
     }
