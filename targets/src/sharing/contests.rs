@@ -23,7 +23,7 @@ impl Expects {
         let moved = stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. }));
         let in_force = lines_in_force(&stats.events) > 0;
         let is_met = match self {
-            Self::Repaired => was_parted(&stats.events, run.wall_s),
+            Self::Repaired => was_parted(&stats.events, run.threads_s()),
             Self::Untouched => !moved,
             Self::TakenBack => moved && !in_force,
             Self::Anything => true,

@@ -90,7 +90,7 @@ impl Part {
         let heard = listener.join().unwrap_or_default();
         let run = run.successful(self.program)?;
         let began_s = run.began_s.context("it does not tell when its threads began")?;
-        Ok(milliseconds(&heard, pid, began_s, run.wall_s))
+        Ok(milliseconds(&heard, pid, began_s, run.threads_s()))
     }
 }
 
@@ -108,10 +108,10 @@ fn now_s() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }
 
-fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, wall_s: f64) -> f64 {
+fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
     let repairer_began_s = heard.iter().map(|(at_s, event)| at_s - event.at_ms * 1e-3).min_by(f64::total_cmp);
     let events: Vec<Event> = heard.iter().map(|(_, event)| event.clone()).collect();
-    match (repairer_began_s, complete_at_ms(&events, first_thread, wall_s)) {
+    match (repairer_began_s, complete_at_ms(&events, first_thread, threads_s)) {
         (Some(repairer_began_s), Some(complete_ms)) => (repairer_began_s - began_s) * 1e3 + complete_ms,
         _ => f64::INFINITY,
     }

@@ -31,27 +31,27 @@ pub(super) fn lines_in_force(events: &[Event]) -> usize {
     moved.values().map(BTreeSet::len).sum()
 }
 
-/// Whether lines were parted in the end, or for most of a run that took so long: when the threads have ended, the program may have the kernel
+/// Whether lines were parted in the end, or for most of the time that the threads took: when they have ended, the program may have the kernel
 /// write what lies beside.
-pub(super) fn was_parted(events: &[Event], wall_s: f64) -> bool {
+pub(super) fn was_parted(events: &[Event], threads_s: f64) -> bool {
     let ends = |event: &Event| matches!(event.what, Happened::Moved { .. } | Happened::Undone { .. });
     let changes: Vec<usize> = (0..events.len()).filter(|&index| ends(&events[index])).collect();
     let parted_ms = |pair: &[usize]| {
         let is_parted = lines_in_force(&events[..=pair[0]]) > 0;
         if is_parted { events[pair[1]].at_ms - events[pair[0]].at_ms } else { 0.0 }
     };
-    lines_in_force(events) > 0 || changes.windows(2).map(parted_ms).sum::<f64>() > wall_s * 1e3 / 2.0
+    lines_in_force(events) > 0 || changes.windows(2).map(parted_ms).sum::<f64>() > threads_s * 1e3 / 2.0
 }
 
 /// When the repair was complete, as the events tell the time: pages moved, and the last access of a thread other than the first led
 /// away. The first thread comes by again when the others have ended, to add up. Nothing where lines were not parted, or no access
 /// was led away: then nobody came by.
-pub(super) fn complete_at_ms(events: &[Event], first_thread: u32, wall_s: f64) -> Option<f64> {
+pub(super) fn complete_at_ms(events: &[Event], first_thread: u32, threads_s: f64) -> Option<f64> {
     let is_led = |event: &&Event| matches!(event.what, Happened::Led { thread, .. } if thread != first_thread);
     let last_led = events.iter().filter(is_led).map(|event| event.at_ms).max_by(f64::total_cmp)?;
     let is_moved = |event: &&Event| matches!(event.what, Happened::Moved { .. });
     let last_moved = events.iter().filter(is_moved).map(|event| event.at_ms).max_by(f64::total_cmp)?;
-    was_parted(events, wall_s).then_some(last_led.max(last_moved))
+    was_parted(events, threads_s).then_some(last_led.max(last_moved))
 }
 
 #[cfg(test)]

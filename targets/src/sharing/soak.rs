@@ -105,7 +105,7 @@ impl Row {
     fn take(&mut self, found: &Repaired, expected: &str) -> bool {
         let is_right = found.run.succeeded() && found.run.output == expected;
         self.wrong += usize::from(!is_right);
-        self.parted += usize::from(was_parted(&found.stats.events, found.run.wall_s));
+        self.parted += usize::from(was_parted(&found.stats.events, found.run.threads_s()));
         if found.run.wall_s < LEAST_S {
             self.short += 1;
         } else {

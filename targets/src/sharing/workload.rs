@@ -63,6 +63,11 @@ impl Run {
         self.status.map_or_else(|| format!("hung for {} s", HANGS.as_secs()), |status| status.to_string())
     }
 
+    /// Seconds of its threads, or of all of it where it does not tell.
+    pub(super) fn threads_s(&self) -> f64 {
+        self.kernel_s.unwrap_or(self.wall_s)
+    }
+
     pub(super) fn succeeded(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
