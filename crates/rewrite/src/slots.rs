@@ -100,9 +100,9 @@ impl Frame {
                 self.forget_if(|slot| slot.may_be_written_by(memory));
             }
         }
-        if let Some((register, slot)) =
-            Slot::read_by(instruction).filter(|(_, slot)| effect.writes & bit(slot.base) == 0)
-        {
+        // What is read where bytes have moved is no frame, whatever register leads there: writes to moved bytes may change it.
+        let read = Slot::read_by(instruction).filter(|(_, slot)| !redirected && effect.writes & bit(slot.base) == 0);
+        if let Some((register, slot)) = read {
             self.read.push((register, Some(slot), known));
         }
     }
@@ -218,6 +218,20 @@ mod tests {
         }
         assert_eq!(known_after(true, |code| code.push(qword_ptr(rcx)).unwrap()), None, "it pushes what it has read");
         assert_eq!(known_after(true, |code| code.lock().add(qword_ptr(rcx), 1).unwrap()), None, "an order of memory");
+    }
+
+    #[test]
+    fn what_is_read_from_moved_bytes_is_no_slot() {
+        let mut code = CodeAssembler::new(64).unwrap();
+        code.mov(rax, qword_ptr(rbp - 24)).unwrap();
+        let (mut factory, read) = (InstructionInfoFactory::new(), code.instructions()[0]);
+        for redirected in [false, true] {
+            let mut frame = Frame::default();
+            let effect = Effect::of(&read, &mut factory);
+            frame.pass(&read, &effect, redirected, &mut factory);
+            frame.check(Register::RAX, 7);
+            assert_eq!(frame.known(&read), (!redirected).then_some(7));
+        }
     }
 
     #[test]
