@@ -12,7 +12,6 @@ use fieldstone_rewrite::clone::Plan;
 use fieldstone_rewrite::patch::JUMP_BYTES;
 use fieldstone_rewrite::walk::Access;
 use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redirect, Registers, Walk};
-
 use iced_x86::Instruction;
 
 use crate::error::Result;
@@ -86,9 +85,10 @@ impl Process {
     fn loop_around(&self, registers: &Registers) -> Option<Found> {
         let flow = self.flow_from(registers.rip)?;
         let within = innermost(&flow)?;
-        let accesses = Walk::around(&flow, Some(&within), registers, &Pages::of(&self.as_seen())).accesses;
+        let accesses = self.accesses_in(&flow, &within, registers);
         // Read from its head on, so that it is the same whichever access is the first.
-        let from_head = self.flow_from(within.head);
+        let is_elsewhere = within.head != registers.rip;
+        let from_head = is_elsewhere.then(|| self.flow_from(within.head)).flatten();
         let same = |flow: Flow| innermost(&flow).filter(|other| other.head == within.head).map(|other| (flow, other));
         let (flow, within) = from_head.and_then(same).unwrap_or((flow, within));
         self.found(flow, within, &accesses, registers.rip)
@@ -103,11 +103,16 @@ impl Process {
             return None;
         }
         let within = flow.stretch();
-        let accesses = Walk::around(&flow, Some(&within), registers, &Pages::of(&self.as_seen())).accesses;
+        let accesses = self.accesses_in(&flow, &within, registers);
         self.found(flow, within, &accesses, registers.rip)
     }
 
-    fn flow_from(&self, ip: u64) -> Option<Flow> {
+    fn accesses_in(&self, flow: &Flow, within: &Loop, registers: &Registers) -> Vec<Access> {
+        Walk::around(flow, Some(within), registers, &Pages::of(&self.as_seen())).accesses
+    }
+
+    /// The program's own code from there on.
+    pub(crate) fn flow_from(&self, ip: u64) -> Option<Flow> {
         let code = Unpatched { memory: &self.memory, heads: &self.ours.heads };
         Flow::discover(&code, ip).ok()
     }

@@ -15,7 +15,7 @@ use iced_x86::InstructionInfoFactory;
 
 use crate::clones::Found;
 use crate::error::Result;
-use crate::heads::{Cloned, Unpatched};
+use crate::heads::Cloned;
 use crate::page::page_with;
 use crate::process::Process;
 
@@ -36,8 +36,7 @@ impl Process {
         if self.ours.heads.led.contains_key(&ip) {
             return Ok(None);
         }
-        let code = Unpatched { memory: &self.memory, heads: &self.ours.heads };
-        let Ok(flow) = Flow::discover(&code, ip) else { return Ok(None) };
+        let Some(flow) = self.flow_from(ip) else { return Ok(None) };
         let Some(page) = self.page_of_access(&flow, registers) else { return Ok(None) };
         let found = Found { within: flow.stretch(), flow, redirects: Vec::new() };
         if !self.prepare_head(&found)? {
@@ -72,15 +71,5 @@ impl Process {
 /// A ladder as the clone of its one instruction.
 fn as_clone(made: Trampoline, ip: u64) -> LoopClone {
     let Trampoline { at, code, map } = made;
-    LoopClone {
-        at,
-        code,
-        head: at,
-        entry: at,
-        entries: vec![(ip, at)],
-        map,
-        colds: Vec::new(),
-        guards: 1,
-        saving_guards: 0,
-    }
+    LoopClone { at, code, entry: at, entries: vec![(ip, at)], map, colds: Vec::new(), guards: 1, saving_guards: 0 }
 }

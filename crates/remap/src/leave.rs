@@ -109,7 +109,7 @@ fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
             compare(&instruction, registers, instruction.immediate(1))?;
         }
         Kind::Cmp_r64_rm64 if instruction.is_ip_rel_memory_operand() => {
-            let other = word(memory, instruction.ip_rel_memory_address())?;
+            let other = memory.word(instruction.ip_rel_memory_address()).ok()?;
             compare(&instruction, registers, other)?;
         }
         Kind::Push_r64 => {
@@ -136,15 +136,9 @@ fn push(memory: &Memory, registers: &mut ptrace::Registers, value: u64) -> Optio
 }
 
 fn pop(memory: &Memory, registers: &mut ptrace::Registers) -> Option<u64> {
-    let value = word(memory, registers.rsp)?;
+    let value = memory.word(registers.rsp).ok()?;
     registers.rsp = registers.rsp.wrapping_add(8);
     Some(value)
-}
-
-fn word(memory: &Memory, at: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    memory.read_exact(at, &mut bytes).ok()?;
-    Some(u64::from_le_bytes(bytes))
 }
 
 /// `base + index * scale + displacement`, of whole registers.

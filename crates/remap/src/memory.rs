@@ -33,6 +33,16 @@ impl Memory {
         self.file.read_exact_at(into, address).map_err(failed)
     }
 
+    /// The eight bytes at an address.
+    ///
+    /// # Errors
+    /// As [`Self::read_exact`].
+    pub(crate) fn word(&self, address: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.read_exact(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
     /// Writes all of `from`, over code too.
     ///
     /// # Errors

@@ -279,7 +279,7 @@ impl Process {
             let ask = [PR_GET_TID_ADDRESS, scratch, 0, 0, 0, 0];
             // Not every kernel tells.
             if !is_filtered(thread) && held.call((&self.memory, self.way), ("prctl", libc::SYS_prctl), ask).is_ok() {
-                found.push(self.word_at(scratch)?);
+                found.push(self.memory.word(scratch)?);
             }
         }
         found.extend(self.robust_mutexes(thread)?);
@@ -294,7 +294,7 @@ impl Process {
         if head == 0 {
             return Ok(Vec::new());
         }
-        let read = |address: u64| if self.is_moved(address) { None } else { self.word_at(address).ok() };
+        let read = |address: u64| if self.is_moved(address) { None } else { self.memory.word(address).ok() };
         let (Some(offset), Some(pending)) = (read(head.wrapping_add(8)), read(head.wrapping_add(16))) else {
             return Ok(vec![head]);
         };
@@ -308,12 +308,6 @@ impl Process {
     /// Whether an address is in a page that is moved.
     pub(crate) fn is_moved(&self, address: u64) -> bool {
         self.ours.moved.contains_key(&page_with(address))
-    }
-
-    fn word_at(&self, address: u64) -> Result<u64> {
-        let mut bytes = [0; 8];
-        self.memory.read_exact(address, &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
     }
 
     /// Fills a page again: its bytes, those of the views among them, where the program looks for them now. All threads stand still, and

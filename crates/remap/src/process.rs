@@ -22,7 +22,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::{goes_on_at, is_elsewhere, is_ending};
+use crate::tasks::{goes_on_at, is_elsewhere, is_ending, room_for_descriptors};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -353,7 +353,7 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
     let opened = call(("userfaultfd", libc::SYS_userfaultfd), [flags, 0, 0, 0, 0, 0]);
     let low = opened.map_err(|error| refused_userfault(pid, error))?;
     // A larger table takes the kernel some milliseconds, in which all threads stand still.
-    let highest = descriptors(pid).min(table_of_descriptors(pid)).saturating_sub(1).min(HIGH_DESCRIPTOR);
+    let highest = descriptors(pid).min(room_for_descriptors(pid)).saturating_sub(1).min(HIGH_DESCRIPTOR);
     let high = call(("fcntl", libc::SYS_fcntl), [low, word(libc::F_DUPFD_CLOEXEC), highest, 0, 0, 0]);
     let theirs = match high {
         Ok(high) => {
@@ -392,13 +392,6 @@ fn descriptors(pid: u32) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     files.and_then(|files| files.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(u64::MAX)
-}
-
-/// How many it has room for now.
-fn table_of_descriptors(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
-    size.and_then(|size| size.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn share(pid: u32, theirs: i32) -> Result<OwnedFd> {

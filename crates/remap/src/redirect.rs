@@ -101,9 +101,8 @@ impl Process {
     /// Where the thread goes on, and whether that is new.
     fn way_on(&mut self, target: &Target, registers: &Registers) -> std::result::Result<(u64, bool), String> {
         if target.is_jump {
-            let mut to = [0; 8];
-            let read = self.memory.read_exact(target.address.wrapping_add_signed(target.delta), &mut to);
-            return read.map(|()| (u64::from_le_bytes(to), false)).map_err(|error| error.to_string());
+            let to = self.memory.word(target.address.wrapping_add_signed(target.delta));
+            return to.map(|to| (to, false)).map_err(|error| error.to_string());
         }
         // What stands in the way of a clone need not stand in that of a rewritelet. Of what is watched each access has to come by.
         let clone = if target.is_watched { None } else { self.try_clone(registers) };

@@ -92,12 +92,11 @@ pub fn mappings(pid: u32) -> Result<Vec<Mapping>> {
 
 fn mapping(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
+    words.next();
     let permissions = words.next()?.to_owned();
     let (device, inode) = (words.nth(1)?, words.next()?);
-    let number = |text| u64::from_str_radix(text, 16).ok();
     Some(Mapping {
-        range: number(start)?..number(end)?,
+        range: addresses(line)?,
         permissions,
         is_file: inode != "0",
         inode: format!("{device} {inode}"),

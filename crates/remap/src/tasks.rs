@@ -97,6 +97,11 @@ pub(crate) fn pinned_kib(pid: u32) -> u32 {
     field(pid, "VmPin:").unwrap_or(0)
 }
 
+/// How many descriptors a process has room for now: the kernel makes more.
+pub(crate) fn room_for_descriptors(pid: u32) -> u64 {
+    field(pid, "FDSize:").map_or(u64::MAX, u64::from)
+}
+
 /// A number of `/proc/PID/status`.
 fn field(thread: u32, name: &str) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;

@@ -31,6 +31,17 @@ fn with_more_pages_and(more: &str, meanwhile: &str) -> Option<Vec<Done>> {
     Some(then)
 }
 
+/// Moves the second page alone of a program that has both: it has to be right all the same.
+fn with_the_second_page_moved(stage: &Stage) {
+    let mut running = stage.start();
+    let Some(mut process) = running.remap() else { return };
+    process.move_page(&apart(running.second)).unwrap();
+    running.go_on(&mut process);
+    process.put_all_back().unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+}
+
 /// Counts in words of both pages, so that there are clones and rewritelets for them.
 const USE: &str = "uint64_t *one = (uint64_t *)second, *other = (uint64_t *)(second + 4096); add(one + 8, 1000); add(other + 9, 500);
     CHECK(one[8] == 0x0707070707070707 + 1000); CHECK(other[9] == 0x0707070707070707 + 500); CHECK(one[100] == 0x0707070707070707);";
@@ -64,13 +75,7 @@ fn memory_with_a_moved_page_in_it_grows_elsewhere() {
     let body = "if (times++) return; volatile uint64_t *word = (volatile uint64_t *)second + 8; for (int i = 0; i < 1000; i++) ++*word;
         char *to = (char *)mremap(second - 8192, 65536, 1 << 20, MREMAP_MAYMOVE); CHECK(to != (char *)MAP_FAILED); word = (volatile uint64_t *)(to + 8192) + 8;
         CHECK(*word == 0x0707070707070707 + 1000); for (int i = 0; i < 65536; i++) CHECK(to[i] == 7 || i - 8192 - 64 < 8);";
-    let mut running = Stage::of(body).with("static int times;").before(before).start();
-    let Some(mut process) = running.remap() else { return };
-    process.move_page(&apart(running.second)).unwrap();
-    running.go_on(&mut process);
-    process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    with_the_second_page_moved(&Stage::of(body).with("static int times;").before(before));
 }
 
 #[test]
@@ -81,13 +86,7 @@ fn a_block_that_grows_elsewhere_keeps_its_bytes() {
     let body = "if (times++) return; uint64_t offset = second - block; volatile uint64_t *word = (volatile uint64_t *)second + 8; for (int i = 0; i < 1000; i++) ++*word;
         block = (char *)realloc(block, 1 << 26); CHECK(block); word = (volatile uint64_t *)(block + offset) + 8; CHECK(*word == 0x0707070707070707 + 1000);
         for (int i = 0; i < 1 << 20; i++) CHECK(block[i] == 7 || (uint64_t)i - offset - 64 < 8);";
-    let mut running = Stage::of(body).with(globals).before(before).start();
-    let Some(mut process) = running.remap() else { return };
-    process.move_page(&apart(running.second)).unwrap();
-    running.go_on(&mut process);
-    process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    with_the_second_page_moved(&Stage::of(body).with(globals).before(before));
 }
 
 #[test]

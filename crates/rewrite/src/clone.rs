@@ -80,8 +80,6 @@ pub struct LoopClone {
     pub at: u64,
     /// Its code.
     pub code: Vec<u8>,
-    /// Where the copy of the head is.
-    pub head: u64,
     /// Where it is entered in the state before the head.
     pub entry: u64,
     /// All entries: the original instruction, and where to enter in the state before it.
@@ -103,17 +101,18 @@ impl LoopClone {
     /// [`Error::Refused`]: an instruction is not in the loop, or behind a call, cannot be redirected, or not from there; an entry would
     /// pass by a check.
     pub fn new(plan: &Plan<'_>) -> Result<Self> {
-        let made = Self::make(plan)?;
-        let padding = made.head.wrapping_neg() % LINE_BYTES;
+        let (made, head) = Self::make(plan)?;
+        let padding = head.wrapping_neg() % LINE_BYTES;
         if !plan.aligned || padding == 0 {
             return Ok(made);
         }
-        let moved = Self::make(&Plan { at: plan.at + padding, ..*plan })?;
+        let (moved, _) = Self::make(&Plan { at: plan.at + padding, ..*plan })?;
         let code = (0..padding).map(|_| TRAP).chain(moved.code).collect();
         Ok(Self { at: plan.at, code, ..moved })
     }
 
-    fn make(plan: &Plan<'_>) -> Result<Self> {
+    /// The clone, and where the copy of the head is in it.
+    fn make(plan: &Plan<'_>) -> Result<(Self, u64)> {
         let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
         let mut making = Making {
             plan,
@@ -304,7 +303,7 @@ impl Making<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<LoopClone> {
+    fn finish(mut self) -> Result<(LoopClone, u64)> {
         let at = self.plan.at;
         for (&value, &label) in &self.words {
             self.code.place(label);
@@ -322,9 +321,8 @@ impl Making<'_> {
         let entry = entries.iter().find(|(ip, _)| *ip == head).map_or(at, |(_, entry)| *entry);
         let copy = self.copies.get(&head).and_then(|label| place(*label)).unwrap_or(at);
         let colds = self.colds.iter().filter_map(|cold| Some((place(cold.label)?, cold.ip))).collect();
-        Ok(LoopClone {
+        let clone = LoopClone {
             at,
-            head: copy,
             entry,
             entries,
             map,
@@ -332,7 +330,8 @@ impl Making<'_> {
             guards: self.guards,
             saving_guards: self.saving_guards,
             code: encoded.bytes,
-        })
+        };
+        Ok((clone, copy))
     }
 }
 

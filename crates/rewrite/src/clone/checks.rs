@@ -74,7 +74,7 @@ impl Check {
         let same =
             (self.operand.base, self.operand.index, self.operand.scale) == (operand.base, operand.index, operand.scale);
         if let Some(value) = self.only.filter(|_| same) {
-            return rule.holds(value.wrapping_add_signed(operand.displacement), operand.bytes);
+            return holds(rule, operand, value);
         }
         if !same || self.rule != *rule {
             return false;
@@ -174,11 +174,7 @@ impl Varying<'_> {
     /// What its register held when it was seen.
     fn value(&self) -> Option<u64> {
         let value = self.seen?.wrapping_sub(self.operand.displacement.cast_unsigned());
-        (self.operand.index == Register::None && self.holds(value)).then_some(value)
-    }
-
-    fn holds(&self, value: u64) -> bool {
-        self.rule.holds(value.wrapping_add_signed(self.operand.displacement), self.operand.bytes)
+        (self.operand.index == Register::None && holds(self.rule, &self.operand, value)).then_some(value)
     }
 }
 
@@ -217,5 +213,10 @@ impl Checks {
 /// Whether the register of an access is known to hold a value that is right for it.
 fn is_held(frame: &Frame, access: &Varying<'_>) -> bool {
     let held = frame.holds(access.operand.base).flatten().filter(|_| access.operand.index == Register::None);
-    held.is_some_and(|value| access.holds(value))
+    held.is_some_and(|value| holds(access.rule, &access.operand, value))
+}
+
+/// Whether an access lies in a rule's bytes when its register has this value.
+fn holds(rule: &Rule, operand: &Operand, value: u64) -> bool {
+    rule.holds(value.wrapping_add_signed(operand.displacement), operand.bytes)
 }
