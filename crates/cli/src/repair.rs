@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::thread::spawn;
 
 use anyhow::Context;
@@ -13,6 +14,7 @@ use fieldstone_sharing::requests::{self, Request};
 use fieldstone_supervise::sharing::{Event, Happened, Manner, repair};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::process::has_ended;
+use fieldstone_sys::turns;
 
 use crate::input;
 use crate::output::talk;
@@ -61,18 +63,30 @@ pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
+    // Where it may not, it waits for its turns.
+    let _ = turns::come_first();
     let rules = rules(arguments.rules.as_deref())?;
     let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
     let stop = asked_to_end()?;
     let as_json = arguments.events;
-    let (told, events) = sync_channel(MOST_UNREAD);
-    let teller = spawn(move || events.into_iter().try_for_each(|event| tell(&event, as_json)));
+    // A queue with a limit of its own would be touched whole before anything is looked at, while the program's threads fight.
+    let (told, events) = channel();
+    let unread = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::clone(&unread);
+    let tell_next = move |event| {
+        waiting.fetch_sub(1, Relaxed);
+        tell(&event, as_json)
+    };
+    let teller = spawn(move || events.into_iter().try_for_each(tell_next));
     let mut lost = 0_u64;
-    let repaired = repair(arguments.pid, &manner, &stop, &mut |event| match told.try_send(event) {
-        Ok(()) => {}
-        Err(TrySendError::Full(_)) => lost += 1,
-        // Nobody listens: then nobody wants it mended.
-        Err(TrySendError::Disconnected(_)) => stop.store(true, Relaxed),
+    let repaired = repair(arguments.pid, &manner, &stop, &mut |event| {
+        if unread.fetch_add(1, Relaxed) >= MOST_UNREAD {
+            unread.fetch_sub(1, Relaxed);
+            lost += 1;
+        } else if told.send(event).is_err() {
+            // Nobody listens: then nobody wants it mended.
+            stop.store(true, Relaxed);
+        }
     });
     drop(told);
     let broken = teller.join().unwrap_or(Ok(())).err();

@@ -19,7 +19,7 @@ mod step;
 
 use std::collections::BTreeSet;
 
-use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register, UsedMemory};
+use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory, OpAccess, Register, UsedMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::reads_and_writes;
@@ -68,8 +68,7 @@ impl Walk {
     /// the flow is known.
     #[must_use]
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
-        let mut walker =
-            Walker { flow, within, memory, factory: InstructionInfoFactory::new(), found: Self::default() };
+        let mut walker = Walker { flow, within, memory, found: Self::default() };
         walker.walk(State::new(registers));
         walker.found
     }
@@ -79,7 +78,6 @@ struct Walker<'a> {
     flow: &'a Flow,
     within: Option<&'a Loop>,
     memory: &'a dyn Memory,
-    factory: InstructionInfoFactory,
     found: Walk,
 }
 
@@ -87,6 +85,7 @@ impl Walker<'_> {
     fn walk(&mut self, start: State) {
         let mut seen = BTreeSet::from([self.flow.ip]);
         let mut open = vec![(self.flow.ip, start)];
+        let mut factory = InstructionInfoFactory::new();
         while let Some((block, mut state)) = open.pop() {
             let Some(block) = self.flow.blocks.get(&block) else { continue };
             for instruction in self.flow.instructions_of(block) {
@@ -94,8 +93,9 @@ impl Walker<'_> {
                     return;
                 }
                 self.found.steps += 1;
-                self.look(instruction, &state);
-                state.step(instruction, self.memory, &mut self.factory);
+                let information = factory.info(instruction);
+                self.look(instruction, information, &state);
+                state.step(instruction, information, self.memory);
             }
             let inside = |next: &u64| self.within.is_none_or(|within| within.blocks.contains(next));
             for next in block.successors.iter().copied().filter(inside) {
@@ -107,8 +107,8 @@ impl Walker<'_> {
     }
 
     /// Notes what the instruction is about to touch.
-    fn look(&mut self, instruction: &Instruction, state: &State) {
-        for memory in self.factory.info(instruction).used_memory() {
+    fn look(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &State) {
+        for memory in information.used_memory() {
             let (read, write) = reads_and_writes(memory.access());
             if !(read || write) {
                 continue;

@@ -48,14 +48,23 @@ pub(super) struct State {
     gpr: [Value; 16],
     fs_base: u64,
     gs_base: u64,
-    written: BTreeMap<u64, Option<Written>>,
+    /// Aligned words, by address.
+    written: BTreeMap<u64, Written>,
 }
 
-/// A byte that was written, and is known.
-#[derive(Debug, Clone, Copy)]
+/// A word of which some bytes were written.
+#[derive(Debug, Clone, Copy, Default)]
 struct Written {
-    byte: u8,
-    now: bool,
+    bytes: [u8; 8],
+    /// A flag a byte: it was written; what was written is known; it was made of memory that was read later than the sample.
+    written: u8,
+    known: u8,
+    now: u8,
+}
+
+/// The word that a byte lies in, and which of its bytes it is.
+fn in_word(address: u64) -> (u64, usize) {
+    (address & !7, usize::from(address.to_le_bytes()[0] % 8))
 }
 
 impl State {
@@ -93,17 +102,20 @@ impl State {
         let mut read = [0; 8];
         let there = memory.read(at, &mut read[..bytes]);
         let (mut now, mut known) = (address.now, true);
+        let mut written = Written::default();
         for (offset, byte) in read[..bytes].iter_mut().enumerate() {
-            match self.written.get(&at.wrapping_add(offset as u64)) {
-                Some(Some(written)) => {
-                    *byte = written.byte;
-                    now |= written.now;
-                }
-                Some(None) => known = false,
-                None => {
-                    now = true;
-                    known &= offset < there;
-                }
+            let (word, place) = in_word(at.wrapping_add(offset as u64));
+            if offset == 0 || place == 0 {
+                written = self.written.get(&word).copied().unwrap_or_default();
+            }
+            let is = |flags: u8| flags >> place & 1 == 1;
+            if is(written.written) {
+                *byte = written.bytes[place];
+                known &= is(written.known);
+                now |= is(written.now);
+            } else {
+                known &= offset < there;
+                now = true;
             }
         }
         Value { known: known.then(|| u64::from_le_bytes(read)), now }
@@ -114,8 +126,13 @@ impl State {
         let Some(at) = address.known.filter(|_| bytes <= 64) else { return };
         let digits = value.known.filter(|_| bytes <= 8).map(u64::to_le_bytes);
         for offset in 0..bytes {
-            let written = digits.map(|digits| Written { byte: digits[offset], now: value.now });
-            self.written.insert(at.wrapping_add(offset as u64), written);
+            let (word, place) = in_word(at.wrapping_add(offset as u64));
+            let written = self.written.entry(word).or_default();
+            let set = |flags: &mut u8, to: bool| *flags = *flags & !(1 << place) | u8::from(to) << place;
+            set(&mut written.written, true);
+            set(&mut written.known, digits.is_some());
+            set(&mut written.now, digits.is_some() && value.now);
+            written.bytes[place] = digits.map_or(0, |digits| digits[offset]);
         }
     }
 }

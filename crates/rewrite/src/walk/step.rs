@@ -2,7 +2,7 @@
 //!
 //! The instructions that addresses are made with are understood; of the others it is known what they write, and that is lost.
 
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, InstructionInfo, Mnemonic, OpKind, Register};
 
 use super::state::{State, Value, mask};
 use super::{address, calculated, writes_memory};
@@ -25,12 +25,7 @@ const LOST_BY_CALLS: [Register; 9] = [
 
 impl State {
     /// Runs an instruction. A call is one step, to behind its return.
-    pub(super) fn step(
-        &mut self,
-        instruction: &Instruction,
-        memory: &dyn Memory,
-        factory: &mut InstructionInfoFactory,
-    ) {
+    pub(super) fn step(&mut self, instruction: &Instruction, information: &InstructionInfo, memory: &dyn Memory) {
         if calls(instruction) {
             for register in LOST_BY_CALLS {
                 self.set_register(register, Value::UNKNOWN);
@@ -40,11 +35,10 @@ impl State {
         if self.stack(instruction, memory) {
             return;
         }
-        let places = factory.info(instruction).used_memory();
-        let operand = places.first().map_or(Value::UNKNOWN, |place| address(place, self));
+        let operand = information.used_memory().first().map_or(Value::UNKNOWN, |place| address(place, self));
         match self.result(instruction, memory, operand) {
             Some(value) => self.set(instruction, operand, value),
-            None => self.forget(instruction, factory),
+            None => self.forget(information),
         }
     }
 
@@ -133,8 +127,7 @@ impl State {
     }
 
     /// Loses what the instruction writes.
-    fn forget(&mut self, instruction: &Instruction, factory: &mut InstructionInfoFactory) {
-        let information = factory.info(instruction);
+    fn forget(&mut self, information: &InstructionInfo) {
         let written = information.used_memory().iter().filter(|place| writes_memory(place));
         let places: Vec<_> = written.map(|place| (address(place, self), place.memory_size().size())).collect();
         for (at, bytes) in places {

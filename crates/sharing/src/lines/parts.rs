@@ -90,6 +90,9 @@ impl Part {
 pub(super) struct Parts {
     /// Bytes of a line.
     unit: usize,
+    /// At most.
+    count: usize,
+    /// Those that were ever taken. There is room for all; the system gives memory as it is touched.
     parts: Vec<Part>,
     /// A part: its weights of reads, byte by byte, then those of writes.
     weights: Vec<f32>,
@@ -98,18 +101,12 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn new(count: usize, unit: usize) -> Self {
-        let count = u32::try_from(count).unwrap_or(NONE);
-        let next = |part: u32| if part + 1 < count { part + 1 } else { NONE };
-        Self {
-            unit,
-            parts: (0..count).map(|part| Part::new(0, next(part))).collect(),
-            weights: vec![0.0; count as usize * unit * 2],
-            first_free: 0,
-        }
+        let count = count.min(NONE as usize);
+        Self { unit, count, parts: Vec::with_capacity(count), weights: vec![0.0; count * unit * 2], first_free: NONE }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.first_free == NONE
+        self.first_free == NONE && self.parts.len() == self.count
     }
 
     pub(super) fn get(&self, part: u32) -> &Part {
@@ -118,6 +115,10 @@ impl Parts {
 
     /// A free part, before `next` in a chain. There is one: see [`Self::is_full`].
     pub(super) fn take(&mut self, thread: u32, next: u32) -> u32 {
+        if self.first_free == NONE {
+            self.first_free = u32::try_from(self.parts.len()).unwrap_or(NONE);
+            self.parts.push(Part::new(0, NONE));
+        }
         let part = self.first_free;
         self.first_free = self.parts[part as usize].next;
         self.parts[part as usize] = Part::new(thread, next);

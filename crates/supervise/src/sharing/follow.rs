@@ -241,10 +241,12 @@ impl Follow {
         while !stop.load(Ordering::Relaxed) {
             let mut did = Vec::new();
             self.ask(&mut did, tell)?;
-            let ended = self.serve(&mut did)?;
+            let ended = self.serve(&mut did, tell)?;
+            let served = did.len();
             let over = did.contains(&Did::Over);
             // What was seen before is of another program then.
             let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
+            self.tell_done(&did[served..], tell);
             let threads = self.watcher.threads();
             self.calm = if did.is_empty() && threads == self.threads { self.calm.saturating_add(1) } else { 0 };
             self.threads = threads;
@@ -252,13 +254,11 @@ impl Follow {
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
             }
-            // That all is over is told by who began.
-            did.retain(|did| !ended || *did != Did::Over);
-            did.into_iter().for_each(|did| self.tell_done(did, tell));
             if ended {
                 return Ok(());
             }
             if over {
+                self.tell(Happened::Exec, tell);
                 self.begin_anew(tell)?;
                 self.watcher = watch(self.pid)?;
             }
@@ -284,11 +284,15 @@ impl Follow {
         Ok(())
     }
 
-    /// Serves the program until it is time to look again; whether it has ended.
-    fn serve(&mut self, did: &mut Vec<Did>) -> Result<bool> {
+    /// Serves the program until it is time to look again, and tells what was done at once; whether it has ended.
+    fn serve(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
+        self.tell_done(did, tell);
         let until = Instant::now() + if self.calm < CALM { LOOK } else { CALM_LOOK };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
-            if !self.repairer.serve(rest, did)? && self.watcher.wait(rest)? {
+            let before = did.len();
+            let served = self.repairer.serve(rest, did)?;
+            self.tell_done(&did[before..], tell);
+            if !served && self.watcher.wait(rest)? {
                 return Ok(true);
             }
         }
@@ -343,17 +347,23 @@ impl Follow {
         tell(Event { at_ms: self.began.elapsed().as_secs_f64() * 1e3, what });
     }
 
-    fn tell_done(&mut self, did: Did, tell: &mut dyn FnMut(Event)) {
-        let what = match did {
-            Did::Touched(touch) => return self.tell_touch(touch, tell),
-            Did::Moved(plan) => Happened::Moved { page: plan.page, views: plan.views, lines: plan.lines },
-            Did::Refused { page, why } => Happened::Refused { page, why },
-            Did::Denied { page, why } => Happened::Denied { page, why },
-            Did::Undone { page, why } => Happened::Undone { page, why: words(&why) },
-            Did::Led { ip, thread } => Happened::Led { ip, thread },
-            Did::Over => Happened::Exec,
-        };
-        self.tell(what, tell);
+    /// All but that the program is over: that is told by who asks whether another one runs there.
+    fn tell_done(&mut self, did: &[Did], tell: &mut dyn FnMut(Event)) {
+        for did in did {
+            let what = match did.clone() {
+                Did::Touched(touch) => {
+                    self.tell_touch(touch, tell);
+                    continue;
+                }
+                Did::Over => continue,
+                Did::Moved(plan) => Happened::Moved { page: plan.page, views: plan.views, lines: plan.lines },
+                Did::Refused { page, why } => Happened::Refused { page, why },
+                Did::Denied { page, why } => Happened::Denied { page, why },
+                Did::Undone { page, why } => Happened::Undone { page, why: words(&why) },
+                Did::Led { ip, thread } => Happened::Led { ip, thread },
+            };
+            self.tell(what, tell);
+        }
     }
 
     fn tell_touch(&mut self, touch: Touch, tell: &mut dyn FnMut(Event)) {

@@ -92,7 +92,7 @@ impl Watcher {
             sampler: Sampler::open(pid, hertz)?,
             around: Around::default(),
             lines: Lines::new(settings)?,
-            budget: Budget::of(share),
+            budget: Budget::of(share, settings.window_ns),
             seen: Seen::default(),
             samples: Vec::new(),
             looked_ns: now_ns(),
@@ -145,7 +145,7 @@ impl Watcher {
         let began = processor_ns();
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
-            if self.budget.takes(sample.tid) {
+            if self.budget.takes(sample.tid, sample.time_ns) {
                 self.count(sample, process);
             }
         }
