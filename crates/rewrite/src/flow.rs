@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use crate::error::{Error, Refused, Result};
-use crate::memory::Memory;
+use crate::memory::{Memory, Pages};
 
 /// How far from the start jumps are followed, both ways.
 pub const WINDOW_BYTES: u64 = 4096;
@@ -68,11 +68,12 @@ pub enum Leave {
 }
 
 impl Flow {
-    /// Reads the code around `ip`, where an instruction begins.
+    /// Reads the code around `ip`, where an instruction begins: from its memory page by page.
     ///
     /// # Errors
     /// [`Refused::Undecodable`] when no instruction can be read at `ip`, [`Refused::Overlap`] when two of those found share bytes.
     pub fn discover(memory: &dyn Memory, ip: u64) -> Result<Self> {
+        let memory = &Pages::of(memory);
         let mut reading = Reading { memory, ip, instructions: BTreeMap::new(), leaders: BTreeSet::from([ip]) };
         reading.read_all();
         if !reading.instructions.contains_key(&ip) {
