@@ -39,7 +39,6 @@ impl Process {
     /// Where the thread with these registers goes on in a new clone of the loop around it. None where there is no loop, it cannot be cloned, or
     /// there is a clone for these addresses already: then this access is one that it does not know.
     pub(crate) fn enter_clone(&mut self, registers: &Registers) -> Result<Option<u64>> {
-        self.ours.retire(&self.memory);
         self.loop_around(registers).map_or(Ok(None), |found| self.enter(found, registers))
     }
 

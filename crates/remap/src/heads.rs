@@ -76,6 +76,15 @@ impl Heads {
         }
     }
 
+    /// Whether a clone leads this access to where its bytes are.
+    pub(crate) fn know(&self, ip: u64, address: u64, bytes: u32, delta: i64) -> bool {
+        let leads = |redirect: &Redirect| {
+            let there = redirect.rule.delta == delta && redirect.rule.holds(address, bytes);
+            redirect.ip == ip && there && redirect.seen.is_none_or(|seen| seen == address)
+        };
+        self.led.values().flat_map(|head| &head.clones).flat_map(|cloned| &cloned.redirects).any(leads)
+    }
+
     /// Overwritten instructions, and where their copies are.
     pub(crate) fn copies(&self) -> Vec<(u64, u64)> {
         // The head itself is led into the clones.

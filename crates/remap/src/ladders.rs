@@ -31,7 +31,6 @@ impl Process {
     /// Where the thread with these registers goes on in a ladder for the access that it is about to do. None where there is one already, or
     /// none can be.
     pub(crate) fn enter_ladder(&mut self, registers: &Registers) -> Result<Option<u64>> {
-        self.ours.retire(&self.memory);
         let ip = registers.rip;
         if self.ours.heads.led.contains_key(&ip) {
             return Ok(None);

@@ -184,6 +184,7 @@ const fn register(registers: &mut ptrace::Registers, register: Register) -> Opti
 #[cfg(test)]
 pub(crate) mod tests {
     use fieldstone_rewrite::clone::Plan;
+    use fieldstone_rewrite::page::PAGE_BYTES;
     use fieldstone_rewrite::{Flow, Liveness, LoopClone, Redirect, Rule};
     use iced_x86::Decoder;
 
@@ -201,7 +202,12 @@ pub(crate) mod tests {
         code[..LOOP.len()].copy_from_slice(&LOOP);
         let code: &[u8] = code;
         let head = code.as_ptr().addr() as u64;
-        let image = fieldstone_rewrite::Image { start: head, bytes: LOOP.to_vec() };
+        // Code is read by whole pages.
+        let before = usize::try_from(head % PAGE_BYTES).unwrap();
+        let image = fieldstone_rewrite::Image {
+            start: head / PAGE_BYTES * PAGE_BYTES,
+            bytes: [&vec![0; before], &LOOP[..]].concat(),
+        };
         let flow = Flow::discover(&image, head).unwrap();
         let within = flow.loops().remove(0);
         let liveness = Liveness::of(&flow);

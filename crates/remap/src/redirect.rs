@@ -105,17 +105,26 @@ impl Process {
             return to.map(|to| (to, false)).map_err(|error| error.to_string());
         }
         // What stands in the way of a clone need not stand in that of a rewritelet. Of what is watched each access has to come by.
-        let clone = if target.is_watched { None } else { self.try_clone(registers) };
+        let clone = if target.is_watched { None } else { self.try_clone(target, registers) };
         clone.map_or_else(|| self.rewritelet(target), |entry| Ok((entry, true)))
     }
 
-    /// [`Self::enter_clone`] or [`Self::enter_ladder`], unless that was in vain at this instruction often enough: looking at the loop costs more than the redirect.
-    fn try_clone(&mut self, registers: &Registers) -> Option<u64> {
+    /// [`Self::enter_clone`] or [`Self::enter_ladder`], unless that was in vain at this instruction often enough: looking at the loop costs more
+    /// than the redirect. Nor where a clone knows the access: then the thread is on its way to the loop's head.
+    fn try_clone(&mut self, target: &Target, registers: &Registers) -> Option<u64> {
         let times = self.in_vain.get(&registers.rip).copied().unwrap_or(0);
         if times >= MOST_IN_VAIN {
             return None;
         }
-        let entry = if self.by_ladders { self.enter_ladder(registers) } else { self.enter_clone(registers) };
+        self.ours.retire(&self.memory);
+        let is_known = self.ours.heads.know(registers.rip, target.address, target.operand.bytes, target.delta);
+        let entry = if self.by_ladders {
+            self.enter_ladder(registers)
+        } else if is_known {
+            Ok(None)
+        } else {
+            self.enter_clone(registers)
+        };
         let mut entry = entry.unwrap_or_default();
         if entry.is_none() && times >= OFTEN && !self.by_ladders {
             entry = self.enter_stretch(registers).unwrap_or_default();

@@ -68,7 +68,7 @@ pub enum Leave {
 }
 
 impl Flow {
-    /// Reads the code around `ip`, where an instruction begins: from its memory page by page.
+    /// Reads the code around `ip`, where an instruction begins. Its memory is read by whole pages.
     ///
     /// # Errors
     /// [`Refused::Undecodable`] when no instruction can be read at `ip`, [`Refused::Overlap`] when two of those found share bytes.
