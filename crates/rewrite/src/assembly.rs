@@ -99,11 +99,6 @@ impl Assembly {
         self.add(Instruction::with2(Code::Cmp_r64_rm64, register, at(label)));
     }
 
-    /// `mov register, [label]`.
-    pub(crate) fn load_from(&mut self, register: Register, label: Label) {
-        self.add(Instruction::with2(Code::Mov_r64_rm64, register, at(label)));
-    }
-
     /// Eight bytes that are no code.
     pub(crate) fn word(&mut self, value: u64) {
         self.push(Instruction::with_declare_qword_1(value));

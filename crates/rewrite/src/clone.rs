@@ -230,8 +230,8 @@ impl Making<'_> {
             self.guard(ip, &check)?;
         }
         if let Some(&(register, value)) = self.checks.known.get(&ip) {
-            let word = self.word(value);
-            self.code.load_from(register, word);
+            // From no word beside the code: a load would wait where this does not.
+            self.code.load(register, value);
             return Ok(());
         }
         let mut copy = match self.checks.redirected.get(&ip) {
