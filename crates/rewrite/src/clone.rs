@@ -180,16 +180,9 @@ impl Making<'_> {
             }
             return Ok(());
         }
+        let checks = self.checks.at_entry.clone();
         let touched = self.checks.touches.values().fold(0, |used, touched| used | touched);
-        let used = self.checks.at_entry.iter().fold(touched, |used, check| used | check.registers());
-        let scratch = Scratch::choose(self.plan.liveness.before(ip), used).map_err(|why| Error::refused(ip, why))?;
-        let failed = self.code.label();
-        scratch.save(&mut self.code);
-        for check in &self.checks.at_entry {
-            check.emit(&mut self.code, scratch, failed);
-        }
-        scratch.restore(&mut self.code);
-        self.colds.push(Cold { label: failed, scratch, ip });
+        self.check(ip, &checks, touched)?;
         if !falls_through {
             self.code.jump(Code::Jmp_rel32_64, copy.target());
         }
@@ -246,26 +239,35 @@ impl Making<'_> {
     }
 
     fn guard(&mut self, ip: u64, check: &Check) -> Result<()> {
-        let live = self.plan.liveness.before(ip);
-        let range = check.range();
-        let scratch = match range {
-            Some(_) => Scratch::without(live),
-            None => Scratch::choose(live, check.registers() | self.checks.touches[&ip])
-                .map_err(|why| Error::refused(ip, why))?,
-        };
-        let label = self.code.label();
-        scratch.save(&mut self.code);
-        match range {
-            Some(range) => self.compare(range, label),
-            None => check.emit(&mut self.code, scratch, label),
-        }
-        scratch.restore(&mut self.code);
+        let scratch = self.check(ip, std::slice::from_ref(check), self.checks.touches[&ip])?;
         self.guards += 1;
         self.saving_guards += usize::from(scratch.saves());
-        self.colds.push(Cold { label, scratch, ip });
         let checked = self.code.here();
         self.spots.push((ip, checked));
         Ok(())
+    }
+
+    /// Checks before the instruction at `ip` or its copy, one of which that fails leads on at the original. A register in none of `touched` is
+    /// taken only where addresses are made of several.
+    fn check(&mut self, ip: u64, checks: &[Check], touched: u16) -> Result<Scratch> {
+        let live = self.plan.liveness.before(ip);
+        let used = checks.iter().fold(touched, |used, check| used | check.registers());
+        let scratch = if checks.iter().all(|check| check.range().is_some()) {
+            Scratch::without(live)
+        } else {
+            Scratch::choose(live, used).map_err(|why| Error::refused(ip, why))?
+        };
+        let failed = self.code.label();
+        scratch.save(&mut self.code);
+        for check in checks {
+            match check.range() {
+                Some(range) => self.compare(range, failed),
+                None => check.emit(&mut self.code, scratch, failed),
+            }
+        }
+        scratch.restore(&mut self.code);
+        self.colds.push(Cold { label: failed, scratch, ip });
+        Ok(scratch)
     }
 
     /// Goes to `failed` unless the register has one of these values.

@@ -81,9 +81,14 @@ fn nothing_is_added_in_the_loop_where_the_base_stays() {
     assert_eq!([0, 1].map(|index: usize| copies[index].memory_displacement64()), [0x2_0000, 0x2_0008]);
     assert_eq!((copies[3].near_branch_target(), copies[4].near_branch_target()), (head, CODE + 0xc));
     assert_eq!((found.entry, found.guards), (AT, 0));
-    let checks = code.iter().filter(|instruction| instruction.code() == Code::Cmp_rm64_imm32);
-    let spans: Vec<_> = checks.map(|check| check.immediate(1)).collect();
-    assert_eq!(spans, [0x40 - 16], "one check for both");
+    let first = code.iter().position(|instruction| instruction.ip() == found.entry).unwrap();
+    let check = [Code::Cmp_r64_rm64, Code::Jb_rel8_64, Code::Cmp_r64_rm64, Code::Ja_rel8_64];
+    assert_eq!(code[first..first + 4].iter().map(Instruction::code).collect::<Vec<_>>(), check, "one check for both");
+    let word = |index: usize| {
+        let at = usize::try_from(code[first + index].ip_rel_memory_address() - AT).unwrap();
+        u64::from_le_bytes(found.code[at..at + 8].try_into().unwrap())
+    };
+    assert_eq!(word(2) - word(0), 0x40 - 16, "from the first value that is right to the last");
     assert_eq!(found.colds.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE]);
 }
 
