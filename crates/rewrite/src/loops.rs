@@ -15,7 +15,7 @@
 //! Two that have the head of one in common, and each a way of its own round it, are one loop, unless something in them calls: an `if` whose
 //! `else` lies before the head.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::Instruction;
 
@@ -52,8 +52,9 @@ impl Flow {
     #[must_use]
     pub fn loops(&self) -> Vec<Loop> {
         let mut bodies: Vec<(u64, BTreeSet<u64>)> = Vec::new();
+        let before = self.predecessors();
         for (tail, head) in self.jumps_back() {
-            let body = self.body(tail, head);
+            let body = self.body(&before, tail, head);
             match bodies.iter_mut().find(|(other, _)| *other == head) {
                 _ if !body.contains(&tail) => {}
                 Some((_, blocks)) => blocks.extend(body),
@@ -103,16 +104,24 @@ impl Flow {
         back
     }
 
+    /// Blocks that lead to each block.
+    fn predecessors(&self) -> BTreeMap<u64, Vec<u64>> {
+        let mut before: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for block in self.blocks.values() {
+            block.successors.iter().for_each(|&next| before.entry(next).or_default().push(block.start));
+        }
+        before
+    }
+
     /// Blocks between `head` and `tail` on a way from one to the other.
-    fn body(&self, tail: u64, head: u64) -> BTreeSet<u64> {
+    fn body(&self, before: &BTreeMap<u64, Vec<u64>>, tail: u64, head: u64) -> BTreeSet<u64> {
         let between = |start: u64| (head..=tail).contains(&start);
         let forward = closure(head, |block| {
             self.blocks[&block].successors.iter().copied().filter(|next| between(*next)).collect()
         });
         let backward = closure(tail, |block| {
-            let leads_here = |other: &&Block| other.successors.contains(&block) && between(other.start);
-            let before = self.blocks.values().filter(|_| block != head).filter(leads_here);
-            before.map(|other| other.start).collect()
+            let leading = before.get(&block).filter(|_| block != head);
+            leading.into_iter().flatten().copied().filter(|other| between(*other)).collect()
         });
         forward.intersection(&backward).copied().collect()
     }
