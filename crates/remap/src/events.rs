@@ -203,10 +203,31 @@ impl Process {
         match in_system_call(event.thread) {
             Some(number) => {
                 self.threads.ask(event.thread)?;
+                self.ask_others()?;
                 self.put_page_back(page, Why::Kernel(Some(number))).map(Some)
             }
             None => self.redirect(event.thread, page),
         }
+    }
+
+    /// Asks others that wait in system calls to stop, as long as that can be seen of them: who is asked runs round in the kernel until it has
+    /// its page. Their faults are told again.
+    fn ask_others(&mut self) -> Result<()> {
+        for _ in 0..MOST_MESSAGES {
+            if !self.fault_waits() {
+                break;
+            }
+            let Ok(message) = self.userfault.message() else { break };
+            let number = if let Message::Fault(event) = &message { Some(event.thread) } else { None };
+            self.heard.push(message);
+            match number {
+                Some(thread) if in_system_call(thread).is_some() => self.threads.ask(thread)?,
+                // It runs round already.
+                Some(_) => break,
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     fn gone(&mut self, range: &Range<usize>) -> Result<Vec<Done>> {

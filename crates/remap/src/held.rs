@@ -47,6 +47,8 @@ pub(crate) struct Held {
     pub(crate) delivers: bool,
     /// It is another process that runs in the same memory: a child by vfork, say. It has descriptors of its own.
     pub(crate) is_child: bool,
+    /// It was in a system call when it was asked to stop, and has not stopped since: it will not go on in code of ours.
+    pub(crate) in_call: bool,
     /// Somebody works on it: it does not go on with all the others.
     pub(crate) pinned: bool,
     /// Signals that came while it was needed for something else, to be delivered when it goes on.
@@ -71,7 +73,16 @@ pub(crate) enum State {
 
 impl Held {
     pub(crate) const fn new(tracee: Tracee, state: State) -> Self {
-        Self { tracee, state, delivers: false, is_child: false, pinned: false, kept: Vec::new(), resent: Vec::new() }
+        Self {
+            tracee,
+            state,
+            delivers: false,
+            is_child: false,
+            in_call: false,
+            pinned: false,
+            kept: Vec::new(),
+            resent: Vec::new(),
+        }
     }
 
     /// Whether it stands still, so that its registers can be read.

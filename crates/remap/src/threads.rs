@@ -179,13 +179,13 @@ impl Threads {
         Ok(held.pinned)
     }
 
-    /// Asks one to stop that is known to wait in the kernel for a page of ours: nobody has to find that out.
+    /// Asks one to stop that is known to wait in a system call for a page of ours: nobody has to find that out.
     ///
     /// # Errors
     /// As ptrace(2).
     pub(crate) fn ask(&mut self, thread: u32) -> Result<()> {
         let Some(held) = self.held.get_mut(&thread).filter(|held| held.is_loose()) else { return Ok(()) };
-        held.state = State::Waits;
+        (held.state, held.in_call) = (State::Waits, true);
         gone_is_fine(held.tracee.interrupt())
     }
 
@@ -232,7 +232,7 @@ impl Threads {
     /// Takes a stop in: the thread stands still then, or is gone.
     fn note(&mut self, thread: u32, stop: Stop) -> Result<()> {
         let Some(held) = self.held.get_mut(&thread) else { return Ok(()) };
-        held.state = State::Stands;
+        (held.state, held.in_call) = (State::Stands, false);
         held.delivers = matches!(stop, Stop::Signal(_));
         match stop {
             Stop::Asked | Stop::Call => held.begin_again()?,

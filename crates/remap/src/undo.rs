@@ -12,7 +12,7 @@ use crate::page::Moved;
 use crate::process::{Process, range};
 use crate::record::Record;
 use crate::redirect::Site;
-use crate::tasks::goes_on_at;
+use crate::tasks::{goes_on_at, processor_ns};
 use crate::threads::gone_is_fine;
 
 /// Threads that may have run into a trap of ours are let on so often, for so long, before all is let go.
@@ -20,6 +20,8 @@ const MOST_ROUNDS: u32 = 4;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(1);
 /// A page is fetched for a thread within so long, whatever that takes.
 const LONGEST_FAULT: Duration = Duration::from_millis(250);
+/// And with so much of a processor, in nanoseconds: mostly it sleeps. Who takes more runs round in a system call, for a page of ours.
+const LONGEST_FAULT_NS: u64 = 50_000_000;
 
 impl Process {
     /// Puts a page back. All threads stand still meanwhile.
@@ -178,11 +180,13 @@ impl Process {
         for thread in threads {
             // Memory of the program's own that has to be fetched first: it stops when it has it. Where it will go on is not known as long as
             // it runs in the kernel; one that does so for longer is in a system call, and none is made in code of ours.
-            let began = Instant::now();
-            let may_be_in =
-                |at: Option<u64>| at.map_or(began.elapsed() < LONGEST_FAULT, |at| self.ours.code.contains(at));
+            let (began, spent_ns) = (Instant::now(), processor_ns(thread));
+            let is_short =
+                || began.elapsed() < LONGEST_FAULT && processor_ns(thread).saturating_sub(spent_ns) < LONGEST_FAULT_NS;
+            let may_be_in = |at: Option<u64>| at.map_or_else(is_short, |at| self.ours.code.contains(at));
             let mut looks = 0;
-            while may_be_in(goes_on_at(thread)) && self.threads.still_waits(thread)? {
+            let in_call = self.threads.get_mut(thread).is_some_and(|held| held.in_call);
+            while !in_call && may_be_in(goes_on_at(thread)) && self.threads.still_waits(thread)? {
                 turns::pause(looks);
                 looks += 1;
             }
