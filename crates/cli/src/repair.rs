@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread::spawn;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::quantity::plural;
 use fieldstone_sharing::requests::{self, Request};
@@ -67,6 +67,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let _ = turns::come_first();
     let rules = rules(arguments.rules.as_deref())?;
     let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
+    // Who reads the events has started the program: if it has ended, that is no mistake.
+    if !arguments.events && has_ended(arguments.pid) {
+        bail!("there is no process {}: it has ended, or there never was one", arguments.pid);
+    }
     let stop = asked_to_end()?;
     let as_json = arguments.events;
     // A queue with a limit of its own would be touched whole before anything is looked at, while the program's threads fight.
@@ -153,10 +157,10 @@ pub(crate) fn words(event: &Event) -> String {
         }
         Happened::Exec => "another program runs in it now: all begins anew".to_owned(),
         Happened::Over(seen) => {
-            format!(
-                "{} samples, {} of them walked, {} of those showed no access",
-                seen.samples, seen.walked, seen.blind
-            )
+            let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
+            let nothing = if seen.samples == 0 { ": it slept all the time" } else { "" };
+            let looked = format!("{} of {} were looked at", seen.walked, plural(seen.samples, "sample"));
+            format!("{end}; {looked}, {} of them showed no access{nothing}", seen.blind)
         }
     };
     format!("{:>9.1} ms  {words}", event.at_ms)

@@ -23,10 +23,10 @@ use crate::output::{check_files, deliver, style};
 Examples:
   fieldstone sharing -- ./linear_regression points
   fieldstone sharing --pid 4242 --duration 10 --html sharing.html
-  fieldstone sharing --ignore known.txt --format json -- ./server --benchmark
+  fieldstone sharing --ignore known.txt --json found.json -- ./server --benchmark
 
 The program is sampled from outside and not changed. Only the process itself is looked at, not what it starts.
-Exit code: 0 nothing found, 1 a finding, 2 an error.")]
+Exit code: 0 nothing found, or nothing could be seen (it says which), 1 a finding, 2 an error. Ctrl-C ends the looking on, not in an error.")]
 pub(crate) struct Arguments {
     /// Look at a process that already runs
     #[arg(long, value_name = "PID", conflicts_with = "command")]
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Format {
     /// For people
     Text,
-    /// What was found, as it is
+    /// What was found, as it is, behind what the program itself prints
     Json,
 }
 

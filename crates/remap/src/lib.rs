@@ -83,3 +83,5 @@ pub use ours::AsSeen;
 pub use page::{Moved, Wanted};
 #[cfg(target_arch = "x86_64")]
 pub use process::Process;
+#[cfg(target_arch = "x86_64")]
+pub use tasks::repaired_by;

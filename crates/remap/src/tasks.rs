@@ -4,6 +4,9 @@ use std::fs;
 
 use fieldstone_sys::process::{self, State};
 
+/// What a program of ours is called.
+const OURS: &str = "fieldstone";
+
 /// Whether a thread sleeps in the kernel where no signal wakes it, as the kernel's own access to a page of a userfaultfd does. It stops
 /// before it is in user mode again.
 pub(crate) fn sleeps_deeply(thread: u32) -> bool {
@@ -34,6 +37,12 @@ fn waiting(thread: u32) -> Option<String> {
 /// Who traces a thread: none, or a thread of the tracer.
 pub(crate) fn tracer_of(thread: u32) -> Option<u32> {
     field(thread, "TracerPid:").filter(|&tracer| tracer != 0)
+}
+
+/// The program of ours that holds a process.
+#[must_use]
+pub fn repaired_by(pid: u32) -> Option<u32> {
+    tracer_of(pid).filter(|&tracer| process::comm(tracer).is_ok_and(|name| name == OURS))
 }
 
 /// The process that a thread is of.

@@ -17,7 +17,9 @@ use fieldstone_sys::turns;
 
 use crate::error::{Error, Result};
 use crate::held::{Held, State, is_of_64_bits};
-use crate::tasks::{is_ending, is_filtered, is_kernels, process_of, processor_ns, sleeps_deeply, tasks, tracer_of};
+use crate::tasks::{
+    is_ending, is_filtered, is_kernels, process_of, processor_ns, repaired_by, sleeps_deeply, tasks, tracer_of,
+};
 
 /// Looks at a thread that was asked to stop, between two looks at where it waits.
 const LOOKS: u32 = 32;
@@ -100,8 +102,14 @@ impl Threads {
                 // Who was killed has it until its very end.
                 Some(tracer) if is_ending(tracer) && begun.elapsed() < LONGEST_END => std::thread::yield_now(),
                 Some(tracer) => {
-                    let why =
-                        format!("process {tracer} traces it already, as a debugger does: have that let go of it first");
+                    let why = match repaired_by(thread) {
+                        Some(other) => {
+                            format!("it is under repair already: end process {other} first, with Ctrl-C or SIGTERM")
+                        }
+                        None => format!(
+                            "process {tracer} traces it already, as a debugger does: have that let go of it first"
+                        ),
+                    };
                     return Err(Error::Refused { pid: self.pid, why });
                 }
                 // Not any more, perhaps.

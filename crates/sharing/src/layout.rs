@@ -89,6 +89,16 @@ pub enum Advice {
         /// Bytes of a line.
         to: u64,
     },
+    /// Make each element, which is no structure with several members, one that begins a line.
+    Wrap {
+        /// Bytes of a line.
+        to: u64,
+    },
+    /// Give what each thread uses lines of its own, whatever it is: members are not known.
+    Part {
+        /// Bytes of a line.
+        to: u64,
+    },
     /// Let an element fill whole lines.
     PadStride {
         /// Bytes of an element now.
@@ -181,7 +191,9 @@ impl Object {
             return Ok(None);
         }
         if self.members.is_empty() {
-            return Self { members: self.members_by(&fights), ..self.clone() }.redesign(lines);
+            let by_bytes = Self { members: self.members_by(&fights), ..self.clone() }.redesign(lines)?;
+            let advice = vec![Advice::Part { to: line_bytes }];
+            return Ok(by_bytes.map(|redesign| Redesign { advice, ..redesign }));
         }
         let aligned = self.aligned_members(&fights, line_bytes);
         let placed = self.placed(&aligned, line_bytes);
@@ -284,8 +296,11 @@ impl Object {
 
     fn advice(&self, aligned: &BTreeSet<usize>, line_bytes: u64, bytes_after: u64) -> Vec<Advice> {
         let members = aligned.iter().filter_map(|&at| self.members.get(at));
-        let mut advice: Vec<Advice> =
-            members.map(|member| Advice::AlignMember { member: member.name.clone(), to: line_bytes }).collect();
+        let mut advice: Vec<Advice> = if self.elements > 1 && self.members.len() == 1 {
+            vec![Advice::Wrap { to: line_bytes }]
+        } else {
+            members.map(|member| Advice::AlignMember { member: member.name.clone(), to: line_bytes }).collect()
+        };
         if bytes_after != self.stride {
             advice.push(Advice::PadStride { from: self.stride, to: bytes_after });
         }
@@ -303,6 +318,10 @@ impl Advice {
     pub fn words(&self) -> String {
         match self {
             Self::AlignMember { member, to } => format!("declare {member} with alignas({to})"),
+            Self::Wrap { to } => format!("make each element a structure whose first member has alignas({to})"),
+            Self::Part { to } => {
+                format!("give what each thread uses {to} bytes of its own: alignas({to}) on it, and on what follows")
+            }
             Self::PadStride { from, to } => format!("pad each element from {from} to {to} bytes"),
             Self::AlignAllocation { to, off_by } => format!(
                 "allocate it with aligned_alloc({to}, …), or with new since C++17: malloc put it {off_by} bytes behind a line's start"

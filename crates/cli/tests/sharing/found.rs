@@ -85,8 +85,19 @@ fn a_finding_that_is_known_can_be_ignored() {
 
 #[test]
 fn a_process_that_is_not_there_is_told() {
-    let output = fieldstone(&["sharing", "--pid", "4194304"]).output().unwrap();
-    assert!(output.status.code() == Some(2) && said(&output).contains("no process 4194304"), "{}", said(&output));
+    for command in ["sharing", "repair"] {
+        let output = fieldstone(&[command, "--pid", "4194304"]).output().unwrap();
+        assert!(output.status.code() == Some(2) && said(&output).contains("no process 4194304"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn who_is_over_before_it_is_looked_at_is_no_error() {
+    let Some(_alone) = Stage::new() else { return };
+    for _ in 0..40 {
+        let Some(output) = run(&["sharing"], Path::new("true"), &[]) else { return };
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
 }
 
 #[test]

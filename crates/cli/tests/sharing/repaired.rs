@@ -169,6 +169,7 @@ fn a_running_process_is_repaired_and_let_go() {
     let mut lines = BufReader::new(repairer.stdout.take().unwrap()).lines();
     let led = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("\"led\"")).nth(1);
     if led.is_some() {
+        told_of_the_repair(running.id(), repairer.id());
         interrupt(repairer.id());
     }
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
@@ -184,6 +185,17 @@ fn a_running_process_is_repaired_and_let_go() {
     assert!(led.is_some() && ended.status.success(), "{rest:?}{}", said(&ended));
     assert!(rest.last().is_some_and(|line| line.contains("\"over\"")), "{rest:?}");
     assert!(checksum(&output).contains("checksum:"));
+}
+
+/// Who else comes is told of the repair, and how to end it.
+fn told_of_the_repair(pid: u32, repairer: u32) {
+    let pid = pid.to_string();
+    let other = fieldstone(&["repair", "--pid", &pid]).output().unwrap();
+    let told = format!("under repair already: end process {repairer} first");
+    assert!(other.status.code() == Some(2) && said(&other).contains(&told), "{}", said(&other));
+    let looked = fieldstone(&["sharing", "--pid", &pid, "--duration", "0.1"]).output().unwrap();
+    let told = String::from_utf8_lossy(&looked.stdout).replace('\n', " ");
+    assert!(told.contains("under repair") && told.contains(&repairer.to_string()), "{told}{}", said(&looked));
 }
 
 /// The repairer is killed again and again: the program waits for its pages until the next one has put them back, and nothing is lost.

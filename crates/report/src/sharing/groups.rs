@@ -3,7 +3,7 @@
 use super::{Found, Kind, Place, Sharing};
 use crate::quantity::{address, estimate, share};
 use crate::translation::Range;
-use fieldstone_sharing::{Cost, Interval, Redesign, Verdict};
+use fieldstone_sharing::{Advice, Cost, Interval, Redesign, Verdict};
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.
@@ -88,12 +88,10 @@ impl Group<'_> {
     /// What to change, a sentence each.
     pub(super) fn advice(&self) -> Vec<String> {
         if let Some(redesign) = self.redesign() {
-            return redesign.advice.iter().map(fieldstone_sharing::Advice::words).collect();
+            return redesign.advice.iter().map(Advice::words).collect();
         }
         let bytes = self.lines.iter().map(|found| found.judged.line.bytes).max().unwrap_or(64);
-        vec![format!(
-            "give what each thread uses {bytes} bytes of its own: alignas({bytes}) on it, and on what follows"
-        )]
+        vec![Advice::Part { to: bytes.into() }.words()]
     }
 
     /// The threads whose bytes fight.

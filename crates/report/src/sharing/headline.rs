@@ -65,6 +65,10 @@ fn nothing(sharing: &Sharing) -> String {
     if sharing.sampling.samples == 0 && looked == 0 {
         return "Nothing can be told: no sample was taken. What could not be seen, and why, stands below.".to_owned();
     }
+    if sharing.sampling.accesses == 0 && looked == 0 {
+        return "Nothing can be told: no sample showed an access. What could not be seen, and why, stands below."
+            .to_owned();
+    }
     if looked == 0 && sharing.ignored > 0 {
         return format!("No other false sharing was found.{}", ignored(sharing));
     }
@@ -78,7 +82,8 @@ fn nothing(sharing: &Sharing) -> String {
         };
         return format!("No false sharing was found: {why}.");
     }
-    let mut sentence = format!("No false sharing was found on {} that were looked at.", plural(looked, "line"));
+    let were = if looked == 1 { "was" } else { "were" };
+    let mut sentence = format!("No false sharing was found on {} that {were} looked at.", plural(looked, "line"));
     let shared =
         groups::heaviest_first(&sharing.others).into_iter().find(|found| is_true_sharing(&found.judged.verdict));
     if let Some(found) = shared.filter(|found| found.cost.share.likely >= LEAST_TOLD) {
@@ -172,7 +177,7 @@ mod tests {
         let nothing = Headline::of(&Sharing::default()).sentence;
         assert!(nothing.contains("no sample was taken"), "{nothing}");
         let sampled = Sharing {
-            sampling: crate::sharing::Sampling { samples: 9, ..Default::default() },
+            sampling: crate::sharing::Sampling { samples: 9, accesses: 9, ..Default::default() },
             ignored: 1,
             ..Sharing::default()
         };
@@ -181,8 +186,11 @@ mod tests {
             told == "No other false sharing was found. 1 finding is not told, because of the ignore file.",
             "{told}"
         );
-        let sampling = crate::sharing::Sampling { samples: 9, apart: 2, ..Default::default() };
+        let sampling = crate::sharing::Sampling { samples: 9, accesses: 9, apart: 2, ..Default::default() };
         let told = Headline::of(&Sharing { sampling, ..Sharing::default() }).sentence;
         assert!(told.contains("of 2 lines that several threads use, no sample shows that they run"), "{told}");
+        let blind = crate::sharing::Sampling { samples: 9, ..Default::default() };
+        let told = Headline::of(&Sharing { sampling: blind, ..Sharing::default() }).sentence;
+        assert!(told.contains("Nothing can be told: no sample showed an access"), "{told}");
     }
 }

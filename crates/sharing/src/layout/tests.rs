@@ -133,6 +133,7 @@ fn without_members_offsets_must_do() {
     let redesign = bare.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 4, false)])).unwrap().unwrap();
     let members: Vec<&str> = redesign.fights.iter().map(|fight| fight.member.as_str()).collect();
     assert_eq!(members, ["bytes_0", "bytes_16"]);
+    assert_eq!(redesign.advice, [Advice::Part { to: 64 }], "names that are ours are none to declare");
     assert!(redesign.text.starts_with("struct _3_bss {"), "{}", redesign.text);
     assert!(redesign.text.contains("alignas(64) unsigned char bytes_0[16];"), "{}", redesign.text);
     assert!(redesign.text.contains("alignas(64) unsigned char bytes_16[8];"), "{}", redesign.text);
@@ -159,4 +160,12 @@ fn descriptions_that_contradict_themselves_are_refused() {
         let error = object.check().unwrap_err();
         assert!(matches!(error, Error::Layout { .. }) && error.to_string().contains(problem), "{error}");
     }
+}
+
+#[test]
+fn elements_without_members_become_structures() {
+    let value = Member { name: "value".to_owned(), declaration: "long value".to_owned(), offset: 0, bytes: 8 };
+    let counts = Object { name: "counts".to_owned(), elements: 8, stride: 8, members: vec![value], ..queue() };
+    let redesign = counts.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1008, 8, true)])).unwrap().unwrap();
+    assert_eq!(redesign.advice, [Advice::Wrap { to: 64 }, Advice::PadStride { from: 8, to: 64 }]);
 }

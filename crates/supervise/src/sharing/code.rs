@@ -1,6 +1,7 @@
 //! Names for the instructions that touch a line.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 
 use fieldstone_report::sharing::Code;
 use fieldstone_sharing::Line;
@@ -49,8 +50,10 @@ impl Codes {
             return known.clone();
         }
         let frame = owners.frame(ip);
-        let inmost = self.symbols.name(std::slice::from_ref(&frame)).stack.into_iter().next();
-        let code = inmost.map_or_else(Code::default, |name| Code {
+        let mut stack = self.symbols.name(std::slice::from_ref(&frame)).stack;
+        let own = own_frame(stack.iter().map(|name| name.file.as_deref()));
+        let named = (own < stack.len()).then(|| stack.swap_remove(own));
+        let code = named.map_or_else(Code::default, |name| Code {
             ip: frame.offset,
             function: name.function,
             file: name.file.map(|file| file.to_string_lossy().into_owned()),
@@ -63,6 +66,34 @@ impl Codes {
     }
 }
 
+/// The inmost of functions inlined into each other, by their files, that is the program's own: that of a library's atomic says nothing. The inmost
+/// of all where none is.
+fn own_frame<'a>(mut files: impl Iterator<Item = Option<&'a Path>>) -> usize {
+    files.position(|file| file.is_some_and(|file| !is_of_library(file))).unwrap_or(0)
+}
+
+/// Whether it is source that comes with a compiler.
+fn is_of_library(file: &Path) -> bool {
+    let folders = ["/usr/include", "/usr/lib", "/rustc"];
+    folders.iter().any(|folder| file.starts_with(folder))
+        || file.to_string_lossy().contains("/rustlib/src/rust/library/")
+}
+
 fn heaviest_first(codes: &mut [Code]) {
     codes.sort_by(|one, other| other.weight.total_cmp(&one.weight));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inlined_code_of_a_library_is_passed_over() {
+        let own = |files: &[&str]| own_frame(files.iter().map(|&file| (!file.is_empty()).then(|| Path::new(file))));
+        let atomic = "/usr/include/c++/12/bits/atomic_base.h";
+        assert_eq!(own(&[atomic, "src/queue.cpp", "src/main.cpp"]), 1);
+        assert_eq!(own(&["/rustc/5980/library/core/src/sync/atomic.rs", "/home/me/src/main.rs"]), 1);
+        assert_eq!(own(&["src/queue.cpp", atomic]), 0);
+        assert_eq!((own(&[atomic, ""]), own(&[])), (0, 0), "nothing better is known");
+    }
 }

@@ -9,10 +9,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
+use fieldstone_remap::repaired_by;
 use fieldstone_report::sharing::{Found, Sampling, Thread};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Settings, Verdict, rules};
-use fieldstone_sys::process::{comm, wait4};
+use fieldstone_sys::process::{comm, has_ended, wait4};
+use fieldstone_sys::turns;
 
 use super::code::Codes;
 use super::follow::Stop;
@@ -27,6 +29,8 @@ use crate::signals::Forward;
 const SHARE: f64 = 0.1;
 /// How often samples are looked at and lines judged.
 const LOOK: Duration = Duration::from_millis(20);
+/// A process has given its memory back so long before it has ended, at most.
+const LONGEST_END: Duration = Duration::from_millis(100);
 /// The heaviest lines that are judged.
 const MOST_LINES: usize = 256;
 /// What is told takes this share of the threads' time at least, and so many samples.
@@ -76,7 +80,12 @@ pub struct Looked {
 /// Where this user may not look on, with the way out.
 pub fn look_on(pid: u32, look: &Look, stop: &Stop) -> Result<Looked> {
     let watcher = Watcher::open(pid, look.hertz, look.settings, SHARE)?;
-    look_by(watcher, look, &mut Owners::of(pid), stop)
+    let repairer = repaired_by(pid);
+    let mut looked = look_by(watcher, look, &mut Owners::of(pid), stop)?;
+    let parted =
+        |by| format!("what process {by} has parted already: this one is under repair, which has to end first (Ctrl-C)");
+    looked.unseen.extend(repairer.map(parted));
+    Ok(looked)
 }
 
 /// Runs `program` in the foreground to its end, and looks on, if there is a limit for so long only.
@@ -90,6 +99,11 @@ pub fn look_on_program(program: &Program, look: &Look, stop: &Stop) -> Result<(E
     let (look, stop) = (*look, Stop::clone(stop));
     let looking = match Watcher::open(pid, look.hertz, look.settings, SHARE) {
         Ok(watcher) => spawn(move || look_by(watcher, &look, &mut Owners::of(pid), &stop)),
+        // It was over before it could be looked at: nothing was seen of it.
+        Err(_) if ends_at_once(pid) => {
+            let looked = Looked { unseen: unseen(&Seen::default()), ..Looked::default() };
+            return Ok((forward.until_end(pid, wait4)?, looked));
+        }
         Err(error) => {
             let _ = running.child.kill();
             let _ = running.child.wait();
@@ -101,6 +115,15 @@ pub fn look_on_program(program: &Program, look: &Look, stop: &Stop) -> Result<(E
         Ok(looked) => Ok((status, looked?)),
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// Whether a process that cannot be looked at is over, or about to be.
+fn ends_at_once(pid: u32) -> bool {
+    let began = Instant::now();
+    while !has_ended(pid) && began.elapsed() < LONGEST_END {
+        turns::nap();
+    }
+    has_ended(pid)
 }
 
 fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> Result<Looked> {
