@@ -62,12 +62,13 @@ fn dominant(group: &Group<'_>) -> String {
 /// Nothing is a finding: what is it, then?
 fn nothing(sharing: &Sharing) -> String {
     let looked = sharing.others.len() as u64;
-    if sharing.sampling.samples == 0 && looked == 0 {
-        return "Nothing can be told: no sample was taken. What could not be seen, and why, stands below.".to_owned();
-    }
-    if sharing.sampling.accesses == 0 && looked == 0 {
-        return "Nothing can be told: no sample showed an access. What could not be seen, and why, stands below."
-            .to_owned();
+    let blind = match (sharing.sampling.samples, sharing.sampling.accesses) {
+        (0, _) => Some("was taken"),
+        (_, 0) => Some("showed an access"),
+        _ => None,
+    };
+    if let Some(blind) = blind.filter(|_| looked == 0) {
+        return format!("Nothing can be told: no sample {blind}. What could not be seen, and why, stands below.");
     }
     if looked == 0 && sharing.ignored > 0 {
         return format!("No other false sharing was found.{}", ignored(sharing));

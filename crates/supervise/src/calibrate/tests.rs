@@ -69,14 +69,15 @@ fn scattered_loads_that_wait_for_each_other_cost_the_most_and_more_on_small_page
     let _alone = alone();
     let mut random = SplitMix64::new(1);
     let addresses: Vec<u64> = (0..200_000).map(|_| 0x7f20_0000_0000 + random.draw() % (128 << 20) / 8 * 8).collect();
-    // Other tests run beside it: it is measured again where one came between.
+    // Other tests run beside it: the middle is measured again where one came between.
     for attempts_left in (0..4).rev() {
         let Some(found) = unless_skipped(replay(&addresses, 0.0, &ANY, EFFORT, || Ok(()))) else { return };
         let [fewest, likely, most] = [found.fewest, found.likely, found.most].map(|found| found.ns_2m);
-        let waiting_costs = most > 1.5 * fewest && most > 1.5 * found.sequential.ns_2m;
-        let is_right = waiting_costs && fewest < likely && likely < most && found.most.median > 0.0;
-        assert!(is_right || attempts_left > 0, "{found:?}");
-        if is_right {
+        assert!(most > 1.5 * fewest && most > 1.5 * found.sequential.ns_2m, "{found:?}");
+        assert!(found.most.median > 0.0, "{found:?}");
+        let in_order = fewest < likely && likely < most;
+        assert!(in_order || attempts_left > 0, "{found:?}");
+        if in_order {
             break;
         }
     }

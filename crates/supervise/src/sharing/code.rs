@@ -50,10 +50,9 @@ impl Codes {
             return known.clone();
         }
         let frame = owners.frame(ip);
-        let mut stack = self.symbols.name(std::slice::from_ref(&frame)).stack;
+        let stack = self.symbols.name(std::slice::from_ref(&frame)).stack;
         let own = own_frame(stack.iter().map(|name| name.file.as_deref()));
-        let named = (own < stack.len()).then(|| stack.swap_remove(own));
-        let code = named.map_or_else(Code::default, |name| Code {
+        let code = stack.into_iter().nth(own).map_or_else(Code::default, |name| Code {
             ip: frame.offset,
             function: name.function,
             file: name.file.map(|file| file.to_string_lossy().into_owned()),
