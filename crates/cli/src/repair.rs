@@ -63,7 +63,7 @@ pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
-    // Where it may not, it waits for its turns.
+    // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
     let _ = turns::come_first();
     let rules = rules(arguments.rules.as_deref())?;
     let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };

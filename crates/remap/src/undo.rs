@@ -180,10 +180,13 @@ impl Process {
         for thread in threads {
             // Memory of the program's own that has to be fetched first: it stops when it has it. Where it will go on is not known as long as
             // it runs in the kernel; one that does so for longer is in a system call, and none is made in code of ours.
-            let (began, spent_ns) = (Instant::now(), processor_ns(thread));
-            let is_short =
-                || began.elapsed() < LONGEST_FAULT && processor_ns(thread).saturating_sub(spent_ns) < LONGEST_FAULT_NS;
-            let may_be_in = |at: Option<u64>| at.map_or_else(is_short, |at| self.ours.code.contains(at));
+            let (began, mut spent_ns) = (Instant::now(), None);
+            let mut is_short = || {
+                let now_ns = processor_ns(thread);
+                let since_ns = now_ns.saturating_sub(*spent_ns.get_or_insert(now_ns));
+                began.elapsed() < LONGEST_FAULT && since_ns < LONGEST_FAULT_NS
+            };
+            let mut may_be_in = |at: Option<u64>| at.map_or_else(&mut is_short, |at| self.ours.code.contains(at));
             let mut looks = 0;
             let in_call = self.threads.get_mut(thread).is_some_and(|held| held.in_call);
             while !in_call && may_be_in(goes_on_at(thread)) && self.threads.still_waits(thread)? {

@@ -12,7 +12,6 @@ use fieldstone_remap::Touch;
 use fieldstone_sharing::Settings;
 use fieldstone_sharing::requests::{Action, Request};
 use fieldstone_sys::process::has_ended;
-use fieldstone_sys::turns;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
@@ -168,13 +167,12 @@ pub struct Manner {
     pub by_ladders: bool,
 }
 
-/// Follows process `pid` until it ends or `stop` is set; then it is as it was. `tell` is called for what happens.
+/// Follows process `pid` until it ends or `stop` is set; then it is as it was. `tell` is called for what happens. The program's threads wait for
+/// the calling one: it had better [come first](fieldstone_sys::turns::come_first).
 ///
 /// # Errors
 /// Where this user may not look on or may not hold it, with the way out; the process runs on, as it was.
 pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
-    // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
-    let _ = turns::come_first();
     let mut follow = match Follow::begin(pid, manner) {
         // It was over before it could be looked at.
         Err(_) if has_ended(pid) => return Ok(()),
