@@ -172,6 +172,13 @@ impl Lines {
         self.by_number.get(&number).map(|&slot| self.copy(slot, now_ns))
     }
 
+    /// How many threads are known of the line that holds this address.
+    #[must_use]
+    pub fn threads_at(&self, address: u64) -> usize {
+        let number = address / u64::from(self.settings.unit_bytes());
+        self.by_number.get(&number).map_or(0, |&slot| self.slots[slot as usize].threads)
+    }
+
     /// The heaviest lines, heaviest first, at most so many.
     #[must_use]
     pub fn heaviest(&self, most: usize, now_ns: u64) -> Vec<Line> {

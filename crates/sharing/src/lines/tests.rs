@@ -141,6 +141,15 @@ fn what_leaves_a_full_table_is_its_lightest_quarter() {
 }
 
 #[test]
+fn the_threads_of_a_line_are_counted() {
+    let mut lines = Lines::new(Settings::default()).unwrap();
+    [1, 2, 1].into_iter().for_each(|thread| lines.record(&Access { address: 64, ..plain(thread) }));
+    assert_eq!([63, 64, 127, 128].map(|address| lines.threads_at(address)), [0, 2, 2, 0]);
+    lines.forget(2);
+    assert_eq!(lines.threads_at(64), 1);
+}
+
+#[test]
 fn a_line_keeps_its_heaviest_threads_and_a_small_pool_suffices() {
     let mut lines = Lines::new(Settings { most_lines: 1, ..Settings::default() }).unwrap();
     for thread in 0..200 {

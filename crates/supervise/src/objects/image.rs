@@ -9,9 +9,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use addr2line::gimli;
+use memchr::memmem::Finder;
 use object::elf::{self, FileHeader64};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::dwarf::Debug;
@@ -23,6 +24,8 @@ const MOST_DEBUG_BYTES: u64 = 1 << 30;
 /// Segments and symbols that are looked at.
 const MOST_SEGMENTS: usize = 256;
 const MOST_SYMBOLS: usize = 4 << 20;
+
+type ElfFile<'data> = ElfFile64<'data, Endianness, &'data ReadCache<&'data File>>;
 
 /// A file.
 #[derive(Debug)]
@@ -58,7 +61,6 @@ pub(super) struct Symbol {
 struct Tables {
     fixed: Vec<Symbol>,
     local: Vec<Symbol>,
-    build_id: Option<Vec<u8>>,
 }
 
 impl Image {
@@ -87,9 +89,19 @@ impl Image {
         at(&self.tables().fixed, address)
     }
 
-    /// The variable of this name.
+    /// The variable of this name. Symbols are read only where a file has such a string.
     pub(super) fn named(&self, name: &str) -> Option<&Symbol> {
+        if self.tables.get().is_none() && !self.mentions(name) {
+            return None;
+        }
         self.tables().fixed.iter().find(|symbol| symbol.name == name)
+    }
+
+    /// Whether its symbols may have a variable of this name: a plain one is a part of what stands in the string tables, mangled or not.
+    fn mentions(&self, name: &str) -> bool {
+        let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let finder = Finder::new(name);
+        !is_plain || mentions(&self.file, &finder) || self.apart().is_some_and(|(_, file)| mentions(&file, &finder))
     }
 
     /// The one so far into thread-local memory.
@@ -117,15 +129,22 @@ impl Image {
     }
 
     fn debug_apart(&self) -> Option<Debug> {
-        let path = debug_file(self.tables().build_id.as_deref()?)?;
-        Debug::read(&File::open(&path).ok()?, &path)
+        let (path, file) = self.apart()?;
+        Debug::read(&file, &path)
+    }
+
+    /// The file that the distribution keeps apart, with its symbols and debug information.
+    fn apart(&self) -> Option<(PathBuf, File)> {
+        let data = ReadCache::new(&self.file);
+        let path = debug_file(parse(&data)?.build_id().ok()??)?;
+        let file = File::open(&path).ok()?;
+        Some((path, file))
     }
 
     fn tables(&self) -> &Tables {
         self.tables.get_or_init(|| {
             let mut tables = Tables::read(&self.file).unwrap_or_default();
-            let apart = tables.build_id.as_deref().and_then(debug_file).and_then(|path| File::open(path).ok());
-            if let Some(more) = apart.and_then(|file| Tables::read(&file)) {
+            if let Some(more) = self.apart().and_then(|(_, file)| Tables::read(&file)) {
                 tables.fixed.extend(more.fixed);
                 tables.local.extend(more.local);
             }
@@ -145,8 +164,8 @@ fn at(symbols: &[Symbol], address: u64) -> Option<&Symbol> {
 impl Tables {
     fn read(file: &File) -> Option<Self> {
         let data = ReadCache::new(file);
-        let file = object::read::elf::ElfFile64::<Endianness, _>::parse(&data).ok()?;
-        let mut tables = Self { build_id: file.build_id().ok().flatten().map(<[u8]>::to_vec), ..Self::default() };
+        let file = parse(&data)?;
+        let mut tables = Self::default();
         for symbol in file.symbols().chain(file.dynamic_symbols()).take(MOST_SYMBOLS) {
             let into = match symbol.kind() {
                 SymbolKind::Data if !symbol.is_undefined() => &mut tables.fixed,
@@ -163,10 +182,23 @@ impl Tables {
     }
 }
 
+fn parse<'data>(data: &'data ReadCache<&'data File>) -> Option<ElfFile<'data>> {
+    ElfFile::parse(data).ok()
+}
+
+/// Whether one of a file's string tables has these bytes.
+fn mentions(file: &File, name: &Finder<'_>) -> bool {
+    let data = ReadCache::new(file);
+    let Some(file) = parse(&data) else { return false };
+    let sections = file.sections();
+    let strings = sections.filter(|section| section.elf_section_header().sh_type(file.endian()) == elf::SHT_STRTAB);
+    strings.filter_map(|section| section.data().ok()).any(|bytes| name.find(bytes).is_some())
+}
+
 /// The sections of a file that hold debug information, unpacked; `None` where it has none, or too much.
 pub(super) fn debug_sections(file: &File) -> Option<gimli::DwarfSections<Vec<u8>>> {
     let data = ReadCache::new(file);
-    let file = object::read::elf::ElfFile64::<Endianness, _>::parse(&data).ok()?;
+    let file = parse(&data)?;
     file.section_by_name(".debug_info").filter(|section| section.size() > 0)?;
     let mut left = MOST_DEBUG_BYTES;
     gimli::DwarfSections::load(|id| section(&file, id.name(), &mut left).ok_or(())).ok()
@@ -175,7 +207,7 @@ pub(super) fn debug_sections(file: &File) -> Option<gimli::DwarfSections<Vec<u8>
 /// The file in which several share their debug information.
 pub(super) fn debug_supplement(file: &File, path: &Path) -> Option<File> {
     let data = ReadCache::new(file);
-    let file = object::read::elf::ElfFile64::<Endianness, _>::parse(&data).ok()?;
+    let file = parse(&data)?;
     File::open(supplement(&file, path)?).ok()
 }
 
@@ -185,4 +217,22 @@ fn section<'data>(file: &impl Object<'data>, name: &str, left: &mut u64) -> Opti
     let data = section.compressed_data().ok()?;
     *left = left.checked_sub(data.uncompressed_size)?;
     data.decompress().ok().map(Cow::into_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static NAMED_ONLY_HERE: [u64; 2] = [1, 2];
+
+    #[test]
+    fn symbols_are_read_only_where_a_name_may_be() {
+        let path = std::env::current_exe().unwrap();
+        let image = Image::open(File::open(&path).unwrap(), &path).unwrap();
+        let absent = ["there", "is", "none"].join("_");
+        assert!(image.named(&absent).is_none() && image.tables.get().is_none());
+        std::hint::black_box(&NAMED_ONLY_HERE);
+        assert!(image.mentions("NAMED_ONLY_HERE"), "a part of a mangled name");
+        assert!(image.named(&format!("{}::NAMED_ONLY_HERE", module_path!())).is_some(), "{:?}", image.tables().fixed);
+    }
 }

@@ -1,12 +1,13 @@
 //! Samples of a running program, added up to what its threads do in which cache lines.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use fieldstone_remap::space::mappings;
 use fieldstone_remap::{Memory, Process};
 use fieldstone_rewrite::{Counter, Registers};
-use fieldstone_sharing::{Access, Cost, Judged, Lines, Mark, Progress, Settings, Verdict};
+use fieldstone_sharing::rules::PAGE_BYTES;
+use fieldstone_sharing::{Access, Cost, Judged, Line, Lines, Mark, Progress, Settings, Verdict};
 use fieldstone_sys::sampling::{Means, Sample, Sampler};
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +71,8 @@ pub struct Watcher {
     looked_ns: u64,
     /// Threads that have ended, and are forgotten when their lines have been judged.
     ended: Vec<u32>,
+    /// Lines that were seen since they were judged.
+    touched: BTreeSet<u64>,
     /// Lines that are watched.
     watched: HashMap<u64, Watched>,
     /// Whether the instructions that touch them read and write.
@@ -97,6 +100,7 @@ impl Watcher {
             samples: Vec::new(),
             looked_ns: now_ns(),
             ended: Vec::new(),
+            touched: BTreeSet::new(),
             watched: HashMap::new(),
             kinds: HashMap::new(),
             progress: None,
@@ -169,6 +173,7 @@ impl Watcher {
         self.lines = Lines::new(*self.lines.settings())?;
         self.progress = self.progress.take().map(|_| Progress::default());
         self.around.forget();
+        self.touched.clear();
         self.watched.clear();
         self.kinds.clear();
         self.ended.clear();
@@ -197,6 +202,7 @@ impl Watcher {
         lines.dedup();
         self.note_progress(sample, process, &counters, &lines);
         self.note_laps(sample, &lines);
+        self.touched.extend(lines);
         for access in accesses {
             let address = home(access.address);
             if self.watched.contains_key(&self.line_of(address)) {
@@ -243,17 +249,36 @@ impl Watcher {
         }
     }
 
-    /// The heaviest lines as they are now, judged, with what each costs at most. Those that several threads use are watched from now on.
+    /// The heaviest lines that several threads came by, of those that were seen since the last call: judged, with what each costs at most; and all
+    /// other lines of the pages of findings. Those that several threads use are watched from now on.
     #[must_use]
     pub fn judged(&mut self, most: usize) -> Vec<(Judged, Option<Cost>)> {
         let now = now_ns();
         let all = self.lines.total(now);
-        let judged: Vec<Judged> = self.lines.heaviest(most, now).into_iter().map(Judged::new).collect();
+        let touched = std::mem::take(&mut self.touched).into_iter();
+        let met = touched.filter(|&line| self.lines.threads_at(line) > 1);
+        let mut met: Vec<Line> = met.filter_map(|line| self.lines.line(line, now)).collect();
+        met.sort_by(|one, other| other.weight.total_cmp(&one.weight));
+        met.truncate(most);
+        let mut judged: Vec<Judged> = met.into_iter().map(Judged::new).collect();
+        judged.extend(self.beside_findings(&judged, now));
         for judged in judged.iter().filter(|judged| !matches!(judged.verdict, Verdict::Private)) {
             self.watch(judged.line.address);
         }
         let cost = |judged: &Judged| self.cost_at_most(judged.line.address).or_else(|| Cost::of(&judged.line, all));
         judged.into_iter().map(|judged| (cost(&judged), judged)).map(|(cost, judged)| (judged, cost)).collect()
+    }
+
+    /// The other lines of findings' pages, and the one before each page: rules are made for whole pages.
+    fn beside_findings(&self, judged: &[Judged], now: u64) -> Vec<Judged> {
+        let known: BTreeSet<u64> = judged.iter().map(|judged| judged.line.address).collect();
+        let findings = judged.iter().filter(|judged| judged.verdict.is_finding());
+        let pages: BTreeSet<u64> = findings.map(|judged| judged.line.address / PAGE_BYTES).collect();
+        let unit = self.lines.settings().unit_bytes();
+        let first = |page: u64| (page * PAGE_BYTES).saturating_sub(unit.into());
+        let lines = |page: u64| (first(page)..(page + 1) * PAGE_BYTES).step_by(unit as usize);
+        let others: BTreeSet<u64> = pages.into_iter().flat_map(lines).filter(|line| !known.contains(line)).collect();
+        others.into_iter().filter_map(|line| self.lines.line(line, now)).map(Judged::new).collect()
     }
 
     /// Each watched line that a lap comes by, once.
