@@ -154,7 +154,7 @@ impl Process {
         let mut original = [0; JUMP];
         self.memory.read_exact(head, &mut original)?;
         let Ok(patch) = HeadPatch::new(&found.flow, head, original) else { return Ok(false) };
-        let copied = self.place(head, BYTES_AN_ENTRY, |_, at| patch.displaced(at).ok(), |copy| &copy.code)?;
+        let copied = self.place(head, None, BYTES_AN_ENTRY, |_, at| patch.displaced(at).ok(), |copy| &copy.code)?;
         let Some(copy) = copied else { return Ok(false) };
         let Some(station) = self.room_for_station(&patch.pun)? else {
             self.ours.code.free(copy.at);
@@ -187,13 +187,14 @@ impl Process {
                 ip,
             )
         };
-        self.place(within.head, room, make, |clone| &clone.code)
+        let pun = self.ours.heads.led.get(&within.head).map(|head| head.patch.pun);
+        self.place(within.head, pun.as_ref(), room, make, |clone| &clone.code)
     }
 
-    /// Has the head's station lead elsewhere, by this jump, and the head lead to its station.
-    pub(crate) fn lead_head(&mut self, head: u64, way: [u8; JUMP]) -> Result<()> {
-        let Some(station) = self.ours.heads.led.get(&head).map(|known| known.station) else { return Ok(()) };
-        let Some(first) = jump(head, station) else { return Ok(()) };
+    /// Has the head's station lead to the newest clone, by this jump, and the head to either of them.
+    fn lead_head(&mut self, head: u64, way: [u8; JUMP]) -> Result<()> {
+        let Some(known) = self.ours.heads.led.get(&head) else { return Ok(()) };
+        let Some((first, station)) = known.way_in().map(|first| (first, known.station)) else { return Ok(()) };
         self.threads.stop_all()?;
         let write = |this: &Self| this.memory.write(station, &way).and_then(|()| this.memory.write(head, &first));
         let written = self.look_after_protections().and_then(|()| self.clear_heads()).and_then(|()| write(self));

@@ -54,10 +54,10 @@ impl Code {
         self.0.iter_mut().filter(near).find_map(|cache| cache.take(bytes))
     }
 
-    /// A free place for a jump where one may lead that overwrites what this is the pun of.
-    fn take_punned(&mut self, pun: &Pun) -> Option<u64> {
+    /// A free place for so many bytes where a jump may lead that overwrites what this is the pun of.
+    fn take_punned(&mut self, pun: &Pun, bytes: u64) -> Option<u64> {
         let near = |cache: &&mut Cache| cache.range.start.abs_diff(pun.after) < NEAR;
-        self.0.iter_mut().filter(near).find_map(|cache| cache.take_punned(pun))
+        self.0.iter_mut().filter(near).find_map(|cache| cache.take_punned(pun, bytes))
     }
 
     /// Where they are.
@@ -88,10 +88,10 @@ impl Cache {
         Some(at)
     }
 
-    fn take_punned(&mut self, pun: &Pun) -> Option<u64> {
-        let fits = |(from, to): (u64, u64)| pun.entry_from(from).filter(|at| at + STATION_BYTES <= to);
+    fn take_punned(&mut self, pun: &Pun, bytes: u64) -> Option<u64> {
+        let fits = |(from, to): (u64, u64)| pun.entry_from(from).filter(|at| at + bytes <= to);
         let at = self.gaps().find_map(fits)?;
-        self.taken.insert(at, STATION_BYTES);
+        self.taken.insert(at, bytes);
         Some(at)
     }
 
@@ -104,12 +104,14 @@ impl Cache {
 }
 
 impl Process {
-    /// A place for code of so many bytes that stands for what is at `ip`. All threads stand still where a new cache is mapped.
+    /// A place for code of so many bytes that stands for what is at `ip`, where a jump with this pun may lead if there is one. All threads stand
+    /// still where a new cache is mapped.
     ///
     /// # Errors
     /// [`Error::Refused`] where there is no room.
-    pub(crate) fn room_for_code(&mut self, ip: u64, bytes: u64) -> Result<u64> {
-        if let Some(at) = self.ours.code.take(ip, bytes) {
+    pub(crate) fn room_for_code(&mut self, ip: u64, bytes: u64, pun: Option<&Pun>) -> Result<u64> {
+        let code = &mut self.ours.code;
+        if let Some(at) = pun.and_then(|pun| code.take_punned(pun, bytes)).or_else(|| code.take(ip, bytes)) {
             return Ok(at);
         }
         let near = ip..ip + 1;
@@ -136,33 +138,39 @@ impl Process {
     /// # Errors
     /// Where the process refuses the memory.
     pub(crate) fn room_for_station(&mut self, pun: &Pun) -> Result<Option<u64>> {
-        if let Some(at) = self.ours.code.take_punned(pun) {
+        if let Some(at) = self.ours.code.take_punned(pun, STATION_BYTES) {
             return Ok(Some(at));
         }
         let table = self.mappings()?;
         let within = pun.after.saturating_sub(NEAR)..pun.after.saturating_add(NEAR);
-        let Some(at) = free_at(&table, &within, STATION_BYTES, |from| pun.entry_from(from)) else { return Ok(None) };
-        self.add_cache(at / PAGE * PAGE..(at + STATION_BYTES).next_multiple_of(PAGE))?;
-        Ok(self.ours.code.take_punned(pun))
+        // With room for clones, to which the jump may lead as well.
+        let room = [CACHE_BYTES, STATION_BYTES].into_iter().find_map(|bytes| {
+            let at = free_at(&table, &within, bytes, |from| pun.entry_from(from))?;
+            Some(at / PAGE * PAGE..(at + bytes).next_multiple_of(PAGE))
+        });
+        let Some(room) = room else { return Ok(None) };
+        self.add_cache(room)?;
+        Ok(self.ours.code.take_punned(pun, STATION_BYTES))
     }
 }
 
 impl Process {
-    /// Makes code that stands for what is at `ip`, and writes it to a place that has room for it; so many bytes are tried first. None where it
-    /// cannot be made: nothing is taken then.
+    /// Makes code that stands for what is at `ip`, and writes it to a place that has room for it, with this pun where there is one; so many
+    /// bytes are tried first. None where it cannot be made: nothing is taken then.
     ///
     /// # Errors
     /// As [`Self::room_for_code`], and where the process is gone.
     pub(crate) fn place<T>(
         &mut self,
         ip: u64,
+        pun: Option<&Pun>,
         room_bytes: u64,
         mut make: impl FnMut(&Self, u64) -> Option<T>,
         bytes_of: impl Fn(&T) -> &[u8],
     ) -> Result<Option<T>> {
-        let mut room_bytes = room_bytes;
+        let (mut pun, mut room_bytes) = (pun, room_bytes);
         for _ in 0..TRIES {
-            let at = self.room_for_code(ip, room_bytes)?;
+            let at = self.room_for_code(ip, room_bytes, pun)?;
             let made = make(self, at);
             let needed = made.as_ref().map(|made| bytes_of(made).len() as u64);
             if needed.is_some_and(|needed| needed <= room_bytes) {
@@ -170,9 +178,13 @@ impl Process {
                 return Ok(made);
             }
             self.ours.code.free(at);
-            // At another place jumps may be longer.
-            let Some(needed) = needed else { return Ok(None) };
-            room_bytes = needed + needed / 4;
+            match needed {
+                // At another place jumps may be longer.
+                Some(needed) => room_bytes = needed + needed / 4,
+                // What it refers to may be too far from there.
+                None if pun.take().is_some() => {}
+                None => return Ok(None),
+            }
         }
         Ok(None)
     }
@@ -187,10 +199,10 @@ mod tests {
         // An instruction began at the second byte of the distance, which counts from 0x1005.
         let pun = Pun { after: 0x1005, mask: 0xff00, value: 0xcc00 };
         let mut code = Code::of_range(0xd000..0xde00);
-        assert_eq!([0; 3].map(|_| code.take_punned(&pun)), [Some(0xdc05), Some(0xdc10), Some(0xdc20)]);
+        assert_eq!([0; 3].map(|_| code.take_punned(&pun, STATION_BYTES)), [Some(0xdc05), Some(0xdc10), Some(0xdc20)]);
         assert_eq!(code.take(0x1000, 0xc00), Some(0xd000), "what lies before the first is free");
         assert_eq!(code.take(0x1000, 16), Some(0xdc30));
-        assert_eq!(Code::of_range(0xd000..0xdc09).take_punned(&pun), None, "half of it");
+        assert_eq!(Code::of_range(0xd000..0xdc09).take_punned(&pun, STATION_BYTES), None, "half of it");
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //! While a head is written all threads stand still, and none inside of what is overwritten.
 //!
 //! Nobody knows who else jumps in there: a `for` that is entered at its condition, an exception's landing pad, a switch. So
-//! the jump leads to a station of its own, at such a distance that each byte of it at which an instruction began is a trap
-//! ([`fieldstone_rewrite::Pun`]): whoever comes there stops, and goes on in the copy.
+//! the jump leads to such a distance that each byte of it at which an instruction began is a trap ([`fieldstone_rewrite::Pun`]): whoever comes
+//! there stops, and goes on in the copy. Where no clone can lie at such a distance, a station does, with a jump to the newest.
 //!
 //! Only code that nobody rewrites is cloned: that of files, mapped without the right to write. Even so it can go, with its library; what
 //! lies there afterwards is another program's, and is left alone: a jump counts as long as it is there.
@@ -47,7 +47,7 @@ pub(crate) struct Heads {
 pub(crate) struct Head {
     pub(crate) patch: HeadPatch,
     pub(crate) copy: Displaced,
-    /// Where the jump at the head leads: to a jump to the newest clone.
+    /// A jump to the newest clone, where the one at the head may lead.
     pub(crate) station: u64,
     pub(crate) clones: Vec<Cloned>,
 }
@@ -201,19 +201,30 @@ impl Head {
         maps.copied().chain(copied).find(|&(at, _)| at == rip).map(|(_, original)| original)
     }
 
-    /// Whether the jump is there.
+    /// The jump at the head: to the newest clone, where it may lead there, else to the station.
+    pub(crate) fn way_in(&self) -> Option<[u8; JUMP]> {
+        let newest = self.clones.last().map(|cloned| cloned.clone.entry);
+        newest.into_iter().chain([self.station]).find_map(|to| self.jump_to(to))
+    }
+
+    fn jump_to(&self, to: u64) -> Option<[u8; JUMP]> {
+        jump(self.patch.head, to).filter(|_| self.patch.pun.allows(to))
+    }
+
+    /// Whether a jump of ours is there, an earlier one too: who wrote it may have been killed before the next.
     pub(crate) fn is_led(&self, memory: &Memory) -> bool {
-        jump(self.patch.head, self.station).is_some_and(|jump| self.has(memory, jump))
+        let ways = self.clones.iter().map(|cloned| cloned.clone.entry).chain([self.station]);
+        self.bytes(memory).is_some_and(|there| ways.filter_map(|to| self.jump_to(to)).any(|jump| jump == there))
     }
 
     /// Whether the code is what was found here, with the jump or still without.
     fn is_current(&self, memory: &Memory) -> bool {
-        self.is_led(memory) || self.clones.is_empty() && self.has(memory, self.patch.original)
+        self.is_led(memory) || self.clones.is_empty() && self.bytes(memory) == Some(self.patch.original)
     }
 
-    fn has(&self, memory: &Memory, bytes: [u8; JUMP]) -> bool {
+    fn bytes(&self, memory: &Memory) -> Option<[u8; JUMP]> {
         let mut there = [0; JUMP];
-        memory.read_exact(self.patch.head, &mut there).is_ok() && there == bytes
+        memory.read_exact(self.patch.head, &mut there).is_ok().then_some(there)
     }
 
     /// Where a thread goes on whose object the next clone does not know: in the last one that was made, where that can be entered, else in the

@@ -63,7 +63,7 @@ impl Process {
             let access = Access { instruction, live: Liveness::of(&found.flow).before(ip), moved: &moved };
             Trampoline::new(&access, &Form::Ladder(page.clone()), at).ok()
         };
-        self.place(ip, LADDER_BYTES, make, |made| &made.code)
+        self.place(ip, None, LADDER_BYTES, make, |made| &made.code)
     }
 }
 

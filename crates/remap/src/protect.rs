@@ -113,7 +113,7 @@ impl Process {
                 if self.ours.protections.places.iter().any(|place| place.at == at) {
                     continue;
                 }
-                let lookout = self.room_for_code(at, LOOKOUT_BYTES)?;
+                let lookout = self.room_for_code(at, LOOKOUT_BYTES, None)?;
                 self.ours.protections.places.push(Place { at, number, lookout });
             }
         }

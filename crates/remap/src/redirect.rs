@@ -180,7 +180,7 @@ impl Process {
             let made = Trampoline::new(&access, &Form::Displaced(target.delta), at);
             made.map_err(|error| why = error.to_string()).ok().filter(is_plain)
         };
-        let placed = self.place(ip, REWRITELET_BYTES, make, |made| &made.code);
+        let placed = self.place(ip, None, REWRITELET_BYTES, make, |made| &made.code);
         let made = placed.map_err(|error| error.to_string())?.ok_or(why)?;
         let at = made.at;
         let site = || Site { instruction: target.instruction, rewritelets: Vec::new() };
