@@ -264,3 +264,56 @@ impl fieldstone_rewrite::Memory for Unpatched<'_> {
         got
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_rewrite::Flow;
+
+    use super::*;
+
+    /// head: add [rdi], 1; dec ecx; jne head; ret
+    const LOOP: [u8; 9] = [0x48, 0x83, 0x07, 0x01, 0xff, 0xc9, 0x75, 0xf8, 0xc3];
+
+    fn entered_at(entry: u64) -> Cloned {
+        let clone = LoopClone {
+            at: entry,
+            code: Vec::new(),
+            entry,
+            entries: Vec::new(),
+            map: Vec::new(),
+            colds: Vec::new(),
+            guards: 0,
+            saving_guards: 0,
+        };
+        Cloned { clone, redirects: Vec::new() }
+    }
+
+    #[test]
+    fn a_head_leads_to_its_newest_clone_where_that_may_lie_there() {
+        let memory = Memory::open(std::process::id()).unwrap();
+        // It is read by system calls.
+        let mut code = std::hint::black_box(Box::new(LOOP));
+        let at = code.as_ptr().addr() as u64;
+        let patch = HeadPatch::new(&Flow::discover(&memory, at).unwrap(), at, *code.first_chunk().unwrap()).unwrap();
+        // The second instruction begins at the last byte of the jump, which has to be a trap.
+        let low = patch.pun.entry_from(at - (1 << 30)).unwrap();
+        let copy = Displaced { at: 0, code: Vec::new(), moved: Vec::new() };
+        let mut head = Head { patch, copy, station: low, clones: Vec::new() };
+        let way_in = |head: &Head| head.way_in().unwrap();
+        assert!(!head.is_led(&memory) && way_in(&head) == jump(at, low).unwrap());
+        head.clones.push(entered_at(low + 64));
+        assert_eq!(way_in(&head), jump(at, low + 64).unwrap());
+        let first = way_in(&head);
+        head.clones.push(entered_at(at + 4096));
+        assert_eq!(way_in(&head), jump(at, low).unwrap(), "by its station");
+        for there in [first, way_in(&head)] {
+            assert_eq!(there[4], TRAP);
+            code[..JUMP].copy_from_slice(&there);
+            std::hint::black_box(&mut code);
+            assert!(head.is_led(&memory) && head.is_current(&memory));
+        }
+        code[1] ^= 1;
+        std::hint::black_box(&mut code);
+        assert!(!head.is_led(&memory) && !head.is_current(&memory), "somebody else's");
+    }
+}
