@@ -12,9 +12,11 @@ use crate::threads::gone_is_fine;
 const CODE_OF_64_BITS: u64 = 0x33;
 /// Bytes of a `syscall` instruction.
 const SYSCALL_BYTES: u64 = 2;
+/// Not in libc for every system.
+const SYS_IO_PGETEVENTS: libc::c_long = 333;
 /// Calls that end with EINTR when their thread is stopped, though no signal has come (signal(7)): those of sockets where they have a
 /// timeout.
-const ENDED_BY_STOPS: [libc::c_long; 20] = [
+const ENDED_BY_STOPS: [libc::c_long; 25] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -35,6 +37,11 @@ const ENDED_BY_STOPS: [libc::c_long; 20] = [
     libc::SYS_readv,
     libc::SYS_write,
     libc::SYS_writev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_splice,
+    libc::SYS_sendfile,
+    SYS_IO_PGETEVENTS,
 ];
 
 /// A held thread.

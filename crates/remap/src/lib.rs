@@ -41,6 +41,8 @@ mod events;
 #[cfg(target_arch = "x86_64")]
 mod forks;
 #[cfg(target_arch = "x86_64")]
+mod futex;
+#[cfg(target_arch = "x86_64")]
 mod heads;
 #[cfg(target_arch = "x86_64")]
 mod held;

@@ -24,6 +24,7 @@ use fieldstone_sys::userfault::{Message, Userfaultfd};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::futex;
 use crate::held::is_of_64_bits;
 use crate::memory::Memory;
 use crate::process::{Process, range, word};
@@ -254,6 +255,9 @@ impl Process {
             }
             if !is_of_64_bits(&registers) {
                 return Err(no(page, "a thread is in code of 32 bits"));
+            }
+            if futex::written(&registers).into_iter().any(on) {
+                return Err(no(page, "a thread waits for a mutex in it that inherits priority"));
             }
             let block = registers.fs_base;
             if block != 0 && [block.saturating_sub(1), block, block.saturating_add(BLOCK_BYTES)].into_iter().any(on) {

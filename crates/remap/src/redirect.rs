@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::events::{Done, Touch, Why};
+use crate::futex;
 use crate::held::is_of_64_bits;
 use crate::process::Process;
 
@@ -147,6 +148,9 @@ impl Process {
         let moved = self.ours.moved.get(&page).ok_or("it was put back")?;
         let piece = moved.page.piece(address, operand.bytes);
         let piece = piece.ok_or("it touches bytes of two places, or of another page too")?;
+        if futex::locks_inheriting(&instruction, &self.as_seen(), address, operand.bytes) {
+            return Err("it locks a mutex that inherits priority, for which the kernel waits for no page".to_owned());
+        }
         let is_watched = moved.is_watched(address, operand.bytes);
         Ok(Target { instruction, operand, address, delta: piece.delta, is_watched, is_jump })
     }

@@ -4,8 +4,8 @@
 
 mod stage;
 
-use fieldstone_remap::Why;
-use stage::{Stage, put_back};
+use fieldstone_remap::{Error, Why};
+use stage::{Stage, apart, put_back};
 
 /// Calls whose memory lies on the page, wholly or in part, as arguments or behind them.
 const CALLS: [(&str, &str); 9] = [
@@ -98,4 +98,39 @@ fn mutexes_and_conditions_on_the_page_work() {
     let turns = "pthread_t t[2]; int begin = turns; for (uintptr_t i = 0; i < 2; i++) pthread_create(&t[i], 0, turn, (void *)i);
         pthread_join(t[0], 0); pthread_join(t[1], 0); CHECK(turns == begin + 100);";
     Stage::of(turns).with(globals).before(before).right_all_the_same();
+}
+
+/// A mutex on the page that inherits priority, for which the kernel would not wait.
+const INHERITING: &str = "static pthread_mutex_t *lock; static volatile int turns;
+    static void *turn(void *own) { (void)own; for (int i = 0; i < 200; i++) { CHECK(!pthread_mutex_lock(lock)); turns++; usleep(20);
+        CHECK(!pthread_mutex_unlock(lock)); } return 0; }
+    static void make(void) { pthread_mutexattr_t kind; pthread_mutexattr_init(&kind); pthread_mutexattr_setprotocol(&kind, PTHREAD_PRIO_INHERIT);
+        lock = (pthread_mutex_t *)(counters + 40); CHECK(!pthread_mutex_init(lock, &kind)); }";
+
+#[test]
+fn a_page_goes_back_before_a_mutex_in_it_inherits_priority() {
+    let turns =
+        "pthread_t t[2]; int begin = turns; for (uintptr_t i = 0; i < 2; i++) pthread_create(&t[i], 0, turn, 0);
+        pthread_join(t[0], 0); pthread_join(t[1], 0); CHECK(turns == begin + 400);";
+    let stage = Stage::of(turns).with(INHERITING).before("make();");
+    let Some(then) = stage.right_all_the_same() else { return };
+    assert!(matches!(put_back(&then), Some(Why::Access { reason, .. }) if reason.contains("priority")), "{then:?}");
+}
+
+#[test]
+fn a_page_stays_while_a_thread_waits_for_a_mutex_in_it_that_inherits_priority() {
+    let globals = format!("{INHERITING} static pthread_t waiting;");
+    let before =
+        "make(); CHECK(!pthread_mutex_lock(lock)); CHECK(!pthread_create(&waiting, 0, turn, 0)); usleep(50000);";
+    let end = "if (turns == 0) { CHECK(!pthread_mutex_unlock(lock)); pthread_join(waiting, 0); } CHECK(turns == 200);";
+    let mut running = Stage::of(end).with(&globals).before(before).start();
+    let Some(mut process) = running.hold() else { return };
+    match process.move_page(&apart(running.page)) {
+        Err(Error::Page { why, .. }) => assert!(why.contains("priority"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    running.go_on(&mut process);
+    process.move_page(&apart(running.page)).unwrap();
+    let (_, told) = running.finish(&mut process);
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
 }

@@ -7,8 +7,9 @@
 //!   add [rax + 8], 1           redirected, and not checked again
 //! ```
 //! So a lap has a check for each slot and not for each access, and none where it reads the slot again: there the value itself stands in the
-//! copy. Two reads become one. Another thread that writes to this one's frame in between is seen a lap later; a jump, a call, an
-//! atomic instruction or a fence ends that, and so does whatever may write to the slot.
+//! copy. Two reads become one. Another thread that writes to this one's frame in between is seen a lap later, and may be seen after what it wrote later;
+//! a jump, a call, an atomic instruction or a fence ends that, and so does whatever may write to the slot. Only where rbp points to the frame, which
+//! is so in code without optimisation: other code reads one place of its frame twice only where it expects somebody to write there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +79,8 @@ impl Frame {
     pub(crate) fn check(&mut self, register: Register, value: u64) {
         let Some((_, slot, held)) = self.read.iter_mut().find(|(read, ..)| *read == register) else { return };
         *held = Some(value);
-        self.checked.extend(slot.map(|slot| (slot, value)));
+        // Code that was optimised reads a place of its frame twice only where somebody else may write there.
+        self.checked.extend(slot.filter(|slot| slot.base == Register::RBP).map(|slot| (slot, value)));
     }
 
     /// An instruction is done. `redirected`: what it writes, but for what it pushes, are bytes that have moved, which are no stack.
@@ -164,7 +166,7 @@ fn orders_memory(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use iced_x86::code_asm::{CodeAssembler, dword_ptr, eax, qword_ptr, rax, rbp, rcx, rdx, rsp};
+    use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, dword_ptr, eax, qword_ptr, rax, rbp, rcx, rdx, rsp};
     use iced_x86::{InstructionInfoFactory, Register};
 
     use super::Frame;
@@ -174,10 +176,14 @@ mod tests {
 
     /// Reads [rbp - 24] into rax, finds 7 in it, does `between`, and reads it once more: what is known then.
     fn known_after(redirected: bool, between: impl FnOnce(&mut CodeAssembler)) -> Option<u64> {
+        known_of(qword_ptr(rbp - 24), redirected, between)
+    }
+
+    fn known_of(slot: AsmMemoryOperand, redirected: bool, between: impl FnOnce(&mut CodeAssembler)) -> Option<u64> {
         let mut code = CodeAssembler::new(64).unwrap();
-        code.mov(rax, qword_ptr(rbp - 24)).unwrap();
+        code.mov(rax, slot).unwrap();
         between(&mut code);
-        code.mov(rdx, qword_ptr(rbp - 24)).unwrap();
+        code.mov(rdx, slot).unwrap();
         let (mut frame, mut factory) = (Frame::default(), InstructionInfoFactory::new());
         let instructions = code.instructions();
         let (last, rest) = instructions.split_last().unwrap();
@@ -191,6 +197,11 @@ mod tests {
             }
         }
         frame.known(last)
+    }
+
+    #[test]
+    fn what_has_no_frame_pointer_is_read_again() {
+        assert_eq!(known_of(qword_ptr(rsp + 24), false, |_| ()), None);
     }
 
     #[test]

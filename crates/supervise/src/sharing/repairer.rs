@@ -102,6 +102,8 @@ struct Asked {
     /// When it is tried next, and whether it was told why it could not be moved.
     next_ns: u64,
     told: bool,
+    /// Accesses that were redirected one by one since the last look at trials.
+    by_hand: u32,
 }
 
 /// Repairs one process.
@@ -195,8 +197,9 @@ impl Repairer {
     fn take_in(&mut self, done: Done, did: &mut Vec<Did>) {
         match done {
             Done::Redirected { thread, ip, new, page } => {
-                if let Some(repair) = self.repairs.get_mut(&page) {
-                    repair.by_hand += 1;
+                let found = self.repairs.get_mut(&page).map(|repair| &mut repair.by_hand);
+                if let Some(by_hand) = found.or_else(|| self.asked.get_mut(&page).map(|one| &mut one.by_hand)) {
+                    *by_hand += 1;
                 }
                 if new {
                     did.push(Did::Led { ip, thread });
@@ -272,7 +275,7 @@ impl Repairer {
             if self.repairs.contains_key(&page) {
                 self.put_back(page, Undone::Changed, did)?;
             }
-            self.asked.insert(page, Asked { wanted, is_moved: false, next_ns: 0, told: false });
+            self.asked.insert(page, Asked { wanted, is_moved: false, next_ns: 0, told: false, by_hand: 0 });
         }
         Ok(())
     }
@@ -379,10 +382,10 @@ impl Repairer {
             return Ok(());
         }
         let busy = self.busy_ns as f64 / now_ns.saturating_sub(self.looked_ns) as f64;
-        // What is asked for may cost what it does.
-        let is_asked_for = self.asked.values().any(|one| one.is_moved);
         (self.busy_ns, self.looked_ns) = (0, now_ns);
-        let most = self.repairs.values().map(|repair| repair.by_hand).max().unwrap_or(0);
+        // What is asked for may cost what it does; no other page is to blame for that.
+        let asked = self.asked.values_mut().map(|one| std::mem::take(&mut one.by_hand));
+        let most = asked.chain(self.repairs.values().map(|repair| repair.by_hand)).max().unwrap_or(0);
         let mut failed = Vec::new();
         for (&page, repair) in &mut self.repairs {
             let passed_ns = now_ns.saturating_sub(repair.since_ns);
@@ -391,7 +394,7 @@ impl Repairer {
             }
             let a_second = u64::from(repair.by_hand) * 1_000_000_000 / passed_ns;
             let before = self.before.entry(page).or_default();
-            let is_busy = !is_asked_for && busy > SLOWER * (MOST_BUSY * repair.share).max(BEGINNING);
+            let is_busy = busy > SLOWER * (MOST_BUSY * repair.share).max(BEGINNING);
             if a_second as f64 > MOST_BY_HAND * repair.share || is_busy && repair.by_hand == most && most > 0 {
                 failed.push((page, Undone::ByHand(a_second)));
             } else if let Some(progress) = progress
