@@ -130,6 +130,7 @@ pub(crate) fn words(event: &Event) -> String {
         Happened::Found { line, share } => {
             format!("line {line:#x}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
         }
+        Happened::Moved { page, lines, .. } if lines.is_empty() => format!("page {page:#x}: moved, as is asked for"),
         Happened::Moved { page, views, lines } => {
             let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
             format!("page {page:#x}: {lines} parted, over {pages}")

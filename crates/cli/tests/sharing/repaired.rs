@@ -87,6 +87,7 @@ fn programs_with_more_than_counters_keep_their_results() {
         for level in ["-O0", "-O2"] {
             let program = stage.build(name, &["-g", level]);
             let Some(stats) = repaired(&stage, run, &program, &[]) else { return };
+            assert!(stats.seen.walked > 0, "{name} {level}: nobody looked: {stats:?}");
             println!("{name} {level}: {} events", stats.events.len());
         }
     }
