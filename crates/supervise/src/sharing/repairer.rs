@@ -197,22 +197,30 @@ impl Repairer {
     fn take_in(&mut self, done: Done, did: &mut Vec<Did>) {
         match done {
             Done::Redirected { thread, ip, new, page } => {
-                let found = self.repairs.get_mut(&page).map(|repair| &mut repair.by_hand);
-                if let Some(by_hand) = found.or_else(|| self.asked.get_mut(&page).map(|one| &mut one.by_hand)) {
-                    *by_hand += 1;
-                }
+                self.count_by_hand(page);
                 if new {
                     did.push(Did::Led { ip, thread });
                 }
             }
             Done::PutBack { page, why: Why::Left } => did.push(Did::Undone { page, why: Undone::By(Why::Left) }),
-            Done::Touched(touch) => did.push(Did::Touched(touch)),
+            Done::Touched(touch) => {
+                self.count_by_hand(touch.address / rules::PAGE_BYTES * rules::PAGE_BYTES);
+                did.push(Did::Touched(touch));
+            }
             Done::PutBack { page, why } => did.extend(self.forget(page, Undone::By(why))),
             Done::Child(_) => {}
             Done::Over => {
                 self.begin_anew();
                 did.push(Did::Over);
             }
+        }
+    }
+
+    /// An access to this page was redirected by itself.
+    fn count_by_hand(&mut self, page: u64) {
+        let found = self.repairs.get_mut(&page).map(|repair| &mut repair.by_hand);
+        if let Some(by_hand) = found.or_else(|| self.asked.get_mut(&page).map(|one| &mut one.by_hand)) {
+            *by_hand += 1;
         }
     }
 
