@@ -100,7 +100,7 @@ impl Chunk {
     }
 
     /// Takes these blocks, all or none.
-    fn take_exactly(&self, first: u32, count: u32) -> bool {
+    pub(super) fn take_exactly(&self, first: u32, count: u32) -> bool {
         let mut at = first;
         while at < first + count {
             let (word, mask) = mask(at, first + count);

@@ -1,6 +1,7 @@
-//! Runs: several blocks that are neighbours. What a general allocator needs for large objects; trees of blocks need none.
+//! Runs: several blocks that are neighbours. What a general allocator needs for large objects, and stacks; trees of blocks need none.
 //!
-//! A run of up to a chunk lies within one; a larger one takes whole neighbouring chunks from the frames, which may refuse.
+//! A run of up to a chunk lies within one; a larger one takes whole neighbouring chunks from the frames, which may refuse. A run may
+//! also grow downwards, as a stack does: it begins with the last block of a chunk and takes the block below it while that is free.
 
 #![allow(unsafe_code, reason = "takes back raw memory")]
 
@@ -37,6 +38,37 @@ impl Pool {
             unsafe { self.free(start.add(block * self.block_bytes()))? };
         }
         Ok(())
+    }
+
+    /// Takes the last block of a chunk that is otherwise free, so that a run can grow downwards from there; where memory has
+    /// come to its end, any block.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn alloc_last(&self) -> Result<NonNull<u8>> {
+        let blocks = self.chunk_blocks();
+        let take = |number| {
+            let chunk = self.0.table.chunk(number);
+            (chunk.free_blocks() == blocks && chunk.take_exactly(blocks - 1, 1))
+                .then(|| self.block_at(chunk, blocks - 1))
+        };
+        if let Some(block) = self.0.table.with_free().find_map(take) {
+            return Ok(block);
+        }
+        match self.0.growth.with(|growth| self.grow(growth)) {
+            Ok(number) => {
+                let chunk = self.0.table.chunk(number);
+                chunk.put_back(0, blocks - 1);
+                self.0.table.tell_free(number);
+                Ok(self.block_at(chunk, blocks - 1))
+            }
+            Err(error) => self.steal().ok_or(error),
+        }
+    }
+
+    /// Takes this block, if it is free; whether it was. A block that is not the pool's is never free.
+    pub fn alloc_at(&self, block: NonNull<u8>) -> bool {
+        self.find(block).is_ok_and(|(number, index)| self.0.table.chunk(number).take_exactly(index, 1))
     }
 
     fn run_in_chunk(&self, count: u32) -> Result<NonNull<u8>> {
