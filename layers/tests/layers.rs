@@ -10,8 +10,8 @@ const LAYERS: [&[&str]; 7] = [
     &["crates/wire", "crates/sharing", "workloads"],
     &["crates/sys", "crates/report", "crates/translation", "crates/rewrite"],
     &["crates/blocks", "crates/pages", "crates/remap"],
-    &["crates/agents/*", "crates/supervise", "crates/capi"],
-    &["crates/cli", "reproduce/peers"],
+    &["crates/agents/*", "crates/supervise", "crates/capi", "crates/stacks"],
+    &["crates/cli", "reproduce/peers", "crates/stacks/runtime"],
     &["reproduce"],
     &["targets"],
 ];

@@ -1,0 +1,156 @@
+//! The names that compilers, linkers and programs know: those of the run-time library that comes with gcc, and ours.
+//!
+//! | | |
+//! |---|---|
+//! | `__morestack…` | come with `fieldstone-stacks` |
+//! | `__stack_split_initialize` | the main thread begins; a constructor calls it before any other |
+//! | `__wrap_pthread_create` | other threads begin; the linker leads `pthread_create` here (`--wrap`) |
+//! | `__wrap_longjmp` and its kin | a jump makes the guard [`LOST_GUARD`] first |
+//! | `__splitstack_…` | `contexts` |
+//! | `fieldstone_stack_…` | limit, depth, giving back: `include/fieldstone/stacks.h` |
+
+#![allow(unsafe_code, reason = "exports C functions")]
+
+use core::arch::global_asm;
+use core::ffi::{c_int, c_void};
+
+use fieldstone_stacks::{LOST_GUARD, allocate_for_frame};
+
+use crate::contexts;
+
+global_asm!(
+    ".pushsection .text.fieldstone_stack_names, \"ax\", @progbits",
+    ".macro fieldstone_name name, function",
+    ".globl \\name",
+    ".type \\name, @function",
+    "\\name:",
+    "jmp \\function",
+    ".endm",
+    "fieldstone_name __splitstack_makecontext, {make}",
+    "fieldstone_name __splitstack_getcontext, {get}",
+    "fieldstone_name __splitstack_setcontext, {set}",
+    "fieldstone_name __splitstack_resetcontext, {reset}",
+    "fieldstone_name __splitstack_releasecontext, {release}",
+    "fieldstone_name __splitstack_block_signals, {block}",
+    "fieldstone_name __splitstack_block_signals_context, {block_context}",
+    "fieldstone_name __splitstack_find, {find}",
+    "fieldstone_name __splitstack_find_context, {find_context}",
+    "fieldstone_name __morestack_allocate_stack_space, {allocate}",
+    "fieldstone_name __stack_split_initialize, {initialize}",
+    "fieldstone_name __wrap_pthread_create, {create}",
+    // A jump: the guard is not to be trusted afterwards. Without a guard nothing is checked, before and after.
+    ".macro fieldstone_jump name",
+    ".globl __wrap_\\name",
+    ".type __wrap_\\name, @function",
+    "__wrap_\\name:",
+    "cmp qword ptr fs:[0x70], 0",
+    "je 2f",
+    "mov qword ptr fs:[0x70], {LOST}",
+    "2: jmp __real_\\name@PLT",
+    ".endm",
+    "fieldstone_jump longjmp",
+    "fieldstone_jump _longjmp",
+    "fieldstone_jump siglongjmp",
+    "fieldstone_jump __longjmp_chk",
+    ".popsection",
+    ".pushsection .init_array.00001, \"aw\", @init_array",
+    ".p2align 3",
+    // By its name, so that of several run times in a process one is used throughout: the first, by which all calls go.
+    ".quad __stack_split_initialize",
+    ".popsection",
+    make = sym contexts::make,
+    get = sym contexts::get,
+    set = sym contexts::set,
+    reset = sym contexts::reset,
+    release = sym contexts::release,
+    block = sym contexts::block_signals,
+    block_context = sym contexts::block_signals_context,
+    find = sym contexts::find,
+    find_context = sym contexts::find_context,
+    allocate = sym allocate_for_frame,
+    initialize = sym initialize,
+    create = sym create,
+    LOST = const LOST_GUARD.cast_signed(),
+);
+
+/// The main thread begins. What lies below is the system's and grows by itself.
+extern "C" fn initialize() {
+    fieldstone_stacks::adopt();
+}
+
+unsafe extern "C" {
+    fn __real_pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> c_int;
+}
+
+/// What a thread is to do.
+#[repr(C)]
+struct Start {
+    function: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+}
+
+/// # Safety
+/// As pthread_create(3).
+unsafe extern "C" fn create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    function: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the record is the new thread's to free; it is large enough.
+    unsafe {
+        let start = libc::malloc(size_of::<Start>()).cast::<Start>();
+        if start.is_null() {
+            return libc::EAGAIN;
+        }
+        start.write(Start { function, argument });
+        let failed = __real_pthread_create(thread, attributes, begin, start.cast());
+        if failed != 0 {
+            libc::free(start.cast());
+        }
+        failed
+    }
+}
+
+/// A thread begins. Cancellation unwinds through here.
+extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
+    // SAFETY: the record is this thread's, from `create`.
+    let Start { function, argument } = unsafe {
+        let read = start.cast::<Start>().read();
+        libc::free(start);
+        read
+    };
+    fieldstone_stacks::adopt();
+    // SAFETY: as who created the thread promised.
+    unsafe { function(argument) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fieldstone_stack_limit() -> usize {
+    fieldstone_stacks::limit_bytes()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fieldstone_stack_set_limit(bytes: usize) {
+    fieldstone_stacks::set_limit_bytes(bytes);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fieldstone_stack_held() -> usize {
+    fieldstone_stacks::held_bytes()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fieldstone_stack_allocations() -> u64 {
+    fieldstone_stacks::allocations()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fieldstone_stack_trim() {
+    fieldstone_stacks::trim();
+}

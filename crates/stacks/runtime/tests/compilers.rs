@@ -1,0 +1,148 @@
+//! Programs in C and C++, by each compiler and each linker of this machine: calls of every kind, exceptions, jumps, signals, threads,
+//! contexts, shared libraries, static ones, gdb, and the drivers' refusals.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{compile, compilers, driver, library, linkers, program, run, text, there};
+
+/// Compiles a program by each compiler with the usual linker, and by gcc with each linker; runs each, and expects the last line.
+fn by_all(language: &str, name: &str, level: &str, last: &str) {
+    let compilers = compilers(language);
+    let by_linkers = linkers().into_iter().map(|linker| (compilers[0], linker));
+    let by_compilers = compilers.iter().skip(1).map(|&compiler| (compiler, "bfd"));
+    for (compiler, linker) in by_linkers.chain(by_compilers) {
+        let options = [level, &format!("-fuse-ld={linker}"), "-pthread"];
+        let made = compile(driver(language, compiler), name, &options, &format!("{compiler}-{linker}{level}"));
+        let printed = run(&mut program(&made));
+        assert_eq!(printed.lines().last(), Some(last), "{name} by {compiler} and {linker}: {printed}");
+    }
+}
+
+#[test]
+fn calls_of_every_kind_cross_borders() {
+    // What the plain build prints, on a stack that is large enough.
+    let plain = library().join("calls-plain");
+    let mut compiler = Command::new("gcc");
+    compiler
+        .args(["-O1", "-o"])
+        .arg(&plain)
+        .args([&format!("-I{}/../include", common::HERE), &format!("{}/tests/programs/calls.c", common::HERE)]);
+    run(&mut compiler);
+    let printed = run(Command::new("sh").args(["-c", "ulimit -s 100000; exec \"$0\""]).arg(&plain));
+    for level in ["-O0", "-O2"] {
+        by_all("c", "calls.c", level, printed.trim());
+    }
+}
+
+#[test]
+fn exceptions_pass_hundreds_of_segments() {
+    by_all("c++", "throws.cpp", "-O1", "caught");
+}
+
+#[test]
+fn jumps_lead_back() {
+    by_all("c", "jumps.c", "-O1", "jumped");
+}
+
+#[test]
+fn signals_may_come_at_any_point() {
+    by_all("c", "signals.c", "-O1", "20000 signals");
+}
+
+#[test]
+fn threads_end_in_every_way() {
+    by_all("c", "threads.c", "-O1", "threads ended");
+}
+
+#[test]
+fn contexts_are_small() {
+    by_all("c", "contexts.c", "-O1", "switched");
+}
+
+#[test]
+fn a_library_shares_the_run_time_of_its_program() {
+    for linker in linkers() {
+        let ld = format!("-fuse-ld={linker}");
+        let shared =
+            compile(driver("c++", "g++"), "library.cpp", &["-O1", "-shared", "-fPIC", &ld], &format!("{linker}.so"));
+        let with = compile(driver("c++", "g++"), "loads.cpp", &["-O1", &ld], linker);
+        assert_eq!(run(program(&with).arg(&shared)), "loaded\n", "{linker}");
+        // A program that knows nothing of it.
+        let without = library().join(format!("loads-plain-{linker}"));
+        let source = format!("{}/tests/programs/loads.cpp", common::HERE);
+        let include = format!("-I{}/../include", common::HERE);
+        run(Command::new("g++").args(["-O1", &ld, &include, "-o"]).arg(&without).arg(source));
+        let printed = run(program(&without).arg(&shared));
+        assert_eq!(printed, "loaded\n", "{linker}");
+    }
+}
+
+#[test]
+fn a_static_program_has_it_too() {
+    for name in ["jumps.c", "threads.c", "signals.c"] {
+        run(&mut program(&compile(driver("c", "gcc"), name, &["-O1", "-static", "-pthread"], "static")));
+    }
+    run(&mut program(&compile(driver("c++", "g++"), "throws.cpp", &["-O1", "-static"], "static")));
+}
+
+#[test]
+fn a_stack_at_its_limit_says_whose_it_is_and_how_deep() {
+    let made = compile(driver("c", "gcc"), "limit.c", &["-O1", "-pthread"], "limit");
+    let by_call = Command::new(&made).arg("33554432").output().unwrap();
+    let by_environment = Command::new(&made).env("FIELDSTONE_STACK_LIMIT", "32M").output().unwrap();
+    for ended in [by_call, by_environment] {
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(ended.status.signal(), Some(6), "{}", text(&ended));
+        let said = text(&ended);
+        assert!(
+            said.contains("the stack of thread 'deep-one' (") && said.contains("is at its limit of 32 MiB"),
+            "{said}"
+        );
+        assert!(said.contains("FIELDSTONE_STACK_LIMIT=SIZE"), "{said}");
+    }
+    let bad = Command::new(&made).arg("1000000").env("FIELDSTONE_STACK_LIMIT", "lots").output().unwrap();
+    assert!(text(&bad).contains("is no size: give bytes"), "{}", text(&bad));
+}
+
+#[test]
+fn memory_that_is_used_up_is_told() {
+    let made = compile(driver("c", "gcc"), "limit.c", &["-O1", "-pthread"], "memory");
+    let ended = Command::new("sh").args(["-c", "ulimit -v 200000; exec \"$0\""]).arg(&made).output().unwrap();
+    assert!(!ended.status.success() && text(&ended).contains("cannot grow"), "{}", text(&ended));
+}
+
+#[test]
+fn gdb_shows_every_frame() {
+    if !there("gdb") {
+        return;
+    }
+    let made = compile(driver("c++", "g++"), "throws.cpp", &["-O1"], "gdb");
+    let mut gdb = program(Path::new("gdb"));
+    gdb.args(["-q", "-batch", "-ex", "break backtrace", "-ex", "run", "-ex", "bt"]).arg(&made);
+    let shown = text(&gdb.output().unwrap());
+    let frames = shown.lines().filter(|line| line.starts_with('#') && line.contains("frames (")).count();
+    assert_eq!(frames, 607, "{shown}");
+    assert!(shown.lines().any(|line| line.contains("main (")), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_done_is_refused() {
+    let source = format!("{}/tests/programs/limit.c", common::HERE);
+    for (options, why) in [
+        (vec!["-fsanitize=address"], "keeps its own record of the stack"),
+        (vec!["-fsanitize=undefined,thread"], "keeps its own record of the stack"),
+        (vec!["-m32"], "x86-64 only"),
+        (vec!["--target=aarch64-linux-gnu"], "target aarch64-linux-gnu"),
+        (vec!["-target", "riscv64-linux-gnu"], "target riscv64-linux-gnu"),
+    ] {
+        let refused = driver("c", "gcc").args(&options).args(["-c", "-o", "/dev/null", &source]).output().unwrap();
+        assert!(!refused.status.success() && text(&refused).contains(why), "{options:?}: {}", text(&refused));
+    }
+    let lost = driver("c", "gcc").env("FIELDSTONE_STACKS_LIB", "/nowhere").arg(&source).output().unwrap();
+    assert!(!lost.status.success() && text(&lost).contains("make install"), "{}", text(&lost));
+    let none = driver("c", "no-such-compiler").arg(&source).output().unwrap();
+    assert!(!none.status.success() && text(&none).contains("FIELDSTONE_CC"), "{}", text(&none));
+}

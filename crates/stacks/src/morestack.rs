@@ -1,0 +1,451 @@
+//! `__morestack`: where a compiled prologue goes that finds too little room on its stack.
+//!
+//! # What gcc and clang emit
+//! ```text
+//! f:      cmp  %fs:0x70, %rsp        frames below 256 bytes; larger ones compare rsp - size, in r11
+//!         jb   slow
+//! body:   …
+//! slow:   mov  $size, %r10d          bytes of the frame
+//!         mov  $arguments, %r11d     bytes of the arguments that lie on the stack
+//!         call __morestack
+//!         ret                        to f's caller, when the body has returned to us
+//!         …                          the return address + 1: on to the body
+//! ```
+//! All argument registers are in use: rax (the count of vector arguments), rdi, rsi, rdx, rcx, r8, r9, and the vector registers.
+//! The results are in rax, rdx, xmm0, xmm1 and the x87 stack.
+//!
+//! # The stack, when the body runs on another segment
+//! ```text
+//!   the old segment                                the new segment
+//!   │ arguments of f          │ rbp + 24           │ Segment                 │
+//!   ├─────────────────────────┤                    ├─────────────────────────┤ high
+//!   │ return to f's caller    │ rbp + 16           │ arguments of f, copied  │
+//!   │ return into f, at `ret` │ rbp + 8            ├─────────────────────────┤ 16-aligned
+//!   │ rbp of f's caller       │ ◄── rbp            │ return to `left` below  │
+//!   ├ the full way only ──────┤                    │ frame of f              │
+//!   │ rax                     │ rbp - 8            │          ▼              │
+//!   │ rdi                     │ rbp - 16           └─────────────────────────┘
+//!   │ current, as found       │ rbp - 24
+//!   │ guard, as found         │ rbp - 32
+//!   │ the new segment         │ rbp - 40
+//!   │ where it was entered    │ rbp - 48
+//!   └─────────────────────────┘
+//! ```
+//! Each call has its return, so that the processor's return predictor stays in step: f's caller with f's `ret`, `call __morestack`
+//! with ours, and our call of the body with the body's.
+//!
+//! # Signals
+//! None is blocked on the way from one segment to the next. The guard is [`SWITCHING`](crate::thread::SWITCHING) in between, so that
+//! a handler's prologues come here, too. The order makes each point safe: guard to SWITCHING; current to the new segment; rsp there;
+//! arguments; guard to the new segment's. On the way back: guard to SWITCHING; rsp; current; the guard as it was found.
+//!
+//! # Unwinding
+//! The rule for the frame is CFA = rbp + 24, with the return address of *f's caller*: the `ret` in f is passed over, and a backtrace
+//! shows f's body, `__morestack`, f's caller. gdb accepts that the stack jumps because of the function's name. An exception that
+//! passes through runs a cleanup (`thrown`), which sets current and the guard back; the personality is that of C's cleanups.
+//!
+//! # Cost
+//! The quick way is bound by its stores, ten with those of the calls; hence it keeps nothing that can be found again, and there
+//! is a full way for what is rare: arguments on the stack, a handler in the middle of a switch, a segment that is not there.
+
+#![allow(unsafe_code, reason = "assembly")]
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::segment::offset;
+use crate::thread::SWITCHING;
+
+/// What XSAVE keeps while the slow path runs: SSE, AVX, AVX-512. Not x87, which it does not touch. 0 without XSAVE.
+static KEPT_REGISTERS: AtomicU32 = AtomicU32::new(0);
+
+/// Finds out which registers there are to keep: before the slow path is first taken.
+pub(crate) fn find_registers() {
+    use core::arch::x86_64::{__cpuid, _xgetbv};
+    const OSXSAVE: u32 = 1 << 27;
+    const KEPT: u64 = 0xe6;
+
+    #[target_feature(enable = "xsave")]
+    fn enabled() -> u64 {
+        // SAFETY: register 0 is there where XSAVE is.
+        unsafe { _xgetbv(0) }
+    }
+    if __cpuid(1).ecx & OSXSAVE != 0 {
+        // SAFETY: the processor has XSAVE, and the system has switched it on.
+        let mask = unsafe { enabled() } & KEPT;
+        KEPT_REGISTERS.store(u32::try_from(mask).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+global_asm!(
+    ".pushsection .text.__morestack, \"ax\", @progbits",
+    ".globl __morestack",
+    ".type __morestack, @function",
+    ".p2align 6",
+    "__morestack:",
+    ".Lfieldstone_begin:",
+    ".cfi_startproc",
+    ".cfi_personality 0x9b, DW.ref.__gcc_personality_v0",
+    ".cfi_lsda 0x1b, .Lfieldstone_lsda",
+    // The frame begins at f's caller.
+    ".cfi_def_cfa rsp, 16",
+    "push rbp",
+    ".cfi_def_cfa_offset 24",
+    ".cfi_offset rbp, -24",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    // The quick way, in few stores: they are what it costs. No arguments on the stack, no switch or jump going on; we are in the
+    // current segment, and the next one is there, has room enough, and no memory of alloca. Where there is a guard there is a segment.
+    "test r11, r11",
+    "jnz 31f",
+    "cmp qword ptr fs:[0x70], {LOST}",
+    "jae 32f",
+    "mov r11, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov r11, qword ptr fs:[r11]",
+    "cmp rsp, qword ptr [r11 + {LOW}]",
+    "jb 32f",
+    "cmp rsp, qword ptr [r11 + {HIGH}]",
+    "ja 32f",
+    "mov r11, qword ptr [r11 + {NEXT}]",
+    "test r11, r11",
+    "jz 32f",
+    "cmp r10, qword ptr [r11 + {ROOM}]",
+    "ja 32f",
+    "cmp qword ptr [r11 + {DYNAMIC}], 0",
+    "jne 32f",
+    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "mov r10, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[r10], r11",
+    "mov qword ptr [r11 + {ENTERED_FROM}], rbp",
+    "mov rsp, r11",
+    "mov r10, qword ptr [r11 + {GUARD}]",
+    "mov qword ptr fs:[0x70], r10",
+    "mov r10, qword ptr [rbp + 8]",
+    "inc r10",
+    ".Lfieldstone_quick_call:",
+    "call r10",
+    ".Lfieldstone_quick_called:",
+    // Back, with results in rax, rdx, xmm0, xmm1, st0, st1. To the segment before the one that was entered from this frame.
+    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "mov rsp, rbp",
+    // Only registers that hold neither results nor, in any calling convention, what a function keeps.
+    "mov rcx, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov r8, qword ptr fs:[rcx]",
+    "cmp qword ptr [r8 + {ENTERED_FROM}], rbp",
+    "jne 33f",
+    "cmp qword ptr [r8 + {DYNAMIC}], 0",
+    "jne 33f",
+    "mov r8, qword ptr [r8 + {PREV}]",
+    "mov qword ptr fs:[rcx], r8",
+    "mov r8, qword ptr [r8 + {GUARD}]",
+    "mov qword ptr fs:[0x70], r8",
+    "34:",
+    ".cfi_remember_state",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 16",
+    ".cfi_restore rbp",
+    "ret",
+    ".cfi_restore_state",
+    // Something jumped without our knowledge, or there is memory of alloca to be given back.
+    "33:",
+    "lea rsp, [rbp - 16]",
+    "push rax",
+    "push rdx",
+    "push rdi",
+    "push rsi",
+    "mov rdi, rbp",
+    "call 22f",
+    "pop rsi",
+    "pop rdi",
+    "pop rdx",
+    "pop rax",
+    "mov rsp, rbp",
+    "jmp 34b",
+    // The full way: whatever is found is put on the stack, and comes back from there.
+    "32:",
+    "xor r11d, r11d",
+    "31:",
+    "push rax",
+    "push rdi",
+    "mov rax, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov rdi, qword ptr fs:[rax]",
+    "push rdi",
+    "push qword ptr fs:[0x70]",
+    // All that the function needs.
+    "add r10, r11",
+    "test rdi, rdi",
+    "jz 5f",
+    "cmp rsp, qword ptr [rdi + {LOW}]",
+    "jb 5f",
+    "cmp rsp, qword ptr [rdi + {HIGH}]",
+    "ja 5f",
+    "mov rdi, qword ptr [rdi + {NEXT}]",
+    "test rdi, rdi",
+    "jz 5f",
+    "cmp qword ptr [rdi + {DYNAMIC}], 0",
+    "jne 5f",
+    "cmp r10, qword ptr [rdi + {ROOM}]",
+    "ja 5f",
+    // A guard that is none means that somebody has jumped, or that a handler came in between.
+    "cmp qword ptr [rbp - 32], {LOST}",
+    "jae 5f",
+    // To the segment in rdi.
+    "2:",
+    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "mov rax, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[rax], rdi",
+    "mov qword ptr [rbp - 40], rdi",
+    "mov rax, qword ptr [rdi + {ENTERED_FROM}]",
+    "mov qword ptr [rbp - 48], rax",
+    "mov qword ptr [rdi + {ENTERED_FROM}], rbp",
+    // Room for the arguments, a multiple of 16 bytes; a segment's record is aligned.
+    "mov rax, rdi",
+    "sub rax, r11",
+    "and rax, -16",
+    "mov rsp, rax",
+    "test r11, r11",
+    "jnz 4f",
+    "3:",
+    "mov rax, qword ptr [rdi + {GUARD}]",
+    "mov qword ptr fs:[0x70], rax",
+    "mov rax, qword ptr [rbp - 8]",
+    "mov rdi, qword ptr [rbp - 16]",
+    "mov r10, qword ptr [rbp + 8]",
+    "inc r10",
+    ".Lfieldstone_call:",
+    "call r10",
+    ".Lfieldstone_called:",
+    // Back, with results in rax, rdx, xmm0, xmm1, st0, st1.
+    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "lea rsp, [rbp - 56]",
+    // Who was interrupted in the middle of a switch finds all as it was.
+    "mov r8, qword ptr [rbp - 40]",
+    "mov rcx, qword ptr [rbp - 48]",
+    "mov qword ptr [r8 + {ENTERED_FROM}], rcx",
+    "mov r8, qword ptr [rbp - 24]",
+    "mov rcx, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[rcx], r8",
+    // Its memory of alloca goes when the segment is entered anew.
+    "mov rcx, qword ptr [rbp - 32]",
+    "mov qword ptr fs:[0x70], rcx",
+    ".cfi_remember_state",
+    "leave",
+    ".cfi_def_cfa rsp, 16",
+    ".cfi_restore rbp",
+    "ret",
+    ".cfi_restore_state",
+    // Arguments on the stack, the last one first. The stack pointer is there already: a handler would write below it.
+    "4:",
+    "sub r11, 8",
+    "mov r10, qword ptr [rbp + r11 + 24]",
+    "mov qword ptr [rax + r11], r10",
+    "jnz 4b",
+    "jmp 3b",
+    // The slow way. All registers that may carry arguments are kept; a few more words of `Call`.
+    "5:",
+    "push rdi", // the place of the new segment
+    "push r10",
+    "push r11",
+    "mov rdi, rsp",
+    "push rsi",
+    "push rdx",
+    "push rcx",
+    "push r8",
+    "push r9",
+    "push rbx",
+    "call 9f",
+    "pop rbx",
+    "pop r9",
+    "pop r8",
+    "pop rcx",
+    "pop rdx",
+    "pop rsi",
+    "pop r11",
+    "pop r10",
+    "pop rdi",
+    "test rax, rax",
+    "jz 6f",
+    "mov rdi, rax",
+    "jmp 2b",
+    // In place: current and guard are set. On to the body as if we had never been.
+    "6:",
+    "mov rax, qword ptr [rbp - 8]",
+    "mov rdi, qword ptr [rbp - 16]",
+    "mov r10, qword ptr [rbp + 8]",
+    "inc r10",
+    "leave",
+    ".cfi_remember_state",
+    ".cfi_def_cfa rsp, 16",
+    ".cfi_restore rbp",
+    "add rsp, 8",
+    ".cfi_def_cfa rsp, 8",
+    // The body of a function of variable arguments begins `lea 24(%rbp), %r11`, with our frame in mind.
+    "cmp dword ptr [r10], 0x185d8d4c",
+    "je 7f",
+    "jmp r10",
+    "7:",
+    "lea r11, [rsp + 8]",
+    "add r10, 4",
+    "jmp r10",
+    ".cfi_restore_state",
+    // An exception passes through: rax is its object, rbp our frame.
+    ".Lfieldstone_quick_thrown:",
+    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "lea rsp, [rbp - 104]",
+    "push rax",
+    "push rax",
+    "mov rdi, rbp",
+    "call 22f",
+    "pop rdi",
+    "pop rdi",
+    "call _Unwind_Resume@PLT",
+    "ud2",
+    ".Lfieldstone_thrown:",
+    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "lea rsp, [rbp - 120]",
+    "mov rdi, qword ptr [rbp - 40]",
+    "mov rcx, qword ptr [rbp - 48]",
+    "mov qword ptr [rdi + {ENTERED_FROM}], rcx",
+    "mov rdi, qword ptr [rbp - 24]",
+    "mov rcx, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[rcx], rdi",
+    "mov rcx, qword ptr [rbp - 32]",
+    "mov qword ptr fs:[0x70], rcx",
+    "mov rdi, rax",
+    "call _Unwind_Resume@PLT",
+    "ud2",
+    ".Lfieldstone_end:",
+    ".cfi_endproc",
+    ".size __morestack, . - __morestack",
+    // Calls the decisions (9) or what gives memory back (10) with all vector registers kept: rdi is theirs, rax the answer.
+    "9:",
+    ".cfi_startproc",
+    "lea rax, [rip + {more}]",
+    "jmp 23f",
+    "22:",
+    "lea rax, [rip + {left}]",
+    "23:",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "push rbx",
+    "push r12",
+    "mov rbx, rax",
+    // The largest: x87 and SSE 512, header 64, AVX 256, and with a hole for what is not kept AVX-512 up to byte 2688.
+    "sub rsp, 2816",
+    "and rsp, -64",
+    "mov eax, dword ptr [rip + {kept}]",
+    "xor edx, edx",
+    "test eax, eax",
+    "jz 12f",
+    "mov qword ptr [rsp + 512], rdx",
+    "mov qword ptr [rsp + 520], rdx",
+    "mov qword ptr [rsp + 528], rdx",
+    "mov qword ptr [rsp + 536], rdx",
+    "mov qword ptr [rsp + 544], rdx",
+    "mov qword ptr [rsp + 552], rdx",
+    "mov qword ptr [rsp + 560], rdx",
+    "mov qword ptr [rsp + 568], rdx",
+    "xsave64 [rsp]",
+    "call rbx",
+    "mov rbx, rax",
+    "mov eax, dword ptr [rip + {kept}]",
+    "xor edx, edx",
+    "xrstor64 [rsp]",
+    "jmp 13f",
+    "12:",
+    "fxsave64 [rsp]",
+    "call rbx",
+    "mov rbx, rax",
+    "fxrstor64 [rsp]",
+    "13:",
+    "mov rax, rbx",
+    "mov rbx, qword ptr [rbp - 8]",
+    "mov r12, qword ptr [rbp - 16]",
+    "leave",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    // The large code model: both numbers in r10.
+    ".globl __morestack_large_model",
+    ".type __morestack_large_model, @function",
+    "__morestack_large_model:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 16",
+    "mov r11, r10",
+    "shr r11, 32",
+    "mov r10d, r10d",
+    "jmp __morestack",
+    ".cfi_endproc",
+    ".size __morestack_large_model, . - __morestack_large_model",
+    // Linkers that rewrite the callers of code without checks have them always come here. The headroom does for such code, so
+    // that there is nothing to do where the frame fits.
+    ".globl __morestack_non_split",
+    ".type __morestack_non_split, @function",
+    "__morestack_non_split:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 16",
+    "neg r10",
+    "add r10, rsp",
+    "cmp r10, qword ptr fs:[0x70]",
+    "jae 14f",
+    "sub r10, rsp",
+    "neg r10",
+    "jmp __morestack",
+    "14:",
+    "pop r10",
+    ".cfi_def_cfa rsp, 8",
+    "inc r10",
+    "cmp dword ptr [r10], 0x185d8d4c",
+    "je 15f",
+    "jmp r10",
+    "15:",
+    "lea r11, [rsp + 8]",
+    "add r10, 4",
+    "jmp r10",
+    ".cfi_endproc",
+    ".size __morestack_non_split, . - __morestack_non_split",
+    ".popsection",
+    // Which calls have a cleanup: the body's.
+    ".pushsection .gcc_except_table.__morestack, \"a\", @progbits",
+    ".Lfieldstone_lsda:",
+    ".byte 0xff, 0xff, 0x01",
+    ".uleb128 .Lfieldstone_sites_end - .Lfieldstone_sites",
+    ".Lfieldstone_sites:",
+    ".uleb128 .Lfieldstone_quick_call - .Lfieldstone_begin",
+    ".uleb128 .Lfieldstone_quick_called - .Lfieldstone_quick_call",
+    ".uleb128 .Lfieldstone_quick_thrown - .Lfieldstone_begin",
+    ".uleb128 0",
+    ".uleb128 .Lfieldstone_call - .Lfieldstone_begin",
+    ".uleb128 .Lfieldstone_called - .Lfieldstone_call",
+    ".uleb128 .Lfieldstone_thrown - .Lfieldstone_begin",
+    ".uleb128 0",
+    ".Lfieldstone_sites_end:",
+    ".popsection",
+    ".pushsection .data.rel.local.DW.ref.__gcc_personality_v0, \"awG\", @progbits, DW.ref.__gcc_personality_v0, comdat",
+    ".hidden DW.ref.__gcc_personality_v0",
+    ".weak DW.ref.__gcc_personality_v0",
+    ".p2align 3",
+    ".type DW.ref.__gcc_personality_v0, @object",
+    ".size DW.ref.__gcc_personality_v0, 8",
+    "DW.ref.__gcc_personality_v0:",
+    ".quad __gcc_personality_v0",
+    ".popsection",
+    GUARD = const offset::GUARD,
+    LOW = const offset::LOW,
+    HIGH = const offset::HIGH,
+    PREV = const offset::PREV,
+    NEXT = const offset::NEXT,
+    ROOM = const offset::ROOM,
+    DYNAMIC = const offset::DYNAMIC,
+    ENTERED_FROM = const offset::ENTERED_FROM,
+    SWITCHING = const -1,
+    LOST = const -2,
+    kept = sym KEPT_REGISTERS,
+    more = sym crate::more::more,
+    left = sym crate::more::left,
+);
+
+const _: () = assert!(SWITCHING == usize::MAX);

@@ -1,0 +1,155 @@
+//! A segment: the blocks that a stretch of a stack lies in, and how it hangs together with those before and after it.
+//!
+//! ```text
+//!  end of the block  ┌──────────────────────────┐
+//!                    │ Segment, 64 bytes        │  at the top, so that a small stack touches one page
+//!  high              ├──────────────────────────┤
+//!                    │ frames, downwards        │
+//!  guard             ├──────────────────────────┤  a frame that would end below goes on elsewhere
+//!                    │ headroom, 20 KiB         │  for code that does not check: libc, the kernel's signal frames
+//!  low               └──────────────────────────┘  may move down: a segment grows into the blocks below while they are free
+//! ```
+//! Segments are a list. `prev` is the one whose frames called into this one; `next` is kept after its frames have returned, so
+//! that the next call across the border costs no allocation.
+
+#![allow(unsafe_code, reason = "a list of raw memory, which no owner in Rust's sense has")]
+
+use core::ptr::{NonNull, null_mut};
+
+/// Bytes of a block. The smaller, the less of the page tables a coroutine takes: 0.06 KiB.
+pub(crate) const BLOCK_BYTES: usize = 32 << 10;
+/// Blocks that a segment begins with that can grow.
+pub(crate) const FIRST_BLOCKS: usize = 2;
+/// What lies below the guard for frames that do not check. Functions of libc have frames of up to 12 KiB; a signal frame with
+/// AVX-512 registers takes 3.5 KiB.
+pub(crate) const HEADROOM_BYTES: usize = 20 << 10;
+
+/// How much of the stack that the system gave a thread is used before its blocks: as much as a block, so that a program behaves
+/// alike in every thread, and as it would where nothing contiguous is given.
+pub(crate) const FIRST_BYTES: usize = 64 << 10;
+
+/// For what is between frames: a return address, alignment, a small frame that is not counted.
+pub(crate) const SLACK_BYTES: usize = 512;
+
+/// A segment's record. The assembly knows the offsets of its words.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Segment {
+    /// Frames end above it.
+    pub(crate) guard: usize,
+    /// The lowest byte.
+    pub(crate) low: usize,
+    /// Frames begin below it. For a segment of blocks it is the record's own address.
+    pub(crate) high: usize,
+    pub(crate) prev: *mut Segment,
+    pub(crate) next: *mut Segment,
+    /// Memory that alloca could not have from the stack.
+    pub(crate) dynamic: *mut crate::dynamic::Dynamic,
+    /// What a call may need that begins it.
+    pub(crate) room_bytes: usize,
+    /// The frame record of the call that led here, in the segment before.
+    pub(crate) entered_from: usize,
+}
+
+/// The words that the assembly uses.
+pub(crate) mod offset {
+    use super::Segment;
+    use core::mem::offset_of;
+
+    pub(crate) const GUARD: usize = offset_of!(Segment, guard);
+    pub(crate) const LOW: usize = offset_of!(Segment, low);
+    pub(crate) const HIGH: usize = offset_of!(Segment, high);
+    pub(crate) const PREV: usize = offset_of!(Segment, prev);
+    pub(crate) const NEXT: usize = offset_of!(Segment, next);
+    pub(crate) const ROOM: usize = offset_of!(Segment, room_bytes);
+    pub(crate) const DYNAMIC: usize = offset_of!(Segment, dynamic);
+    pub(crate) const ENTERED_FROM: usize = offset_of!(Segment, entered_from);
+}
+
+impl Segment {
+    /// A segment that no thread has.
+    pub(crate) const fn none() -> Self {
+        Self {
+            guard: 0,
+            low: 0,
+            high: 0,
+            prev: null_mut(),
+            next: null_mut(),
+            dynamic: null_mut(),
+            room_bytes: 0,
+            entered_from: 0,
+        }
+    }
+
+    /// Makes `blocks` blocks from `low` on a segment that hangs on nothing.
+    ///
+    /// # Safety
+    /// The blocks are the caller's, and neighbours.
+    pub(crate) unsafe fn of_blocks(low: NonNull<u8>, blocks: usize) -> NonNull<Self> {
+        let end = blocks * BLOCK_BYTES;
+        // SAFETY: the record lies in the last block, and is aligned as the blocks are.
+        let made = unsafe { low.add(end - size_of::<Self>()) }.cast::<Self>();
+        let mut record = Self { high: made.addr().get(), ..Self::none() };
+        record.reach_down_to(low.addr().get());
+        // SAFETY: nobody else has the memory.
+        unsafe { made.write(record) };
+        made
+    }
+
+    /// Whether it is made of blocks, rather than what the system gave the thread.
+    pub(crate) fn is_of_blocks(&self) -> bool {
+        self.high == core::ptr::from_ref(self).addr()
+    }
+
+    /// Blocks that it is made of.
+    pub(crate) fn blocks(&self) -> usize {
+        (self.high + size_of::<Self>() - self.low) / BLOCK_BYTES
+    }
+
+    /// Bytes that it holds; of what the system gave a thread, those that are taken for its stack.
+    pub(crate) fn bytes(&self) -> usize {
+        let all = self.high - self.low;
+        if self.is_of_blocks() { all } else { all.min(FIRST_BYTES + HEADROOM_BYTES) }
+    }
+
+    /// Whether a stack pointer points into it.
+    pub(crate) fn contains(&self, stack_pointer: usize) -> bool {
+        (self.low..=self.high).contains(&stack_pointer)
+    }
+
+    /// Bytes of it and of the segments before it.
+    pub(crate) fn held_bytes(&self) -> usize {
+        // SAFETY: segments on a list live.
+        let before = |segment: &&Self| unsafe { segment.prev.as_ref() };
+        core::iter::successors(Some(self), before).map(Self::bytes).sum()
+    }
+
+    /// Whether frames of `bytes` below `stack_pointer`, which points into it, end above the guard.
+    pub(crate) fn has_room(&self, stack_pointer: usize, bytes: usize) -> bool {
+        stack_pointer.checked_sub(bytes).is_some_and(|end| end >= self.guard)
+    }
+
+    /// Takes in what lies between `low` and where it ended, which the caller has taken for it.
+    pub(crate) fn reach_down_to(&mut self, low: usize) {
+        self.low = low;
+        self.guard = low + HEADROOM_BYTES;
+        self.room_bytes = self.high - self.guard - SLACK_BYTES;
+    }
+}
+
+/// Puts `made` between a segment and the one after it.
+///
+/// # Safety
+/// Both are records that live, `made` hangs on nothing, and no other thread has either.
+pub(crate) unsafe fn insert_after(segment: NonNull<Segment>, made: NonNull<Segment>) {
+    // SAFETY: by contract; the segment after is of the same list, and lives as long as it is on it.
+    unsafe {
+        let after = (*segment.as_ptr()).next;
+        (*made.as_ptr()).prev = segment.as_ptr();
+        (*made.as_ptr()).next = after;
+        if !after.is_null() {
+            (*after).prev = made.as_ptr();
+        }
+        (*segment.as_ptr()).next = made.as_ptr();
+    }
+}
