@@ -9,5 +9,5 @@ mod search;
 mod table;
 
 pub use board::Board;
-pub use search::{Outcome, Search};
+pub use search::{Calls, Outcome, Plain, Search};
 pub use table::{Bounds, Table};

@@ -34,6 +34,7 @@ const THREE_LEVELS: &str = "the paper's tree, by index, always three levels (\"N
 const PAPER_ITER: &str = "the paper's tree, by its Iterator";
 const TREE: &str = "tree array, by index";
 const LEAVES: &str = "tree array, by leaves";
+const BOTH: &str = "tree array, by leaves, on a stack of blocks";
 
 /// How the options lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,8 @@ fn rows(table: &'static str, shape: Shape, kib: usize, options: usize) -> Vec<Ro
         _ => row,
     };
     let ratios = [PAPER_TREE, THREE_LEVELS, PAPER_ITER, TREE, LEAVES].map(|name| paper(Row::ratio(table, name)));
-    [Row::showing(Shows::Nanoseconds, table, ARRAY)].into_iter().chain(ratios).collect()
+    let both = cfg!(target_arch = "x86_64").then(|| Row::ratio(table, BOTH));
+    [Row::showing(Shows::Nanoseconds, table, ARRAY)].into_iter().chain(ratios).chain(both).collect()
 }
 
 /// Five floats, a flag and a price.
@@ -158,15 +160,38 @@ impl<O> Work<O> {
 /// Prices options as they come; the sum of the prices' bits.
 #[inline(always)]
 fn price_each(options: impl Iterator<Item = Contract>, prices: &mut [f32]) -> u64 {
+    price_each_by(price, options, prices)
+}
+
+/// The same by a function of the caller's.
+#[inline(always)]
+fn price_each_by(price: impl Fn(Contract) -> f32, options: impl Iterator<Item = Contract>, prices: &mut [f32]) -> u64 {
     options.zip(prices).fold(0, |sum: u64, (option, place)| {
         *place = price(option);
         sum.wrapping_add(u64::from(place.to_bits()))
     })
 }
 
+/// Prices an option in a call that makes sure of its stack, which goes on in blocks.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn price_grown(option: Contract) -> f32 {
+    fieldstone_stacks::grow(|| price(option))
+}
+
+/// Where nothing is checked there is no such row.
+#[cfg(not(target_arch = "x86_64"))]
+use price as price_grown;
+
 /// A kernel of a row; `count` are the options of its side.
 fn kernel(row: &str, count: usize, call: Box<dyn FnMut() -> u64>) -> Kernel {
     Kernel::contender(row, ARRAY, count.min(WINDOW) as u64, call)
+}
+
+/// The kernels of a tree array: by index, by leaves, and by leaves on a stack of blocks, where that can be had.
+fn tree_kernels(count: usize, [index, leaves, both]: [Box<dyn FnMut() -> u64>; 3]) -> Vec<Kernel> {
+    let both = cfg!(target_arch = "x86_64").then(|| kernel(BOTH, count, both));
+    [kernel(TREE, count, index), kernel(LEAVES, count, leaves)].into_iter().chain(both).collect()
 }
 
 /// A pool for `count` options, on 4 KiB pages.
@@ -210,7 +235,7 @@ mod tests {
                 let Outcome::Measured { figures, .. } = sides::<4096>(&trial(), shape, options).unwrap() else {
                     unreachable!()
                 };
-                assert_eq!(figures.len(), 6, "{shape:?}");
+                assert_eq!(figures.len(), 6 + usize::from(cfg!(target_arch = "x86_64")), "{shape:?}");
             }
         }
     }

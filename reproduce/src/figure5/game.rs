@@ -8,7 +8,7 @@ use std::ops::IndexMut;
 
 use anyhow::Result;
 use fieldstone_blocks::{DEFAULT_BLOCK_BYTES, PageKind};
-use fieldstone_workloads::game::{Outcome as Value, Search, Table};
+use fieldstone_workloads::game::{Calls, Outcome as Value, Plain, Search, Table};
 
 use crate::contest::{Kernel, Prepared, Side, contest};
 use crate::experiment::{Cell, Outcome, Row, Scale, Shows};
@@ -22,6 +22,8 @@ const TABLE: &str = "Game search: transposition table";
 const ARRAY: &str = "table in an array, ns a position";
 const PAPER_TREE: &str = "table in the paper's tree, depth at run time";
 const TREE: &str = "table in a tree array";
+#[cfg(target_arch = "x86_64")]
+const BOTH: &str = "table in a tree array, on a stack of blocks";
 
 /// A table that a small board is enough for.
 const SMALL: u64 = 16 << 20;
@@ -44,6 +46,8 @@ pub(super) fn cells(scale: Scale) -> Vec<Cell> {
                 Row::ratio(TABLE, PAPER_TREE)
             },
             Row::ratio(TABLE, TREE),
+            #[cfg(target_arch = "x86_64")]
+            Row::ratio(TABLE, BOTH),
         ],
         measure: Box::new(
             move |trial| if bytes <= SMALL { sides::<5, 4>(trial, bytes) } else { sides::<6, 4>(trial, bytes) },
@@ -55,7 +59,7 @@ pub(super) fn cells(scale: Scale) -> Vec<Cell> {
 fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcome> {
     let words = usize::try_from(bytes)? / size_of::<u64>();
     // What the board takes does not depend on where the table lies.
-    let positions = game::<W, H, _>(&mut Search::new(Table::new(usize::try_from(bytes)?)?));
+    let positions = game::<W, H, _, Plain>(&mut Search::new(Table::new(usize::try_from(bytes)?)?));
     let kernel = |row: &str, work| Kernel::contender(row, ARRAY, positions, work);
     contest(
         trial,
@@ -83,13 +87,35 @@ fn sides<const W: u32, const H: u32>(trial: &Trial, bytes: u64) -> Result<Outcom
                 let work = crate::kernel!(trial.layout, move || game(&mut search));
                 Ok(Prepared { kernels: vec![kernel(TREE, work)], pages: Some(pages_of(&pool)) })
             }),
+            #[cfg(target_arch = "x86_64")]
+            Side::new(bytes, move || {
+                let pool = pool_on(PageKind::Small4k, DEFAULT_BLOCK_BYTES, bytes)?;
+                let tree = tree_of(&pool, words, |_| 0_u64)?;
+                let mut search = Search::<W, H, _, Grown>::new(Table::over(tree, words));
+                let work = crate::kernel!(trial.layout, move || game(&mut search));
+                Ok(Prepared { kernels: vec![kernel(BOTH, work)], pages: Some(pages_of(&pool)) })
+            }),
         ],
     )
 }
 
+/// Each call of the search makes sure of its stack, which goes on in blocks.
+#[cfg(target_arch = "x86_64")]
+struct Grown;
+
+#[cfg(target_arch = "x86_64")]
+impl Calls for Grown {
+    #[inline(always)]
+    fn call<R>(f: impl FnOnce() -> R) -> R {
+        fieldstone_stacks::grow(f)
+    }
+}
+
 /// Solves the board anew; the positions that it took, or a number that no side agrees with when the value is wrong.
 #[inline(always)]
-fn game<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>>(search: &mut Search<W, H, E>) -> u64 {
+fn game<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls>(
+    search: &mut Search<W, H, E, C>,
+) -> u64 {
     search.begin();
     let before = search.positions();
     let value = search.solve();
@@ -117,6 +143,10 @@ mod tests {
         let Outcome::Measured { figures, alternately } = sides::<5, 4>(&trial, 1 << 20).unwrap() else {
             unreachable!()
         };
-        assert!(alternately && figures.len() == 3 && figures.iter().all(|figure| figure.value > 0.0));
+        assert!(
+            alternately
+                && figures.len() == if cfg!(target_arch = "x86_64") { 4 } else { 3 }
+                && figures.iter().all(|figure| figure.value > 0.0)
+        );
     }
 }

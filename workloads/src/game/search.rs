@@ -3,6 +3,7 @@
 //! Before it looks at moves the search settles what the board shows: a winning cell within reach wins, two threats of the
 //! other lose, one must be answered, and no move may open the cell above it to a threat. Moves are tried from the middle.
 
+use std::marker::PhantomData;
 use std::ops::IndexMut;
 
 use super::{Board, Bounds, Table};
@@ -21,19 +22,37 @@ pub enum Outcome {
 /// A key has 56 bits.
 const KEY_MASK: u64 = (1 << 56) - 1;
 
+/// How the search calls itself: on the stack as it is, or on one that is asked for at each call.
+pub trait Calls {
+    /// Calls `f`.
+    fn call<R>(f: impl FnOnce() -> R) -> R;
+}
+
+/// On the stack as it is.
+#[derive(Debug)]
+pub struct Plain;
+
+impl Calls for Plain {
+    #[inline(always)]
+    fn call<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+}
+
 /// A search of the board of W columns and H rows, and what it remembers.
 #[derive(Debug)]
-pub struct Search<const W: u32, const H: u32, E = Vec<u64>> {
+pub struct Search<const W: u32, const H: u32, E = Vec<u64>, C = Plain> {
     table: Table<E>,
     /// Stands above a position's number in its key, so that a solved game's entries are not the next one's.
     game: u64,
     positions: u64,
+    calls: PhantomData<C>,
 }
 
-impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>> Search<W, H, E> {
+impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Search<W, H, E, C> {
     /// A search that uses `table`, an empty one.
     pub const fn new(table: Table<E>) -> Self {
-        Self { table, game: 0, positions: 0 }
+        Self { table, game: 0, positions: 0, calls: PhantomData }
     }
 
     /// Begins anew, as with an empty table, at no cost: what the last game left is written over in time. After 2^14 games on the
@@ -88,7 +107,7 @@ impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>> Search<W, H, 
         for column in middle_out::<W>() {
             let cell = moves & Board::<W, H>::column(column);
             if cell != 0 {
-                let value = -self.value(board.after(cell), Bounds { low: -window.high, high: -low });
+                let value = -C::call(|| self.value(board.after(cell), Bounds { low: -window.high, high: -low }));
                 best = best.max(value);
                 low = low.max(value);
                 if low >= window.high {

@@ -4,10 +4,10 @@ use std::ops::{Index, Range};
 
 use anyhow::Result;
 use fieldstone_blocks::TreeArray;
-use fieldstone_workloads::blackscholes::{Arrays, Contract};
+use fieldstone_workloads::blackscholes::{Arrays, Contract, price};
 
-use super::{ARRAY, LEAVES, PAPER_ITER, PAPER_TREE, THREE_LEVELS, TREE};
-use super::{Work, field, kernel, prepared, price_each, small_page_pool};
+use super::{ARRAY, PAPER_ITER, PAPER_TREE, THREE_LEVELS};
+use super::{Work, field, kernel, prepared, price_each, price_each_by, price_grown, small_page_pool, tree_kernels};
 use crate::contest::Prepared;
 use crate::figure4::indexed::{Flat, ThreeLevels, tree_of};
 use crate::pages::Contiguous;
@@ -62,10 +62,17 @@ pub(super) fn tree<const B: usize>(trial: &Trial, count: usize) -> Result<Prepar
     let options: TreeArrays =
         Arrays::try_new(|of| tree_of(&pool, count, field(count, of)), |of| tree_of(&pool, count, field(count, of)))?;
     let mut work = Work::new(trial, options, count)?;
-    let mut again = work.share();
+    let (mut again, mut once_more) = (work.share(), work.share());
     let index = crate::kernel!(trial.layout, move || work.call(by_index));
-    let leaves = crate::kernel!(trial.layout, move || again.call(by_leaves));
-    Ok(prepared(&pool, vec![kernel(TREE, count, index), kernel(LEAVES, count, leaves)]))
+    let leaves =
+        crate::kernel!(trial.layout, move || again.call(|o, range, prices| by_leaves(price, o, range, prices)));
+    let both = crate::kernel!(trial.layout, move || once_more.call(|o, range, prices| by_leaves(
+        price_grown,
+        o,
+        range,
+        prices
+    )));
+    Ok(prepared(&pool, tree_kernels(count, [index, leaves, both])))
 }
 
 #[inline(always)]
@@ -108,7 +115,12 @@ fn by_iterator<const B: usize>(options: &PaperTrees<B>, range: Range<usize>, pri
 
 /// Leaf by leaf: where one array's leaf ends all others' do, but that of the flags, which are a fourth as large.
 #[inline(always)]
-fn by_leaves(options: &TreeArrays, range: Range<usize>, prices: &mut [f32]) -> u64 {
+fn by_leaves(
+    price: impl Fn(Contract) -> f32 + Copy,
+    options: &TreeArrays,
+    range: Range<usize>,
+    prices: &mut [f32],
+) -> u64 {
     let Arrays { spot, strike, rate, volatility, time, put } = options;
     let per_leaf = spot.per_leaf();
     let mut numbers = [spot, strike, rate, volatility, time].map(|tree| tree.leaves_in(range.clone()));
@@ -127,7 +139,7 @@ fn by_leaves(options: &TreeArrays, range: Range<usize>, prices: &mut [f32]) -> u
             time,
             put,
         });
-        sum = sum.wrapping_add(price_each(options, these));
+        sum = sum.wrapping_add(price_each_by(price, options, these));
         prices = others;
     }
     sum
@@ -136,7 +148,7 @@ fn by_leaves(options: &TreeArrays, range: Range<usize>, prices: &mut [f32]) -> u
 #[cfg(test)]
 mod tests {
     use fieldstone_blocks::{HeapFrames, Pool};
-    use fieldstone_workloads::blackscholes::{contracts, price};
+    use fieldstone_workloads::blackscholes::contracts;
 
     use super::*;
 
@@ -155,12 +167,13 @@ mod tests {
             Arrays::try_new(|of| tree_of(&pool, count, field(count, of)), |of| tree_of(&pool, count, field(count, of)))
                 .unwrap();
         type Way<'a> = &'a dyn Fn(&mut [f32]) -> u64;
-        let ways: [(&str, Way); 5] = [
+        let ways: [(&str, Way); 6] = [
             ("index", &|prices| by_index(&walked, 4096..count, prices)),
             ("fixed index", &|prices| by_fixed_index(&walked, 4096..count, prices)),
             ("iterator", &|prices| by_iterator(&walked, 4096..count, prices)),
             ("tree index", &|prices| by_index(&trees, 4096..count, prices)),
-            ("leaves", &|prices| by_leaves(&trees, 4096..count, prices)),
+            ("leaves", &|prices| by_leaves(price, &trees, 4096..count, prices)),
+            ("leaves, grown", &|prices| by_leaves(price_grown, &trees, 4096..count, prices)),
         ];
         for (name, way) in ways {
             let mut prices = vec![0.0; count - 4096];

@@ -4,10 +4,10 @@ use std::ops::{Index, Range};
 
 use anyhow::Result;
 use fieldstone_blocks::TreeArray;
-use fieldstone_workloads::blackscholes::Contract;
+use fieldstone_workloads::blackscholes::{Contract, price};
 
-use super::{ARRAY, LEAVES, PAPER_ITER, PAPER_TREE, THREE_LEVELS, TREE};
-use super::{Work, field, kernel, prepared, price_each, small_page_pool};
+use super::{ARRAY, PAPER_ITER, PAPER_TREE, THREE_LEVELS};
+use super::{Work, field, kernel, prepared, price_each, price_each_by, price_grown, small_page_pool, tree_kernels};
 use crate::contest::Prepared;
 use crate::figure4::indexed::{Flat, ThreeLevels, tree_of};
 use crate::pages::Contiguous;
@@ -48,10 +48,17 @@ pub(super) fn tree<const B: usize>(trial: &Trial, count: usize) -> Result<Prepar
     let pool = small_page_pool(B, count)?;
     let options = tree_of(&pool, count, field(count, |contract| contract))?;
     let mut work = Work::new(trial, options, count)?;
-    let mut again = work.share();
+    let (mut again, mut once_more) = (work.share(), work.share());
     let index = crate::kernel!(trial.layout, move || work.call(by_index));
-    let leaves = crate::kernel!(trial.layout, move || again.call(by_leaves));
-    Ok(prepared(&pool, vec![kernel(TREE, count, index), kernel(LEAVES, count, leaves)]))
+    let leaves =
+        crate::kernel!(trial.layout, move || again.call(|o, range, prices| by_leaves(price, o, range, prices)));
+    let both = crate::kernel!(trial.layout, move || once_more.call(|o, range, prices| by_leaves(
+        price_grown,
+        o,
+        range,
+        prices
+    )));
+    Ok(prepared(&pool, tree_kernels(count, [index, leaves, both])))
 }
 
 #[inline(always)]
@@ -71,11 +78,16 @@ fn by_iterator<const B: usize>(options: &PaperTree<Contract, B>, range: Range<us
 }
 
 #[inline(always)]
-fn by_leaves(options: &TreeArray<Contract>, range: Range<usize>, prices: &mut [f32]) -> u64 {
+fn by_leaves(
+    price: impl Fn(Contract) -> f32 + Copy,
+    options: &TreeArray<Contract>,
+    range: Range<usize>,
+    prices: &mut [f32],
+) -> u64 {
     let mut prices = prices;
     options.leaves_in(range).fold(0, |sum: u64, leaf| {
         let (these, others) = std::mem::take(&mut prices).split_at_mut(leaf.len());
         prices = others;
-        price_each(leaf.iter().copied(), these).wrapping_add(sum)
+        price_each_by(price, leaf.iter().copied(), these).wrapping_add(sum)
     })
 }
