@@ -11,6 +11,7 @@
 //! pages     the section [pages]
 //! translation  the section [translation]
 //! sharing   the section [sharing], and `make soak-sharing`
+//! stacks    the section [stacks]
 //! ```
 //! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
 
@@ -24,6 +25,8 @@ mod reach;
 mod region;
 #[cfg(target_arch = "x86_64")]
 mod sharing;
+#[cfg(target_arch = "x86_64")]
+mod stacks;
 mod translation;
 
 use std::path::PathBuf;
@@ -84,6 +87,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
             "translation" => translation::measure(&goals, limit, &arguments.only, &mut show)?,
             #[cfg(target_arch = "x86_64")]
             "sharing" => sharing::measure(&goals, limit, &arguments.only, arguments.runs, &mut show)?,
+            #[cfg(target_arch = "x86_64")]
+            "stacks" => stacks::measure(&goals, limit, &arguments.only, &mut show)?,
             _ => goals.of(&section).for_each(|goal| show(Cell::skipped(goal, "nothing measures it yet"))),
         }
     }
