@@ -35,10 +35,13 @@ workloads = gups scan chase bfs cg bt blackscholes game spin
 sharing = $(if $(shell command -v $(firstword $(CC))),$(foreach level,0 1 2 3,$(patsubst \
 	workloads/src/sharing/%.c,$(1)/sharing/%-O$(level),$(wildcard workloads/src/sharing/*.c))),no-c-compiler)
 
-.DEFAULT_GOAL := build
-.PHONY: no-c-compiler soak-sharing test-programs build packages demo test install uninstall targets fmt clean help
+# Stacks made of blocks are for x86-64, and want a C compiler.
+stacks = $(if $(and $(shell command -v $(firstword $(CC))),$(filter x86_64,$(shell uname -m))),$(RELEASE)/stacks)
 
-build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) ## builds all in release mode (the default)
+.DEFAULT_GOAL := build
+.PHONY: FORCE no-c-compiler soak-sharing test-programs build packages demo test install uninstall targets fmt clean help
+
+build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) $(stacks) ## builds all in release mode (the default)
 	$(CARGO) build --release
 
 # Cargo builds no C++. Without a compiler the file is not made, and all goes on without it.
@@ -55,6 +58,12 @@ $(CARGO_TARGET_DIR)/$(1)/sharing/%-O$(2): workloads/src/sharing/%.c workloads/sr
 	$(CC) -g -O$(2) -pthread -o $$@ $$< -lm
 endef
 $(foreach profile,release debug,$(foreach level,0 1 2 3,$(eval $(call sharing_at_level,$(profile),$(level)))))
+
+# fieldstone-cc and what it links with, below stacks/ of the release directory.
+$(RELEASE)/stacks: FORCE
+	CARGO="$(CARGO)" CC="$(CC)" crates/stacks/driver/build $@ $(CARGO_TARGET_DIR)
+
+FORCE:
 
 no-c-compiler:
 	@echo "no C compiler ($(CC)): going on without the programs for false sharing"
@@ -93,11 +102,19 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 	install -m 755 $(RELEASE)/libfieldstone.so $(libs)/$(shared)
 	ln -sf $(shared) $(libs)/$(basename $(shared))
 	ln -sf $(shared) $(libs)/libfieldstone.so
+	if [ -d "$(stacks)" ]; then \
+		install -d $(lib)/stacks && \
+		install -m 755 $(stacks)/fieldstone-cc $(bin) && ln -sf fieldstone-cc $(bin)/fieldstone-c++ && \
+		install -m 644 $(stacks)/libfieldstone_stacks.a $(stacks)/stacks.list $(lib)/stacks && \
+		install -m 755 $(stacks)/libfieldstone_stacks.so $(stacks)/as $(lib)/stacks && \
+		install -m 644 crates/stacks/include/fieldstone/stacks.h $(headers); \
+	fi
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(version)|' crates/capi/fieldstone.pc.in > $(libs)/pkgconfig/fieldstone.pc
 
 uninstall: ## removes what install put there
 	rm -rf $(lib) $(headers)
 	rm -f $(libs)/libfieldstone.a $(libs)/libfieldstone.so* $(libs)/pkgconfig/fieldstone.pc
+	rm -f $(bin)/fieldstone-cc $(bin)/fieldstone-c++
 	rm -f $(bin)/fieldstone $(bin)/fieldstone-reproduce $(man)/fieldstone.1 $(man)/fieldstone-*.1 $(bash) $(zsh) $(fish)
 
 targets: packages build ## measures every cell of goals.toml against the peers
