@@ -5,13 +5,14 @@
 //! they come from the system directly, a piece after the other, and stay as long as the process.
 
 #![no_std]
-#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 // As it ships, the library aborts on a panic and needs nothing but libc. In any other profile std brings the handler.
 #[cfg(any(test, not(panic = "abort")))]
 extern crate std;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod abi;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod contexts;
 
 #[cfg(all(panic = "abort", not(test)))]
