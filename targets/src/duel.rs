@@ -28,6 +28,19 @@ pub(crate) fn duel(
     part: &str,
     note: &str,
     most: Duration,
+    own: impl FnMut() -> f64,
+    other: impl FnMut() -> f64,
+) -> Cell {
+    duel_of_at_least(FEWEST_FOR_INTERVAL, goal, part, note, most, own, other)
+}
+
+/// The same with at least so many pairs, whatever the verdict.
+pub(crate) fn duel_of_at_least(
+    fewest: usize,
+    goal: Goal,
+    part: &str,
+    note: &str,
+    most: Duration,
     mut own: impl FnMut() -> f64,
     mut other: impl FnMut() -> f64,
 ) -> Cell {
@@ -47,7 +60,7 @@ pub(crate) fn duel(
         let estimate = Estimate::of_median(&ratios);
         let stands = judge(goal.limit, estimate) != Verdict::Undecided;
         // An even number of pairs, so that both orders weigh the same; and a verdict has to stand twice, since it is looked at often.
-        if ours.len() < FEWEST_FOR_INTERVAL || ours.len() % 2 == 1 {
+        if ours.len() < fewest || ours.len() % 2 == 1 {
             continue;
         }
         stood = if stands { stood + 1 } else { 0 };

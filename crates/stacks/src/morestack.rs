@@ -125,12 +125,12 @@ global_asm!(
     ".Lfieldstone_quick_call:",
     "call r10",
     ".Lfieldstone_quick_called:",
-    // Back, with results in rax, rdx, xmm0, xmm1, st0, st1. To the segment before the one that was entered from this frame.
+    // Back, with results in rax, rdx, xmm0, xmm1, st0, st1. The stack ends with the record of the segment that was entered from this
+    // frame: no load has to tell. Only registers that hold neither results nor, in any calling convention, what a function keeps.
+    "mov r8, rsp",
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "mov rsp, rbp",
-    // Only registers that hold neither results nor, in any calling convention, what a function keeps.
     "mov rcx, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
-    "mov r8, qword ptr fs:[rcx]",
     "cmp qword ptr [r8 + {ENTERED_FROM}], rbp",
     "jne 33f",
     "cmp qword ptr [r8 + {DYNAMIC}], 0",

@@ -242,6 +242,7 @@ pub(crate) fn register(thread: &mut Thread) {
 /// A thread ends, on what the system gave it: its segments go back. Destructors that run later may take some again, and bring this
 /// one back.
 unsafe extern "C" fn end(thread: *mut c_void) {
+    let _signals = BlockedSignals::new();
     // SAFETY: the value of the key is the record of the thread that ends, which is the calling one.
     let thread = unsafe { &mut *thread.cast::<Thread>() };
     thread.is_registered = false;

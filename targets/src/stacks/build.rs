@@ -51,8 +51,8 @@ impl Builds {
     }
 
     /// Builds a program with its functions at place `layout`.
-    pub(crate) fn build(&self, name: &str, kind: Kind, layout: usize) -> anyhow::Result<PathBuf> {
-        let out = self.place.path().join(format!("{name}-{kind:?}-{layout}"));
+    pub(crate) fn build(&self, name: &str, options: &[&str], kind: Kind, layout: usize) -> anyhow::Result<PathBuf> {
+        let out = self.place.path().join(format!("{name}{}-{kind:?}-{layout}", options.concat()));
         let mut compiler = match kind {
             Kind::Plain => Command::new("gcc"),
             Kind::Blocks => Command::new(&self.driver),

@@ -5,7 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-KEEP static unsigned long fib(unsigned n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+/* As it is written; or, with -DALONE, a call each, since a compiler makes one function of several. */
+#ifdef ALONE
+KEEP
+#endif
+static unsigned long fib(unsigned n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 
 int main(int count, char **words) {
     unsigned n = count > 1 ? (unsigned)atoi(words[1]) : 36;
