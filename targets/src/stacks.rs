@@ -3,10 +3,12 @@
 //! ```text
 //! build     a program of workloads/src/stacks, built plainly or by fieldstone-cc, its functions at a place that a number decides
 //! rust      recursion in Rust that asks for its stack, in this process
+//! both      trees and stacks of blocks together
 //! ```
 //! The programs measure themselves by their thread's clock and print what a call took. Each pair is two runs, and where the layout
 //! decides some percent two builds.
 
+mod both;
 mod build;
 mod rust;
 
@@ -110,10 +112,12 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
     if let Some(goal) = named("rust_grow_ns_vs_stacker")? {
         show(rust::grow(goal, limit));
     }
-    for name in ["lua_sqlite_any_linker", "trees_and_split_stacks"] {
-        if let Some(goal) = named(name)? {
-            show(Cell::skipped(goal, "nothing measures it yet"));
-        }
+    if let Some(goal) = named("trees_and_split_stacks")? {
+        show(both::blackscholes(goal.clone(), limit)?);
+        show(both::game(goal, limit)?);
+    }
+    if let Some(goal) = named("lua_sqlite_any_linker")? {
+        show(Cell::skipped(goal, "nothing measures it yet"));
     }
     Ok(())
 }
