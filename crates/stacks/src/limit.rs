@@ -7,11 +7,11 @@
 #![allow(unsafe_code, reason = "asks the system, and reads the environment")]
 
 use core::fmt::{self, Write};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use fieldstone_blocks::Error;
 
-use crate::thread::{Thread, limit_of_new_threads};
+use crate::thread::Thread;
 
 /// The calling thread's limit in bytes, for all of its stack.
 #[must_use]
@@ -30,13 +30,14 @@ pub fn set_limit_bytes(bytes: usize) {
 
 /// The limit of a thread that nobody has set one for.
 pub(crate) fn default_bytes() -> usize {
-    let limit = limit_of_new_threads();
-    let known = limit.load(Ordering::Relaxed);
+    /// Found once; 0 before.
+    static DEFAULT: AtomicUsize = AtomicUsize::new(0);
+    let known = DEFAULT.load(Ordering::Relaxed);
     if known != 0 {
         return known;
     }
     let found = from_environment().unwrap_or_else(quarter_of_memory);
-    limit.store(found, Ordering::Relaxed);
+    DEFAULT.store(found, Ordering::Relaxed);
     found
 }
 

@@ -17,7 +17,7 @@ use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::arena;
 use crate::segment::{FIRST_BYTES, HEADROOM_BYTES, Segment};
@@ -56,8 +56,6 @@ global_asm!(
 
 /// The key whose destructor gives a thread's segments back, + 1; 0 before the first thread.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// Limit of threads that begin from now on.
-static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
 const PAGE_BYTES: usize = 4096;
 
@@ -104,10 +102,7 @@ pub(crate) fn stack_pointer() -> usize {
 /// Makes the calling thread known, if it is not: from now on its stack is bounded by its limit only. [`grow`](crate::grow) and compiled
 /// code do so by themselves; needed in a thread that was begun elsewhere and runs code compiled for split stacks.
 pub fn adopt() {
-    // SAFETY: the record is the calling thread's own.
-    if unsafe { (*Thread::here()).current.is_null() } {
-        begin();
-    }
+    begin();
 }
 
 /// Bytes that the segments hold in which the calling thread's stack lies; 0 in a thread that is not known.
@@ -285,11 +280,6 @@ pub(crate) unsafe fn give(segment: NonNull<Segment>) {
         // SAFETY: the segment's blocks were taken from the arena.
         unsafe { arena::give(low, blocks) };
     }
-}
-
-/// The limit for threads that begin from now on; 0 is the default.
-pub(crate) fn limit_of_new_threads() -> &'static AtomicUsize {
-    &LIMIT
 }
 
 /// Signals blocked until it is dropped.
