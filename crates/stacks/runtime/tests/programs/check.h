@@ -26,6 +26,15 @@
         }                                                                                      \
     } while (0)
 
+/* Resident KiB of the process. */
+static inline long resident(void) {
+    long total, pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld %ld", &total, &pages) == 2);
+    fclose(file);
+    return pages * 4;
+}
+
 /* Bytes of stack that each call of `descend` takes, at least. */
 #define FRAME_BYTES 1024
 

@@ -49,14 +49,6 @@ static void body(void) {
     to_home();
 }
 
-static long resident(void) {
-    long total, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file && fscanf(file, "%ld %ld", &total, &pages) == 2);
-    fclose(file);
-    return pages * 4;
-}
-
 /* Bytes in use on the calling thread's stack, part by part. */
 KEEP static size_t used(void) {
     void *segment = NULL, *sp = NULL, *initial = NULL;

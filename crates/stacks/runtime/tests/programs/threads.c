@@ -45,15 +45,6 @@ static void *deep(void *depth) { return (void *)descend((int)(long)depth); }
 static void *exits(void *unused) { return leave(300, 1), unused; }
 static void *waits(void *unused) { return leave(300, 0), unused; }
 
-/* Resident KiB of the process. */
-static long resident(void) {
-    long total, pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file && fscanf(file, "%ld %ld", &total, &pages) == 2);
-    fclose(file);
-    return pages * 4;
-}
-
 static void many(void) {
     pthread_t threads[160];
     pthread_attr_t small;
