@@ -120,9 +120,10 @@ uninstall: ## removes what install put there
 targets: packages build ## measures every cell of goals.toml against the peers
 	$(RELEASE)/fieldstone-targets
 
-test-programs: build ## runs the test suites of Python and Redis under `run --region` and `run --repair`, against what they give without
+test-programs: build ## runs the test suites of Python and Redis under `run`, of Lua and SQLite built by fieldstone-cc, against what they give without
 	.ci/test-programs --region
 	.ci/test-programs --repair
+	.ci/test-programs --stacks
 
 # The peers' malloc asks for the pages that our default pool asks for.
 targets-arrays: packages build ## measures the section [arrays]

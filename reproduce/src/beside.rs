@@ -17,7 +17,7 @@ use crate::experiment::{Figure, Outcome};
 
 /// What the machine lacks.
 #[derive(Debug)]
-pub(crate) struct Missing(pub(crate) String);
+pub struct Missing(pub(crate) String);
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -38,8 +38,7 @@ pub(crate) fn outcome(figures: Result<Vec<Figure>>) -> Result<Outcome> {
 
 /// The command beside this program, or in the path.
 pub(crate) fn fieldstone() -> PathBuf {
-    let beside = folder().map(|folder| folder.join("fieldstone"));
-    beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fieldstone"))
+    beside("fieldstone").filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("fieldstone"))
 }
 
 /// That it cannot be started.
@@ -61,6 +60,11 @@ pub(crate) fn sharing_program(name: &str) -> Result<PathBuf> {
     let mut files = folder().into_iter().flat_map(|folder| places.map(|place| folder.join(place).join(name)));
     let missing = || format!("no sharing/{name} beside this program: `make` builds it where there is a C compiler");
     Ok(files.find(|file| file.is_file()).ok_or_else(|| Missing(missing()))?)
+}
+
+/// What this program's folder has, or might have, by that name.
+pub(crate) fn beside(name: &str) -> Option<PathBuf> {
+    Some(folder()?.join(name))
 }
 
 fn folder() -> Option<PathBuf> {

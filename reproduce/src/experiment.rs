@@ -246,6 +246,7 @@ pub enum Outcome {
 pub fn all() -> Vec<Experiment> {
     vec![
         crate::table2::experiment(),
+        crate::figure3::experiment(),
         crate::figure4::experiment(),
         crate::figure5::experiment(),
         crate::blog::experiment(),

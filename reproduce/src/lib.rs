@@ -28,6 +28,7 @@ pub mod contest;
 pub mod count;
 pub mod direct_segments;
 pub mod experiment;
+pub mod figure3;
 pub mod figure4;
 pub mod figure5;
 mod folder;
@@ -45,6 +46,7 @@ pub mod table2;
 pub mod tree_walks;
 pub mod trial;
 
+pub use beside::Missing;
 pub use contest::{Kernel, Prepared, Side, contest};
 pub use experiment::{Cell, Experiment, Figure, Needs, Outcome, Row, Scale, Shows};
 pub use layout::{Layout, consume, nops};

@@ -1,26 +1,29 @@
 //! The section `[stacks]`: stacks made of blocks against plain contiguous ones, which gcc builds from the same source.
 //!
 //! ```text
-//! build     a program of workloads/src/stacks, built plainly or by fieldstone-cc, its functions at a place that a number decides
+//! linkers   Lua and SQLite by each linker
 //! rust      recursion in Rust that asks for its stack, in this process
 //! both      trees and stacks of blocks together
 //! ```
-//! The programs measure themselves by their thread's clock and print what a call took. Each pair is two runs, and where the layout
-//! decides some percent two builds.
+//! Programs are built by `fieldstone_reproduce::figure3`. The small ones measure themselves by their thread's clock and print what a call
+//! took. Each pair is two runs, and where the layout decides some percent two builds.
 
 mod both;
-mod build;
+mod linkers;
 mod rust;
 
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
+use fieldstone_reproduce::Missing;
+use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, Kind, Program, SUM};
 
 use crate::cell::Cell;
 use crate::duel::duel_of_at_least;
 use crate::goals::{Goal, Goals};
-use build::{Builds, Kind};
 
 const SECTION: &str = "stacks";
 
@@ -31,9 +34,7 @@ const LAYOUTS: usize = 20;
 struct Contest {
     goal: &'static str,
     part: &'static str,
-    program: &'static str,
-    /// Options of the compiler.
-    options: &'static [&'static str],
+    program: Program,
     arguments: &'static [&'static str],
     /// Builds to choose from, pair by pair.
     layouts: usize,
@@ -44,8 +45,7 @@ const CONTESTS: [Contest; 5] = [
     Contest {
         goal: "fib",
         part: "gcc -O2",
-        program: "fib",
-        options: &[],
+        program: FIB,
         arguments: &["36"],
         layouts: LAYOUTS,
         note: "20 builds each, their functions moved by up to 256 bytes",
@@ -53,8 +53,7 @@ const CONTESTS: [Contest; 5] = [
     Contest {
         goal: "fib",
         part: "gcc -O2, a call each",
-        program: "fib",
-        options: &["-DALONE"],
+        program: FIB_ALONE,
         arguments: &["36"],
         layouts: LAYOUTS,
         note: "20 builds each, their functions moved by up to 256 bytes",
@@ -62,8 +61,7 @@ const CONTESTS: [Contest; 5] = [
     Contest {
         goal: "hot_split_linked",
         part: "a call over the border",
-        program: "border",
-        options: &[],
+        program: BORDER,
         // The first border: from what the system gave the thread to the first block, which lies elsewhere.
         arguments: &["60000", "72000"],
         layouts: 1,
@@ -72,8 +70,7 @@ const CONTESTS: [Contest; 5] = [
     Contest {
         goal: "hot_split_in_place",
         part: "a call over the border",
-        program: "border",
-        options: &[],
+        program: BORDER,
         // The first segment of blocks ended 108 KiB down, grown once 172, twice 300.
         arguments: &["80000", "320000"],
         layouts: 1,
@@ -82,8 +79,7 @@ const CONTESTS: [Contest; 5] = [
     Contest {
         goal: "recursion_20k_warm",
         part: "sum of 20,000",
-        program: "sum",
-        options: &[],
+        program: SUM,
         arguments: &["20000", "1000"],
         layouts: LAYOUTS,
         note: "20 builds each, their functions moved by up to 256 bytes",
@@ -92,12 +88,13 @@ const CONTESTS: [Contest; 5] = [
 
 /// Measures the section's cells.
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
-    let builds = match Builds::find()? {
-        Ok(builds) => builds,
-        Err(why) => {
+    let builds = match Builds::find() {
+        Err(error) if error.is::<Missing>() => {
+            let why = error.to_string();
             goals.of(SECTION).filter(|goal| goal.name.contains(only)).for_each(|goal| show(Cell::skipped(goal, &why)));
             return Ok(());
         }
+        builds => builds?,
     };
     for contest in CONTESTS.iter().filter(|contest| contest.goal.contains(only)) {
         show(contest.hold(&builds, goals.get(SECTION, contest.goal)?, limit)?);
@@ -117,7 +114,7 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
         show(both::game(goal, limit)?);
     }
     if let Some(goal) = named("lua_sqlite_any_linker")? {
-        show(Cell::skipped(goal, "nothing measures it yet"));
+        linkers::measure(&builds, &goal, limit, show)?;
     }
     Ok(())
 }
@@ -126,39 +123,52 @@ impl Contest {
     fn hold(&self, builds: &Builds, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
         let mut made = Vec::new();
         for layout in 0..self.layouts {
-            let build = |kind| builds.build(self.program, self.options, kind, layout);
+            let build = |kind| builds.build(&self.program, kind, "bfd", layout);
             made.push((build(Kind::Blocks)?, build(Kind::Plain)?));
         }
-        let mut failed = None;
-        let mut run = |program: &std::path::Path| {
-            build::run(program, self.arguments).unwrap_or_else(|error| {
-                failed.get_or_insert(error);
-                f64::NAN
-            })
-        };
-        let (mut own, mut other) = (0, 0);
-        let next = |at: &mut usize| {
-            *at += 1;
-            (*at - 1) % made.len()
-        };
-        let run = std::cell::RefCell::new(&mut run);
-        let cell = duel_of_at_least(
-            self.layouts.max(FEWEST_FOR_INTERVAL),
-            goal,
-            self.part,
-            self.note,
-            limit,
-            || run.borrow_mut()(&made[next(&mut own)].0),
-            || run.borrow_mut()(&made[next(&mut other)].1),
-        );
-        failed.map_or(Ok(cell), |error| Err(error).context(self.program))
+        let fewest = self.layouts.max(FEWEST_FOR_INTERVAL);
+        duel_of_builds(&made, fewest, goal, (self.part, self.note), limit, |program| {
+            first_number(builds, program, self.arguments)
+        })
     }
+}
+
+/// A duel of programs: pair by pair the next two of `made`, the first of them ours. `run` gives what one took.
+fn duel_of_builds(
+    made: &[(PathBuf, PathBuf)],
+    fewest: usize,
+    goal: Goal,
+    (part, note): (&str, &str),
+    limit: Duration,
+    run: impl Fn(&Path) -> anyhow::Result<f64>,
+) -> anyhow::Result<Cell> {
+    let failed = RefCell::new(None);
+    let run = |program: &Path| {
+        run(program).unwrap_or_else(|error| {
+            failed.borrow_mut().get_or_insert(error);
+            f64::NAN
+        })
+    };
+    let (mut own, mut other) = (0, 0);
+    let next = |at: &mut usize| {
+        *at += 1;
+        (*at - 1) % made.len()
+    };
+    let (ours, theirs) = (|| run(&made[next(&mut own)].0), || run(&made[next(&mut other)].1));
+    let cell = duel_of_at_least(fewest, goal, part, note, limit, ours, theirs);
+    failed.into_inner().map_or(Ok(cell), |error| Err(error).with_context(|| part.to_owned()))
 }
 
 /// KiB that a waiting coroutine takes, page tables included.
 fn coroutines(builds: &Builds, goal: Goal) -> anyhow::Result<Cell> {
-    let program = builds.build("coroutines", &[], Kind::Blocks, 0)?;
-    let taken =
-        (0..FEWEST_FOR_INTERVAL).map(|_| build::run(&program, &["100000"])).collect::<anyhow::Result<Vec<_>>>()?;
+    let program = builds.build(&COROUTINES, Kind::Blocks, "bfd", 0)?;
+    let taken = (0..FEWEST_FOR_INTERVAL)
+        .map(|_| first_number(builds, &program, &["100000"]))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(Cell::measured(goal, "100,000 by ucontext", Estimate::of_median(&taken), "KiB, with page tables; not a ratio"))
+}
+
+/// What a program tells first.
+fn first_number(builds: &Builds, program: &Path, arguments: &[&str]) -> anyhow::Result<f64> {
+    Ok(builds.run_with(program, arguments)?.numbers()?[0])
 }

@@ -54,11 +54,7 @@ fn directories() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os("FIELDSTONE_AGENT_DIR") {
         return vec![PathBuf::from(named)];
     }
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    let uid = rustix::process::getuid().as_raw();
-    let temporary = std::env::temp_dir().join(format!("fieldstone-{uid}"));
-    cache.into_iter().map(|cache| cache.join("fieldstone")).chain([temporary]).collect()
+    fieldstone_sys::cache::directories()
 }
 
 fn place_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<PathBuf, String> {

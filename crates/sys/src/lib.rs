@@ -13,6 +13,7 @@
 //! | [`turns`] | how a thread gets a processor at once that others wait for |
 //! | [`knob`] | turns a kernel knob and gives it back, come what may |
 //! | [`warm`] | memory that a hypervisor has taken back |
+//! | [`cache`] | where this user keeps what can be made again |
 //! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
 //! | [`doctor`] | all of that, and a verdict for each command |
 //!
@@ -20,6 +21,7 @@
 //! [`collapse`], [`sampling`], [`turns`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
 //! system call which has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs` and `tests/collapse.rs`.
 
+pub mod cache;
 mod cgroup;
 pub mod collapse;
 pub mod counters;

@@ -6,32 +6,44 @@ use std::time::Duration;
 use fieldstone_stacks::{grow as grow_stack, remaining};
 
 use crate::cell::Cell;
-use crate::duel::{cpu_seconds, duel};
+use crate::duel::{cpu_seconds, duel, duel_of_at_least};
 use crate::goals::Goal;
 
 const N: u32 = 32;
 
+/// Fibonacci's numbers plus `K` in its leaves: each `K` is a function of its own, at a place of its own.
 #[inline(never)]
-fn fib_plain(n: u32) -> u64 {
-    if n < 2 { n.into() } else { fib_plain(n - 1) + fib_plain(n - 2) }
+fn fib_plain<const K: u64>(n: u32) -> u64 {
+    if n < 2 { u64::from(n) + K } else { fib_plain::<K>(n - 1) + fib_plain::<K>(n - 2) }
 }
 
 #[inline(never)]
-fn fib_grown(n: u32) -> u64 {
-    grow_stack(|| if n < 2 { n.into() } else { fib_grown(n - 1) + fib_grown(n - 2) })
+fn fib_grown<const K: u64>(n: u32) -> u64 {
+    grow_stack(|| if n < 2 { u64::from(n) + K } else { fib_grown::<K>(n - 1) + fib_grown::<K>(n - 2) })
 }
+
+type Fib = fn(u32) -> u64;
+
+/// The same twenty times, plain and with a check, since where a function lies decides some percent and more.
+macro_rules! layouts {
+    ($($k:literal)*) => { [$((fib_grown::<$k> as Fib, fib_plain::<$k> as Fib)),*] };
+}
+const LAYOUTS: [(Fib, Fib); 20] = layouts!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20);
 
 /// Fibonacci's numbers with a check at each call.
 pub(crate) fn fib(goal: Goal, most: Duration) -> Cell {
-    assert_eq!(fib_plain(20), fib_grown(20));
+    assert!(LAYOUTS.iter().all(|(grown, plain)| grown(20) == plain(20)));
     let part = format!("fib({N}), a check at each call");
-    duel(
+    let (mut own, mut other) = (LAYOUTS.iter().cycle(), LAYOUTS.iter().cycle());
+    let time = |fib: Option<Fib>| cpu_seconds(|| assert!(fib.map(|fib| black_box(fib(black_box(N)))) > Some(0)));
+    duel_of_at_least(
+        LAYOUTS.len(),
         goal,
         &part,
-        "",
+        "20 copies each, at places of their own",
         most,
-        || cpu_seconds(|| assert!(black_box(fib_grown(black_box(N))) > 0)),
-        || cpu_seconds(|| assert!(black_box(fib_plain(black_box(N))) > 0)),
+        || time(own.next().map(|(grown, _)| *grown)),
+        || time(other.next().map(|(_, plain)| *plain)),
     )
 }
 

@@ -1,0 +1,170 @@
+//! Builds a C program with a plain stack, with one of blocks, or with gcc's own run time for split stacks.
+//!
+//! Objects are compiled once and kept in the user's cache; a program is linked anew for each layout, behind so much padding that its
+//! functions lie elsewhere.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::programs::Program;
+use super::source::{self, Source};
+use crate::beside::{Missing, beside};
+
+/// What a program's stack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Contiguous.
+    Plain,
+    /// Made of blocks: `fieldstone-cc`.
+    Blocks,
+    /// Split by gcc, with the run time that comes with it.
+    Gcc,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Blocks => "blocks",
+            Self::Gcc => "gcc",
+        }
+    }
+
+    /// The compiler, as a shell word, and what it is given.
+    const fn options(self) -> &'static str {
+        match self {
+            Self::Gcc => "-fsplit-stack",
+            Self::Plain | Self::Blocks => "",
+        }
+    }
+}
+
+/// A linker, as `-fuse-ld` names it.
+pub const LINKERS: [&str; 4] = ["bfd", "gold", "lld", "mold"];
+
+/// Whether a linker is there.
+#[must_use]
+pub fn has_linker(name: &str) -> bool {
+    let called =
+        Command::new(format!("ld.{name}")).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    called.is_ok()
+}
+
+/// Where programs are built.
+#[derive(Debug)]
+pub struct Builds {
+    place: TempDir,
+    bundled: PathBuf,
+    driver: PathBuf,
+    compiler: String,
+}
+
+impl Builds {
+    /// The bundled sources in a directory of their own, and the compilers.
+    ///
+    /// # Errors
+    /// [`Missing`] where there is no compiler, or no `fieldstone-cc` beside this program.
+    pub fn find() -> Result<Self> {
+        let places = ["stacks/fieldstone-cc", "fieldstone-cc"];
+        let driver = places.into_iter().filter_map(beside).find(|file| file.exists());
+        let driver = driver.ok_or_else(|| {
+            Missing("no fieldstone-cc beside this program: `make` builds it where there is a C compiler".into())
+        })?;
+        let version = Command::new("gcc").arg("--version").output().map_err(|_| Missing("there is no gcc".into()))?;
+        let compiler = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
+        let place = tempfile::tempdir()?;
+        Ok(Self { bundled: source::bundled(place.path())?, place, driver, compiler })
+    }
+
+    /// Shell words with the program's directories in the environment.
+    pub(super) fn shell(&self, words: &str, sources: &Path) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", words]).env("SOURCE", sources).env("BUNDLED", &self.bundled).env("FIELDSTONE_CC", "gcc");
+        shell.stdin(Stdio::null());
+        shell
+    }
+
+    /// Where a program's source is, prepared.
+    pub(super) fn sources(&self, program: &Program) -> Result<PathBuf> {
+        let Source::Package(package) = program.source else { return Ok(self.bundled.clone()) };
+        let sources = source::package(package)?;
+        let prepared = finished(self.shell(program.prepare, &sources).current_dir(&sources));
+        prepared.map_err(|why| Missing(format!("the source of {package} cannot be prepared: {why}")))?;
+        Ok(sources)
+    }
+
+    /// A program whose functions lie at place `layout` of some twenty.
+    ///
+    /// # Errors
+    /// [`Missing`] without its source; when it cannot be compiled or linked.
+    pub fn build(&self, program: &Program, kind: Kind, linker: &str, layout: usize) -> Result<PathBuf> {
+        let objects = self.objects(program, kind)?;
+        let out =
+            self.place.path().join(format!("{}-{}-{linker}-{layout}", program.name.replace(' ', "-"), kind.name()));
+        // Places that are spread over 256 bytes, so that each alignment comes.
+        let padding = format!(".text\n.skip {}, 0x90\n.section .note.GNU-stack, \"\", @progbits\n", layout * 53 % 256);
+        let before = self.place.path().join("padding.s");
+        std::fs::write(&before, padding)?;
+        let words = format!(
+            "exec {} {} -fuse-ld={linker} -pthread -o \"$OUT\" \"$PADDING\" \"$OBJECTS\"/*.o {} -lm",
+            self.compiler(kind),
+            kind.options(),
+            program.link
+        );
+        let mut link = self.shell(&words, &objects);
+        link.env("OUT", &out).env("PADDING", &before).env("OBJECTS", &objects);
+        finished(&mut link).map_err(|why| anyhow::anyhow!("{} cannot be linked: {why}", program.name))?;
+        Ok(out)
+    }
+
+    fn compiler(&self, kind: Kind) -> String {
+        if kind == Kind::Blocks { format!("'{}'", self.driver.display()) } else { "gcc".to_owned() }
+    }
+
+    /// The directory of a program's objects: made where the cache has none.
+    fn objects(&self, program: &Program, kind: Kind) -> Result<PathBuf> {
+        let words = format!("exec {} {} -O2 -pthread -w -c {}", self.compiler(kind), kind.options(), program.compile);
+        let sources = self.sources(program)?;
+        // The bundled sources are this program's: another build may have others.
+        let (bundled, cached) = (self.place.path().to_owned(), super::cache()?.join("objects"));
+        let place = if program.source == Source::Bundled { bundled } else { cached };
+        let objects =
+            place.join(format!("{}-{}-{:016x}", program.name.replace(' ', "-"), kind.name(), self.key(&words)?));
+        if objects.exists() {
+            return Ok(objects);
+        }
+        std::fs::create_dir_all(&place)?;
+        let made = tempfile::tempdir_in(&place)?;
+        finished(self.shell(&words, &sources).current_dir(&made))
+            .map_err(|why| anyhow::anyhow!("{} cannot be compiled: {why}", program.name))?;
+        // Who came first has made the same.
+        if let Err(error) = std::fs::rename(made.path(), &objects)
+            && !objects.exists()
+        {
+            return Err(error).with_context(|| format!("cannot keep {}", objects.display()));
+        }
+        Ok(objects)
+    }
+
+    /// What objects depend on, beside their sources.
+    fn key(&self, words: &str) -> Result<u64> {
+        let mut hasher = DefaultHasher::new();
+        (words, &self.compiler, std::fs::read(&self.driver)?).hash(&mut hasher);
+        Ok(hasher.finish())
+    }
+}
+
+/// That a command did what it should; else its last words.
+fn finished(command: &mut Command) -> Result<()> {
+    let output = command.output().context("cannot start sh")?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = words.lines().rev().take(3).collect();
+        bail!("{}; {}", last.into_iter().rev().collect::<Vec<_>>().join("; "), output.status);
+    }
+    Ok(())
+}
