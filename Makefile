@@ -103,10 +103,11 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 	ln -sf $(shared) $(libs)/$(basename $(shared))
 	ln -sf $(shared) $(libs)/libfieldstone.so
 	if [ -d "$(stacks)" ]; then \
-		install -d $(lib)/stacks && \
+		install -d $(lib)/stacks/tools && \
 		install -m 755 $(stacks)/fieldstone-cc $(bin) && ln -sf fieldstone-cc $(bin)/fieldstone-c++ && \
 		install -m 644 $(stacks)/libfieldstone_stacks.a $(stacks)/stacks.list $(lib)/stacks && \
-		install -m 755 $(stacks)/libfieldstone_stacks.so $(stacks)/as $(lib)/stacks && \
+		install -m 755 $(stacks)/libfieldstone_stacks.so $(lib)/stacks && \
+		install -m 755 $(stacks)/tools/as $(lib)/stacks/tools && \
 		install -m 644 crates/stacks/include/fieldstone/stacks.h $(headers); \
 	fi
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(version)|' crates/capi/fieldstone.pc.in > $(libs)/pkgconfig/fieldstone.pc

@@ -15,13 +15,17 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use fieldstone_blocks::{CHUNK_BYTES, Error, Frames, Pool, Result};
 
-use crate::segment::{BLOCK_BYTES, FIRST_BLOCKS, Segment};
-use crate::thread::BlockedSignals;
+use crate::segment::{BLOCK_BYTES, FIRST_BLOCKS, PAGE_BYTES, Segment, blocks_for};
+use crate::thread::{BlockedSignals, told};
 
 /// Where the first chunk ends. Above the program, its data and its heap, so that a signal handler whose stack lies there finds itself
 /// below the guard, and goes on in blocks where its own stack would end; below what the kernel places by itself, with room for 16 TiB.
 const TOP: usize = 0x7000_0000_0000;
 const BOTTOM: usize = 0x6000_0000_0000;
+
+// Of <linux/mman.h>; older headers lack them.
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
 
 /// Chunks downwards from `TOP`.
 #[derive(Debug)]
@@ -56,7 +60,8 @@ unsafe impl Frames for Downwards {
 }
 
 fn map(start: usize, bytes: usize) -> core::result::Result<NonNull<u8>, i32> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let executable = if stacks_are_executable() { libc::PROT_EXEC } else { 0 };
+    let protection = libc::PROT_READ | libc::PROT_WRITE | executable;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: the mapping replaces nothing.
     let mapped = unsafe { libc::mmap(core::ptr::without_provenance_mut(start), bytes, protection, flags, -1, 0) };
@@ -68,6 +73,31 @@ fn map(start: usize, bytes: usize) -> core::result::Result<NonNull<u8>, i32> {
     // SAFETY: it was just mapped.
     unsafe { libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE) };
     NonNull::new(mapped.cast()).ok_or(libc::ENOMEM)
+}
+
+/// Whether the program asks for stacks that code may run on: gcc puts some there for a nested function whose address is taken.
+fn stacks_are_executable() -> bool {
+    let (headers, count) = (told(libc::AT_PHDR), told(libc::AT_PHNUM));
+    let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers);
+    if headers.is_null() {
+        return false;
+    }
+    // SAFETY: the kernel tells where the program's headers lie, which stay as they are.
+    let mut headers = (0..count).map(|at| unsafe { &*headers.add(at) });
+    headers.any(|header| header.p_type == libc::PT_GNU_STACK && header.p_flags & libc::PF_X != 0)
+}
+
+/// Has the lowest page of a segment trap, so that code without checks that is deeper than the headroom ends there. It splits no mapping.
+/// Older kernels (before 6.13) refuse, and locked memory does: then nothing traps.
+fn set_trap(segment: &Segment) {
+    // SAFETY: the page is the segment's, and lies below every frame that ends where it may.
+    unsafe { libc::madvise(core::ptr::without_provenance_mut(segment.low), PAGE_BYTES, MADV_GUARD_INSTALL) };
+}
+
+/// The page can be used again.
+fn lift_trap(low: usize) {
+    // SAFETY: as above.
+    unsafe { libc::madvise(core::ptr::without_provenance_mut(low), PAGE_BYTES, MADV_GUARD_REMOVE) };
 }
 
 /// What is behind the lock.
@@ -139,23 +169,27 @@ pub(crate) fn take(bytes: usize) -> Result<NonNull<Segment>> {
         let low = segment.low.saturating_sub((blocks - 1) * BLOCK_BYTES);
         extend_to(pool, segment, low)?;
         if segment.low == low {
+            set_trap(segment);
             return Ok(made);
         }
         give_to(pool, segment.low, segment.blocks())?;
-        let low = pool.alloc_run(blocks)?;
-        // SAFETY: the blocks were just taken.
-        Ok(unsafe { Segment::of_blocks(low, blocks) })
+        take_run(pool, blocks)
     })
 }
 
 /// A segment with room for `bytes` among as many others as there may be: a coroutine's.
 pub(crate) fn take_packed(bytes: usize) -> Result<NonNull<Segment>> {
     let blocks = blocks_for(bytes);
-    with(|pool| {
-        let low = pool.alloc_run(blocks)?;
-        // SAFETY: the blocks were just taken.
-        Ok(unsafe { Segment::of_blocks(low, blocks) })
-    })
+    with(|pool| take_run(pool, blocks))
+}
+
+fn take_run(pool: &Pool, blocks: usize) -> Result<NonNull<Segment>> {
+    let low = pool.alloc_run(blocks)?;
+    // SAFETY: the blocks were just taken.
+    let made = unsafe { Segment::of_blocks(low, blocks) };
+    // SAFETY: as above; nobody else has it.
+    set_trap(unsafe { made.as_ref() });
+    Ok(made)
 }
 
 /// Memory of at least `bytes`, in whole blocks; its blocks.
@@ -170,7 +204,12 @@ pub(crate) fn extend(segment: &mut Segment, enough_low: usize, floor: usize) {
     let wanted_low = enough_low.min(segment.low.saturating_sub(segment.bytes())).max(floor);
     ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     // Where there is no memory, the segment stays as it is, and who needs more is told.
-    let _ = with(|pool| extend_to(pool, segment, wanted_low));
+    let _ = with(|pool| {
+        lift_trap(segment.low);
+        let extended = extend_to(pool, segment, wanted_low);
+        set_trap(segment);
+        extended
+    });
 }
 
 fn extend_to(pool: &Pool, segment: &mut Segment, wanted_low: usize) -> Result<()> {
@@ -205,6 +244,7 @@ fn next_chunk_is(pool: &Pool, below: NonNull<u8>) -> Result<bool> {
 pub(crate) unsafe fn give(low: NonNull<u8>, blocks: usize) {
     // SAFETY: by contract nobody reads what was there.
     unsafe { libc::madvise(low.as_ptr().cast(), blocks * BLOCK_BYTES, libc::MADV_DONTNEED) };
+    lift_trap(low.addr().get());
     // An error would be ours, and would cost no more than the blocks.
     let _ = with(|pool| give_to(pool, low.addr().get(), blocks));
 }
@@ -213,9 +253,4 @@ fn give_to(pool: &Pool, low: usize, blocks: usize) -> Result<()> {
     let Some(low) = NonNull::new(core::ptr::without_provenance_mut(low)) else { return Ok(()) };
     // SAFETY: the callers have taken the blocks, and nobody uses them any more.
     unsafe { pool.free_run(low, blocks) }
-}
-
-/// Blocks of a segment in which frames of `bytes` end above the guard.
-fn blocks_for(bytes: usize) -> usize {
-    bytes.saturating_add(crate::segment::HEADROOM_BYTES + size_of::<Segment>()).div_ceil(BLOCK_BYTES)
 }

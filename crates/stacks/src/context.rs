@@ -12,7 +12,7 @@
 
 use core::ptr::{NonNull, null_mut};
 
-use crate::segment::Segment;
+use crate::segment::{PAGE_BYTES, Segment};
 use crate::thread::{self, BlockedSignals, Thread};
 use crate::{arena, dynamic, more};
 
@@ -44,6 +44,7 @@ impl Context {
 
     /// Puts the stack away that the calling thread is on, to be set again.
     pub fn get(&mut self) {
+        thread::begin();
         // SAFETY: the calling thread's own.
         (self.current, self.guard) = (unsafe { (*Thread::here()).current }, thread::guard());
     }
@@ -53,17 +54,20 @@ impl Context {
     /// # Safety
     /// The caller goes on to that stack at once, and calls nothing on the way that may need more of one.
     pub unsafe fn set(&self) {
+        // Its limit, and its end.
+        thread::begin();
         // SAFETY: the calling thread's own.
         unsafe { (*Thread::here()).current = self.current };
         thread::set_guard(self.guard);
     }
 
-    /// Lowest byte and size of the first segment: where the stack begins, downwards.
+    /// Lowest byte and size of what the first segment's frames may use, without the page that traps: where the stack begins, downwards.
     #[must_use]
     pub fn bounds(&self) -> (*mut u8, usize) {
         // SAFETY: a context that was made has a first segment, which lives as long as it does.
         let first = unsafe { &*self.first };
-        (core::ptr::without_provenance_mut(first.low), first.bytes())
+        let low = first.low + PAGE_BYTES;
+        (core::ptr::without_provenance_mut(low), first.high - low)
     }
 
     /// The newest segment and its lowest byte, if there is a stack.

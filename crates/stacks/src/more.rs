@@ -11,7 +11,8 @@
 //! 5. *A new one*, put between the current one and the next.
 //!
 //! A signal handler may come while `__morestack` is at work (the guard is [`SWITCHING`] then). It is led on to the next segment,
-//! never in place, and nothing that was there before is given back or moved, so that the work goes on as if nothing had been.
+//! never in place, and nothing that was there before is given back, nor is anybody's `prev` changed but that of who is entered, so that
+//! the work goes on as if nothing had been.
 //!
 //! Source: the ABI of -fsplit-stack (gcc's wiki, SplitStacks), Zagieboylo (blog), "Dealing with the stack". We differ from the
 //! run-time library of gcc by the headroom, by growth in place, and by not blocking signals unless a segment is allocated.
@@ -31,7 +32,7 @@ use crate::thread::{self, BlockedSignals, SWITCHING, Thread};
 pub(crate) struct Call {
     /// Bytes of arguments on the stack.
     arguments: usize,
-    /// Bytes that the function needs, with its arguments.
+    /// Bytes that the function needs, with its arguments; as an answer, the address of the segment that it comes from.
     bytes: usize,
     /// The segment that it goes on in.
     entered: *mut Segment,
@@ -44,6 +45,13 @@ pub(crate) struct Call {
     rbp: usize,
     into_function: usize,
     to_caller: usize,
+}
+
+impl Call {
+    /// The frame of `__morestack`.
+    fn frame(&self) -> usize {
+        (&raw const self.rbp).addr()
+    }
 }
 
 /// Where a call goes on: the segment, or null for where it is.
@@ -74,11 +82,13 @@ fn go_on(thread: &mut Thread, call: &mut Call, stack_pointer: usize, bytes: usiz
     }
     let found = NonNull::new(thread.current).unwrap_or(NonNull::from(&mut thread.first));
     let place = holder(found, stack_pointer);
+    // Without a place: a stack that is not ours, a signal handler's. What comes after ours is free.
+    call.bytes = place.unwrap_or(found).addr().get();
     if call.guard == SWITCHING {
+        thread.interrupts(call.frame());
         return next_segment(thread, place.unwrap_or(found), bytes).as_ptr();
     }
     let Some(mut place) = place else {
-        // A stack that is not ours, a signal handler's: what comes after ours is free.
         return next_segment(thread, found, bytes).as_ptr();
     };
     // SAFETY: the segment is on this thread's list, and nobody else looks at it now.

@@ -36,8 +36,10 @@
 //!
 //! # Signals
 //! None is blocked on the way from one segment to the next. The guard is [`SWITCHING`](crate::thread::SWITCHING) in between, so that
-//! a handler's prologues come here, too. The order makes each point safe: guard to SWITCHING; current to the new segment; rsp there;
-//! arguments; guard to the new segment's. On the way back: guard to SWITCHING; rsp; current; the guard as it was found.
+//! a handler's prologues come here, too. The order makes each point safe: guard to SWITCHING; only then the next segment is looked for,
+//! which nobody gives back from then on; where it was entered from, and who comes before it; current to it; rsp there; arguments;
+//! guard to the new segment's. On the way back: guard to SWITCHING; rsp; who came before; whether the segment is still as it was
+//! entered, since a handler may have entered it in between, and is then behind another one; current; the guard as it was found.
 //!
 //! # Unwinding
 //! The rule for the frame is CFA = rbp + 24, with the return address of *f's caller*: the `ret` in f is passed over, and a backtrace
@@ -58,6 +60,9 @@ use crate::thread::SWITCHING;
 
 /// What XSAVE keeps while the slow path runs: SSE, AVX, AVX-512. Not x87, which it does not touch. 0 without XSAVE.
 static KEPT_REGISTERS: AtomicU32 = AtomicU32::new(0);
+/// What they take: x87 and SSE 512, XSAVE's header 64, AVX 256; AVX-512 up to byte 2688, with a hole for what is not kept. The least that
+/// does, since the stack may be a signal handler's.
+static KEPT_BYTES: AtomicU32 = AtomicU32::new(2688);
 
 /// Finds out which registers there are to keep: before the slow path is first taken.
 pub(crate) fn find_registers() {
@@ -73,6 +78,9 @@ pub(crate) fn find_registers() {
     if __cpuid(1).ecx & OSXSAVE != 0 {
         // SAFETY: the processor has XSAVE, and the system has switched it on.
         let mask = unsafe { enabled() } & KEPT;
+        const AVX: u64 = 1 << 2;
+        let bytes = if mask & !0b111 != 0 { 2688 } else { 576 + if mask & AVX != 0 { 256 } else { 0 } };
+        KEPT_BYTES.store(bytes, Ordering::Relaxed);
         KEPT_REGISTERS.store(u32::try_from(mask).unwrap_or(0), Ordering::Relaxed);
     }
 }
@@ -106,17 +114,24 @@ global_asm!(
     "jb 32f",
     "cmp rsp, qword ptr [r11 + {HIGH}]",
     "ja 32f",
+    // rbp is free as long as it is rsp: it holds the current segment.
+    ".cfi_remember_state",
+    ".cfi_def_cfa rsp, 24",
+    "mov rbp, r11",
+    "mov qword ptr fs:[0x70], {SWITCHING}",
     "mov r11, qword ptr [r11 + {NEXT}]",
     "test r11, r11",
-    "jz 32f",
+    "jz 35f",
     "cmp r10, qword ptr [r11 + {ROOM}]",
-    "ja 32f",
+    "ja 35f",
     "cmp qword ptr [r11 + {DYNAMIC}], 0",
-    "jne 32f",
-    "mov qword ptr fs:[0x70], {SWITCHING}",
+    "jne 35f",
+    "mov qword ptr [r11 + {ENTERED_FROM}], rsp",
+    "mov qword ptr [r11 + {PREV}], rbp",
+    "mov rbp, rsp",
+    ".cfi_restore_state",
     "mov r10, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
     "mov qword ptr fs:[r10], r11",
-    "mov qword ptr [r11 + {ENTERED_FROM}], rbp",
     "mov rsp, r11",
     "mov r10, qword ptr [r11 + {GUARD}]",
     "mov qword ptr fs:[0x70], r10",
@@ -126,19 +141,19 @@ global_asm!(
     "call r10",
     ".Lfieldstone_quick_called:",
     // Back, with results in rax, rdx, xmm0, xmm1, st0, st1. The stack ends with the record of the segment that was entered from this
-    // frame: no load has to tell. Only registers that hold neither results nor, in any calling convention, what a function keeps.
-    "mov r8, rsp",
+    // frame: no load has to tell. Only the two registers that a prologue has spoilt already.
+    "mov r11, rsp",
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "mov rsp, rbp",
-    "mov rcx, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
-    "cmp qword ptr [r8 + {ENTERED_FROM}], rbp",
+    "mov r10, qword ptr [r11 + {PREV}]",
+    "cmp qword ptr [r11 + {ENTERED_FROM}], rbp",
     "jne 33f",
-    "cmp qword ptr [r8 + {DYNAMIC}], 0",
+    "cmp qword ptr [r11 + {DYNAMIC}], 0",
     "jne 33f",
-    "mov r8, qword ptr [r8 + {PREV}]",
-    "mov qword ptr fs:[rcx], r8",
-    "mov r8, qword ptr [r8 + {GUARD}]",
-    "mov qword ptr fs:[0x70], r8",
+    "mov r11, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[r11], r10",
+    "mov r10, qword ptr [r10 + {GUARD}]",
+    "mov qword ptr fs:[0x70], r10",
     "34:",
     ".cfi_remember_state",
     "pop rbp",
@@ -153,15 +168,26 @@ global_asm!(
     "push rdx",
     "push rdi",
     "push rsi",
+    "push rcx",
+    "push r8",
     "mov rdi, rbp",
     "call 22f",
+    "pop r8",
+    "pop rcx",
     "pop rsi",
     "pop rdi",
     "pop rdx",
     "pop rax",
     "mov rsp, rbp",
     "jmp 34b",
-    // The full way: whatever is found is put on the stack, and comes back from there.
+    // The full way: whatever is found is put on the stack, and comes back from there. From 35 on, rbp and the guard are ours.
+    "35:",
+    ".cfi_remember_state",
+    ".cfi_def_cfa rsp, 24",
+    "mov r11, qword ptr [rbp + {GUARD}]",
+    "mov qword ptr fs:[0x70], r11",
+    "mov rbp, rsp",
+    ".cfi_restore_state",
     "32:",
     "xor r11d, r11d",
     "31:",
@@ -189,15 +215,17 @@ global_asm!(
     // A guard that is none means that somebody has jumped, or that a handler came in between.
     "cmp qword ptr [rbp - 32], {LOST}",
     "jae 5f",
-    // To the segment in rdi.
+    "mov r10, qword ptr [rbp - 24]",
+    // To the segment in rdi, from the one in r10.
     "2:",
     "mov qword ptr fs:[0x70], {SWITCHING}",
-    "mov rax, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
-    "mov qword ptr fs:[rax], rdi",
     "mov qword ptr [rbp - 40], rdi",
     "mov rax, qword ptr [rdi + {ENTERED_FROM}]",
     "mov qword ptr [rbp - 48], rax",
     "mov qword ptr [rdi + {ENTERED_FROM}], rbp",
+    "mov qword ptr [rdi + {PREV}], r10",
+    "mov rax, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[rax], rdi",
     // Room for the arguments, a multiple of 16 bytes; a segment's record is aligned.
     "mov rax, rdi",
     "sub rax, r11",
@@ -219,15 +247,15 @@ global_asm!(
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "lea rsp, [rbp - 56]",
     // Who was interrupted in the middle of a switch finds all as it was.
-    "mov r8, qword ptr [rbp - 40]",
-    "mov rcx, qword ptr [rbp - 48]",
-    "mov qword ptr [r8 + {ENTERED_FROM}], rcx",
-    "mov r8, qword ptr [rbp - 24]",
-    "mov rcx, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
-    "mov qword ptr fs:[rcx], r8",
+    "mov r11, qword ptr [rbp - 40]",
+    "mov r10, qword ptr [rbp - 48]",
+    "mov qword ptr [r11 + {ENTERED_FROM}], r10",
+    "mov r11, qword ptr [rbp - 24]",
+    "mov r10, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
+    "mov qword ptr fs:[r10], r11",
     // Its memory of alloca goes when the segment is entered anew.
-    "mov rcx, qword ptr [rbp - 32]",
-    "mov qword ptr fs:[0x70], rcx",
+    "mov r10, qword ptr [rbp - 32]",
+    "mov qword ptr fs:[0x70], r10",
     ".cfi_remember_state",
     "leave",
     ".cfi_def_cfa rsp, 16",
@@ -333,8 +361,8 @@ global_asm!(
     "push rbx",
     "push r12",
     "mov rbx, rax",
-    // The largest: x87 and SSE 512, header 64, AVX 256, and with a hole for what is not kept AVX-512 up to byte 2688.
-    "sub rsp, 2816",
+    "mov eax, dword ptr [rip + {bytes}]",
+    "sub rsp, rax",
     "and rsp, -64",
     "mov eax, dword ptr [rip + {kept}]",
     "xor edx, edx",
@@ -444,6 +472,7 @@ global_asm!(
     SWITCHING = const -1,
     LOST = const -2,
     kept = sym KEPT_REGISTERS,
+    bytes = sym KEPT_BYTES,
     more = sym crate::more::more,
     left = sym crate::more::left,
 );

@@ -6,11 +6,14 @@
 //!  high              ├──────────────────────────┤
 //!                    │ frames, downwards        │
 //!  guard             ├──────────────────────────┤  a frame that would end below goes on elsewhere
-//!                    │ headroom, 20 KiB         │  for code that does not check: libc, the kernel's signal frames
+//!                    │ headroom                 │  for code that does not check: libc, the kernel's signal frames
+//!                    ├──────────────────────────┤
+//!                    │ a page that traps        │  where the kernel has such without a mapping of their own
 //!  low               └──────────────────────────┘  may move down: a segment grows into the blocks below while they are free
 //! ```
-//! Segments are a list. `prev` is the one whose frames called into this one; `next` is kept after its frames have returned, so
-//! that the next call across the border costs no allocation.
+//! Segments are a list. `next` is kept after its frames have returned, so that the next call across the border costs no allocation;
+//! `prev` is the one whose frames called into this one, and is written by who enters it: a handler may put another segment between
+//! two of which the first is just being left for the second.
 
 #![allow(unsafe_code, reason = "a list of raw memory, which no owner in Rust's sense has")]
 
@@ -20,13 +23,17 @@ use core::ptr::{NonNull, null_mut};
 pub(crate) const BLOCK_BYTES: usize = 32 << 10;
 /// Blocks that a segment begins with that can grow.
 pub(crate) const FIRST_BLOCKS: usize = 2;
-/// What lies below the guard for frames that do not check. Functions of libc have frames of up to 12 KiB; a signal frame with
-/// AVX-512 registers takes 3.5 KiB.
-pub(crate) const HEADROOM_BYTES: usize = 20 << 10;
+/// What lies below the guard for frames that do not check, the page that traps among it. Of libc, printf of the largest long double takes
+/// 34 KiB, regcomp of a nested pattern 35, glob 22, strtold 18; a signal frame with AVX-512 registers 3.5.
+pub(crate) const HEADROOM_BYTES: usize = 44 << 10;
+/// The same in a segment of one block, which is a coroutine's first.
+const SMALL_HEADROOM_BYTES: usize = 28 << 10;
 
 /// How much of the stack that the system gave a thread is used before its blocks: as much as a block, so that a program behaves
 /// alike in every thread, and as it would where nothing contiguous is given.
 pub(crate) const FIRST_BYTES: usize = 64 << 10;
+
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// For what is between frames: a return address, alignment, a small frame that is not counted.
 pub(crate) const SLACK_BYTES: usize = 512;
@@ -132,12 +139,24 @@ impl Segment {
     /// Takes in what lies between `low` and where it ended, which the caller has taken for it.
     pub(crate) fn reach_down_to(&mut self, low: usize) {
         self.low = low;
-        self.guard = low + HEADROOM_BYTES;
+        self.guard = low + headroom_bytes(self.blocks());
         self.room_bytes = self.high - self.guard - SLACK_BYTES;
     }
 }
 
-/// Puts `made` between a segment and the one after it.
+/// What lies below the guard of a segment of so many blocks.
+const fn headroom_bytes(blocks: usize) -> usize {
+    if blocks == 1 { SMALL_HEADROOM_BYTES } else { HEADROOM_BYTES }
+}
+
+/// Blocks of a segment in which frames of `bytes` end above the guard.
+pub(crate) fn blocks_for(bytes: usize) -> usize {
+    let fits = |blocks| bytes.saturating_add(headroom_bytes(blocks) + size_of::<Segment>()) <= blocks * BLOCK_BYTES;
+    let whole = bytes.saturating_add(HEADROOM_BYTES + size_of::<Segment>()).div_ceil(BLOCK_BYTES);
+    if fits(1) { 1 } else { whole }
+}
+
+/// Puts `made` between a segment and the one after it, which keeps its `prev`: somebody may be about to return from there.
 ///
 /// # Safety
 /// Both are records that live, `made` hangs on nothing, and no other thread has either.
@@ -147,9 +166,6 @@ pub(crate) unsafe fn insert_after(segment: NonNull<Segment>, made: NonNull<Segme
         let after = (*segment.as_ptr()).next;
         (*made.as_ptr()).prev = segment.as_ptr();
         (*made.as_ptr()).next = after;
-        if !after.is_null() {
-            (*after).prev = made.as_ptr();
-        }
         (*segment.as_ptr()).next = made.as_ptr();
     }
 }

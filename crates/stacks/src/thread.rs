@@ -20,7 +20,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::arena;
-use crate::segment::{FIRST_BYTES, HEADROOM_BYTES, Segment};
+use crate::segment::{FIRST_BYTES, HEADROOM_BYTES, PAGE_BYTES, Segment};
 
 /// Guard while a thread passes from one segment to another: every prologue comes to us, and is led on to the next one.
 pub(crate) const SWITCHING: usize = usize::MAX;
@@ -39,6 +39,10 @@ pub(crate) struct Thread {
     pub(crate) limit_bytes: usize,
     /// Whether the destructor will run.
     is_registered: bool,
+    /// How often it has run.
+    ends: u8,
+    /// The frame of the outermost handler that came in the middle of a switch and went on elsewhere, or that was one.
+    interrupts: usize,
 }
 
 global_asm!(
@@ -57,7 +61,8 @@ global_asm!(
 /// The key whose destructor gives a thread's segments back, + 1; 0 before the first thread.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-const PAGE_BYTES: usize = 4096;
+/// How often glibc calls destructors of thread-specific data, as long as there is any (PTHREAD_DESTRUCTOR_ITERATIONS).
+const ROUNDS: u8 = 4;
 
 impl Thread {
     /// The calling thread's record. Its words may change under a signal handler: nothing is kept over a call that may be split.
@@ -73,6 +78,23 @@ impl Thread {
             );
         }
         here
+    }
+
+    /// A handler that has come in the middle of a switch is led on from this frame.
+    pub(crate) fn interrupts(&mut self, frame: usize) {
+        if !self.is_interrupting() {
+            self.interrupts = frame;
+        }
+    }
+
+    /// Whether such a handler still runs: what comes next is then about to be used by who was interrupted.
+    fn is_interrupting(&self) -> bool {
+        // SAFETY: segments on the list live.
+        let before = |segment: &&Segment| unsafe { segment.prev.as_ref() };
+        // SAFETY: as above.
+        let current = unsafe { self.current.as_ref() };
+        let mut entered = core::iter::successors(current, before).map(|segment| segment.entered_from);
+        self.interrupts != 0 && entered.any(|frame| frame == self.interrupts)
     }
 }
 
@@ -125,7 +147,7 @@ pub fn trim() {
     // SAFETY: the record is this thread's own, and no handler runs.
     let thread = unsafe { &mut *Thread::here() };
     let here = stack_pointer();
-    if guard() == SWITCHING {
+    if guard() == SWITCHING || thread.is_interrupting() {
         // A handler in the middle of a switch: what comes next is about to be used.
         return;
     }
@@ -190,8 +212,8 @@ unsafe extern "C" fn after_fork() {
 fn given() -> Range<usize> {
     // SAFETY: both ask for a number.
     if unsafe { i64::from(libc::getpid()) == libc::syscall(libc::SYS_gettid) } {
-        // The main thread's grows by itself, is larger than what we take of it, and nobody's stack lies above it.
-        return 0..usize::MAX;
+        // The main thread's grows by itself, and is larger than what we take of it.
+        return 0..main_end();
     }
     // SAFETY: `attributes` is filled by the first call where it succeeds, read by the others, and destroyed.
     unsafe {
@@ -206,6 +228,23 @@ fn given() -> Range<usize> {
         libc::pthread_attr_destroy(&raw mut attributes);
         low.addr() + guard_bytes..low.addr() + bytes
     }
+}
+
+/// Where the main thread's stack ends: behind the program's name, which the kernel puts there first.
+fn main_end() -> usize {
+    let name = told(libc::AT_EXECFN);
+    if name == 0 {
+        return usize::MAX;
+    }
+    // SAFETY: a string lies there.
+    let bytes = unsafe { libc::strlen(core::ptr::with_exposed_provenance(name)) } + 1 + size_of::<usize>();
+    (name + bytes).next_multiple_of(PAGE_BYTES)
+}
+
+/// What the kernel has told the process (getauxval(3)); 0 if it has not.
+pub(crate) fn told(what: core::ffi::c_ulong) -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::getauxval(what) }).unwrap_or(0)
 }
 
 /// Sees to it that the thread gives back what it has when it ends.
@@ -234,19 +273,25 @@ pub(crate) fn register(thread: &mut Thread) {
     thread.is_registered = unsafe { libc::pthread_setspecific(key - 1, this) } == 0;
 }
 
-/// A thread ends, on what the system gave it: its segments go back. Destructors that run later may take some again, and bring this
-/// one back.
+/// A thread ends, on what the system gave it: its segments go back. Destructors of other keys are checked as all code is, so this one
+/// asks to be called again as often as the system calls any; what takes segments after that brings it back.
 unsafe extern "C" fn end(thread: *mut c_void) {
     let _signals = BlockedSignals::new();
     // SAFETY: the value of the key is the record of the thread that ends, which is the calling one.
     let thread = unsafe { &mut *thread.cast::<Thread>() };
     thread.is_registered = false;
+    thread.ends += 1;
+    if thread.ends < ROUNDS {
+        register(thread);
+        return;
+    }
     if !thread.first.contains(stack_pointer()) {
         // In a context whose stack is not the thread's own: what it lies on has to stay.
         return;
     }
     // glibc gives the thread's memory to the next one, guard word and all: what is left is a thread that is not known.
     thread.current = null_mut();
+    thread.ends = 0;
     set_guard(0);
     // SAFETY: the stack is in the first segment, so that nobody is in those after it.
     unsafe { give_after(&mut thread.first) };
@@ -282,25 +327,35 @@ pub(crate) unsafe fn give(segment: NonNull<Segment>) {
     }
 }
 
-/// Signals blocked until it is dropped.
+/// Signals blocked until it is dropped: all of them, with the two that glibc keeps for itself and would not block, since one of them
+/// cancels threads.
 #[derive(Debug)]
-pub(crate) struct BlockedSignals(libc::sigset_t);
+pub(crate) struct BlockedSignals(u64);
 
 impl BlockedSignals {
     pub(crate) fn new() -> Self {
-        // SAFETY: both sets are this frame's own, and the calls fill them.
-        unsafe {
-            let (mut all, mut before) = (core::mem::zeroed(), core::mem::zeroed());
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Self(before)
-        }
+        Self(set_signals(u64::MAX))
     }
 }
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that was found.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, null_mut()) };
+        set_signals(self.0);
     }
+}
+
+/// Blocks these signals and no others; those that were blocked before.
+fn set_signals(signals: u64) -> u64 {
+    let mut before = 0_u64;
+    // SAFETY: both sets are words of this frame, which is what the kernel takes for a set.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const signals,
+            &raw mut before,
+            size_of::<u64>(),
+        )
+    };
+    before
 }

@@ -6,6 +6,7 @@
 //! | `__stack_split_initialize` | the main thread begins; a constructor calls it before any other |
 //! | `__wrap_pthread_create` | other threads begin; the linker leads `pthread_create` here (`--wrap`) |
 //! | `__wrap_longjmp` and its kin | a jump makes the guard [`LOST_GUARD`] first |
+//! | `__wrap_vfork` | the child's segment is not the parent's |
 //! | `__splitstack_…` | `contexts` |
 //! | `fieldstone_stack_…` | limit, depth, giving back: `include/fieldstone/stacks.h` |
 
@@ -52,6 +53,32 @@ global_asm!(
     "fieldstone_jump _longjmp",
     "fieldstone_jump siglongjmp",
     "fieldstone_jump __longjmp_chk",
+    // The child runs on the parent's stack and words until it executes something; then the parent finds out where its stack is. The
+    // return address is not left where the child may write.
+    ".globl __wrap_vfork",
+    ".type __wrap_vfork, @function",
+    "__wrap_vfork:",
+    "pop rdx",
+    "mov eax, {SYS_VFORK}",
+    "syscall",
+    "push rdx",
+    "test rax, rax",
+    "jz 3f",
+    "cmp qword ptr fs:[0x70], 0",
+    "je 2f",
+    "mov qword ptr fs:[0x70], {LOST}",
+    "2: test rax, rax",
+    "js 4f",
+    "3: ret",
+    "4: push rax",
+    "sub rsp, 8",
+    "call __errno_location@PLT",
+    "add rsp, 8",
+    "pop rdx",
+    "neg edx",
+    "mov dword ptr [rax], edx",
+    "mov rax, -1",
+    "ret",
     ".popsection",
     ".pushsection .init_array.00001, \"aw\", @init_array",
     ".p2align 3",
@@ -71,6 +98,7 @@ global_asm!(
     initialize = sym initialize,
     create = sym create,
     LOST = const LOST_GUARD.cast_signed(),
+    SYS_VFORK = const libc::SYS_vfork,
 );
 
 /// The main thread begins. What lies below is the system's and grows by itself.
