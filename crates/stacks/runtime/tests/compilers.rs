@@ -53,6 +53,21 @@ fn signals_may_come_at_any_point() {
 }
 
 #[test]
+fn a_handler_at_each_instruction_of_a_crossing_leaves_the_thread_as_it_was() {
+    by_all("c", "steps.c", "-O1", "stepped");
+}
+
+#[test]
+fn what_programs_do_with_stacks_beside_calling() {
+    by_all("c", "odd.c", "-O1", "odd");
+}
+
+#[test]
+fn a_thread_of_a_library_may_have_coroutines_and_libm_is_the_program_s() {
+    by_all("c++", "foreign.cpp", "-O1", "foreign");
+}
+
+#[test]
 fn threads_end_in_every_way() {
     by_all("c", "threads.c", "-O1", "threads ended");
 }
@@ -77,6 +92,18 @@ fn a_library_shares_the_run_time_of_its_program() {
         run(Command::new("g++").args(["-O1", &ld, &include, "-o"]).arg(&without).arg(source));
         let printed = run(program(&without).arg(&shared));
         assert_eq!(printed, "loaded\n", "{linker}");
+    }
+}
+
+#[test]
+fn other_models_and_checks_of_gcc_go_with_it() {
+    for (name, options, last) in [
+        ("jumps.c", ["-O2", "-D_FORTIFY_SOURCE=2"], "jumped"),
+        ("jumps.c", ["-mcmodel=large", "-no-pie"], "jumped"),
+        ("contexts.c", ["-fcf-protection", "-fstack-protector-all"], "switched"),
+    ] {
+        let made = compile(driver("c", "gcc"), name, &options, &options.concat());
+        assert_eq!(run(&mut program(&made)).lines().last(), Some(last), "{options:?}");
     }
 }
 

@@ -1,0 +1,51 @@
+// A coroutine in a thread that a library has begun: nothing of this run time has been there. And libm is the program's own.
+#include "check.h"
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <ucontext.h>
+
+static thread_local ucontext_t home, machine;
+static thread_local void *home_stack[10], *stack[10];
+static thread_local long reached;
+
+KEEP static long descend(int depth) {
+    volatile char frame[FRAME_BYTES];
+    USE(frame);
+    memset((char *)frame, depth, sizeof frame);
+    long below = depth ? descend(depth - 1) + 1 : 0;
+    CHECK(frame[FRAME_BYTES - 1] == (char)depth);
+    return below;
+}
+
+static void body() {
+    reached = descend(3000);
+    __splitstack_getcontext(stack);
+    __splitstack_setcontext(home_stack);
+    swapcontext(&machine, &home);
+}
+
+static void run() {
+    getcontext(&machine);
+    machine.uc_stack.ss_sp = __splitstack_makecontext(1024, stack, &machine.uc_stack.ss_size);
+    machine.uc_link = nullptr;
+    makecontext(&machine, body, 0);
+    __splitstack_getcontext(home_stack);
+    __splitstack_setcontext(stack);
+    swapcontext(&home, &machine);
+    CHECK(reached == 3000);
+    __splitstack_releasecontext(stack);
+}
+
+int main(int count, char **) {
+    std::thread(run).join();
+    // What a collector would read of the main thread's stack: no more than there is.
+    void *segment = nullptr, *sp = nullptr, *initial;
+    size_t length;
+    CHECK(__splitstack_find(segment, sp, &length, &segment, &sp, &initial) && length < 1 << 20);
+    errno = 0;
+    volatile double huge = HUGE_VAL, rest = std::fmod(huge, count);
+    CHECK(std::isnan(rest) && errno == EDOM);
+    puts("foreign");
+}
