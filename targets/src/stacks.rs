@@ -133,7 +133,7 @@ impl Contest {
     }
 }
 
-/// A duel of programs: pair by pair the next two of `made`, the first of them ours. `run` gives what one took.
+/// A duel of programs: pair by pair two of `made`, one of ours and one of the others'. `run` gives what one took.
 fn duel_of_builds(
     made: &[(PathBuf, PathBuf)],
     fewest: usize,
@@ -150,11 +150,12 @@ fn duel_of_builds(
         })
     };
     let (mut own, mut other) = (0, 0);
-    let next = |at: &mut usize| {
+    // Each build of ours meets each of the others', not one over and over.
+    let next = |at: &mut usize, shift: usize| {
         *at += 1;
-        (*at - 1) % made.len()
+        (*at + *at / made.len() * shift) % made.len()
     };
-    let (ours, theirs) = (|| run(&made[next(&mut own)].0), || run(&made[next(&mut other)].1));
+    let (ours, theirs) = (|| run(&made[next(&mut own, 0)].0), || run(&made[next(&mut other, 1)].1));
     let cell = duel_of_at_least(fewest, goal, part, note, limit, ours, theirs);
     failed.into_inner().map_or(Ok(cell), |error| Err(error).with_context(|| part.to_owned()))
 }

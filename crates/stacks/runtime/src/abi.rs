@@ -5,7 +5,7 @@
 //! | `__morestack…` | come with `fieldstone-stacks` |
 //! | `__stack_split_initialize` | the main thread begins; a constructor calls it before any other |
 //! | `__wrap_pthread_create` | other threads begin; the linker leads `pthread_create` here (`--wrap`) |
-//! | `__wrap_longjmp` and its kin | a jump makes the guard [`LOST_GUARD`] first |
+//! | `__wrap_longjmp` and its kin | a jump out of the segment makes the guard [`LOST_GUARD`] first |
 //! | `__wrap_vfork` | the child's segment is not the parent's |
 //! | `__splitstack_…` | `contexts` |
 //! | `fieldstone_stack_…` | limit, depth, giving back: `include/fieldstone/stacks.h` |
@@ -39,15 +39,13 @@ global_asm!(
     "fieldstone_name __morestack_allocate_stack_space, {allocate}",
     "fieldstone_name __stack_split_initialize, {initialize}",
     "fieldstone_name __wrap_pthread_create, {create}",
-    // A jump: the guard is not to be trusted afterwards. Without a guard nothing is checked, before and after.
+    // A jump: out of the segment the guard is not to be trusted afterwards.
     ".macro fieldstone_jump name",
     ".globl __wrap_\\name",
     ".type __wrap_\\name, @function",
     "__wrap_\\name:",
-    "cmp qword ptr fs:[0x70], 0",
-    "je 2f",
-    "mov qword ptr fs:[0x70], {LOST}",
-    "2: jmp __real_\\name@PLT",
+    "call fieldstone_stack_jumps",
+    "jmp __real_\\name@PLT",
     ".endm",
     "fieldstone_jump longjmp",
     "fieldstone_jump _longjmp",
