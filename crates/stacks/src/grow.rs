@@ -27,7 +27,7 @@ pub const RED_ZONE_BYTES: usize = 12 << 10;
 /// If `f` does; the panic goes on to the caller.
 #[inline(always)]
 pub fn grow<R>(f: impl FnOnce() -> R) -> R {
-    grow_with(RED_ZONE_BYTES, f)
+    if is_within(thread::room_beyond::<RED_ZONE_BYTES>()) { f() } else { elsewhere(RED_ZONE_BYTES, f) }
 }
 
 /// As [`grow`], with at least `red_zone` bytes.
@@ -39,12 +39,18 @@ pub fn grow_with<R>(red_zone: usize, f: impl FnOnce() -> R) -> R {
     if has(red_zone) { f() } else { elsewhere(red_zone, f) }
 }
 
-/// Whether so much is left of this segment. A thread that is not known has a guard of 0: the difference is an address then, and one
-/// of a stack is larger than any segment.
+/// Whether so much is left of this segment.
 #[inline(always)]
 fn has(bytes: usize) -> bool {
+    is_within(thread::room_beyond::<0>().wrapping_sub(bytes))
+}
+
+/// Whether a distance above the guard is one. A thread that is not known has a guard of 0: the difference is an address then, and one
+/// of a stack is larger than any segment.
+#[inline(always)]
+const fn is_within(distance: usize) -> bool {
     const LARGEST_BITS: u32 = 44;
-    thread::stack_pointer().wrapping_sub(bytes).wrapping_sub(thread::guard()) >> LARGEST_BITS == 0
+    distance >> LARGEST_BITS == 0
 }
 
 /// Calls `f` where there is room.
