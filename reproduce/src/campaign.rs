@@ -23,6 +23,8 @@ const LARGE_BYTES: u64 = 1 << 30;
 const COUNTS: u32 = 2;
 /// Of a cell whose numbers come from models, or are counts: those are alike each time, and whole profiles have rounds of their own.
 const MODELLED: u32 = 1;
+/// The group of the cells that are measured only if their names say so: what takes very much.
+pub const ON_REQUEST: &str = "on-request";
 /// What is left to the rest of the system.
 const SPARED_BYTES: u64 = 1 << 30;
 /// How often the bar moves, and how often a line is said where there is none.
@@ -51,7 +53,9 @@ impl Campaign {
     /// When a sample fails, or results cannot be kept.
     pub fn measure(&self, experiment: &Experiment, names: &[String]) -> Result<Saved> {
         let scale = if self.quick { Scale::Quick } else { Scale::Full };
-        let all = (experiment.cells)(scale);
+        let is_wanted =
+            |cell: &Cell| !cell.id.contains(ON_REQUEST) || names.iter().any(|name| name.contains(ON_REQUEST));
+        let all: Vec<Cell> = (experiment.cells)(scale).into_iter().filter(is_wanted).collect();
         let count = all.len();
         let cells: Vec<Cell> = all.into_iter().filter(|cell| is_named(&cell.id, names)).collect();
         if cells.is_empty() {

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code, reason = "runs a closure on another stack")]
 
-use core::arch::naked_asm;
+use core::arch::{asm, naked_asm};
 use core::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -27,7 +27,7 @@ pub const RED_ZONE_BYTES: usize = 12 << 10;
 /// If `f` does; the panic goes on to the caller.
 #[inline(always)]
 pub fn grow<R>(f: impl FnOnce() -> R) -> R {
-    if is_within(thread::room_beyond::<RED_ZONE_BYTES>()) { f() } else { elsewhere(RED_ZONE_BYTES, f) }
+    if is_within(room_beyond::<RED_ZONE_BYTES>()) { f() } else { elsewhere(RED_ZONE_BYTES, f) }
 }
 
 /// As [`grow`], with at least `red_zone` bytes.
@@ -42,7 +42,7 @@ pub fn grow_with<R>(red_zone: usize, f: impl FnOnce() -> R) -> R {
 /// Whether so much is left of this segment.
 #[inline(always)]
 fn has(bytes: usize) -> bool {
-    is_within(thread::room_beyond::<0>().wrapping_sub(bytes))
+    is_within(room_beyond::<0>().wrapping_sub(bytes))
 }
 
 /// Whether a distance above the guard is one. A thread that is not known has a guard of 0: the difference is an address then, and one
@@ -51,6 +51,23 @@ fn has(bytes: usize) -> bool {
 const fn is_within(distance: usize) -> bool {
     const LARGEST_BITS: u32 = 44;
     distance >> LARGEST_BITS == 0
+}
+
+/// How far above the guard the stack pointer is, less `BYTES`: in two instructions, since each call asks.
+#[inline(always)]
+fn room_beyond<const BYTES: usize>() -> usize {
+    let room;
+    // SAFETY: reads a register and the guard word.
+    unsafe {
+        asm!(
+            "lea {room}, [rsp - {bytes}]",
+            "sub {room}, qword ptr fs:[0x70]",
+            room = out(reg) room,
+            bytes = const BYTES,
+            options(nostack, readonly),
+        );
+    }
+    room
 }
 
 /// Calls `f` where there is room.

@@ -121,23 +121,6 @@ pub(crate) fn stack_pointer() -> usize {
     stack_pointer
 }
 
-/// How far above the guard the stack pointer is, less `BYTES`: in two instructions, since each call asks.
-#[inline(always)]
-pub(crate) fn room_beyond<const BYTES: usize>() -> usize {
-    let room;
-    // SAFETY: reads a register and the guard word.
-    unsafe {
-        asm!(
-            "lea {room}, [rsp - {bytes}]",
-            "sub {room}, qword ptr fs:[0x70]",
-            room = out(reg) room,
-            bytes = const BYTES,
-            options(nostack, readonly),
-        );
-    }
-    room
-}
-
 /// Makes the calling thread known, if it is not: from now on its stack is bounded by its limit only. [`grow`](crate::grow) and compiled
 /// code do so by themselves; needed in a thread that was begun elsewhere and runs code compiled for split stacks.
 pub fn adopt() {

@@ -82,3 +82,25 @@ fn large_runs_from_a_range_that_ends() {
     drop(pool);
     drop(memory);
 }
+
+#[test]
+fn a_run_may_grow_downwards_from_the_end_of_a_chunk() {
+    let pool = Pool::with_block_bytes(HeapFrames, 64 << 10).unwrap();
+    let bytes = pool.block_bytes();
+    let below = |block: NonNull<u8>, count: usize| NonNull::new(block.as_ptr().wrapping_sub(count * bytes)).unwrap();
+    let chunk = |block: NonNull<u8>| block.addr().get() / CHUNK_BYTES;
+    let last = pool.alloc_last().unwrap();
+    assert!((last.addr().get() + bytes).is_multiple_of(CHUNK_BYTES));
+    assert!(pool.alloc_at(below(last, 1)), "it is free");
+    assert!(!pool.alloc_at(below(last, 1)), "it is taken now");
+    let other = pool.alloc_last().unwrap();
+    assert_ne!(chunk(other), chunk(last), "a chunk of which something is in use has no last block to give");
+    assert!(!pool.alloc_at(NonNull::from(&0_u8)), "not the pool's");
+    assert_eq!(pool.stats().used_bytes, 3 * bytes);
+    // SAFETY: all three were taken here, and nobody uses them.
+    unsafe {
+        pool.free_run(below(last, 1), 2).unwrap();
+        pool.free(other).unwrap();
+    }
+    assert_eq!(pool.stats().used_bytes, 0);
+}
