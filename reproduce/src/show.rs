@@ -62,10 +62,15 @@ fn lacks_paper(line: &Line) -> bool {
     matches!(line.shows, Shows::Ratio | Shows::Share) && !has_paper(line)
 }
 
-/// The paper's number on the scale of the line: its shares are in percent.
+/// The paper's number on the scale of the line: its shares are in percent, and so is by how much something takes longer.
 fn paper_number(shows: Shows, entry: &Entry) -> Option<f64> {
-    let number = entry.paper.as_ref()?.number()?;
-    Some(if matches!(shows, Shows::Share | Shows::Estimate) { number / 100.0 } else { number })
+    let paper = entry.paper.as_ref()?;
+    let number = paper.number()?;
+    Some(match shows {
+        Shows::Share | Shows::Estimate => number / 100.0,
+        Shows::Ratio if paper.value.ends_with('%') => 1.0 + number / 100.0,
+        _ => number,
+    })
 }
 
 /// The paper's number as its text has it; where ours has a percent sign and the text leaves it to a heading, with one.
@@ -207,6 +212,19 @@ mod tests {
             ("99.96%".into(), "about a half".into())
         );
         assert_eq!(words(Shows::Ratio, "1.36"), "1.36");
+        let entry = |value| Entry {
+            cell: String::new(),
+            ours: None,
+            value: None,
+            paper: Some(paper(value)),
+            skipped: None,
+            instead: Vec::new(),
+            pages: Vec::new(),
+            one_after_the_other: 0,
+        };
+        let number = |shows, value| paper_number(shows, &entry(value));
+        assert_eq!((number(Shows::Ratio, "15%"), number(Shows::Ratio, "1.36")), (Some(1.15), Some(1.36)));
+        assert_eq!(number(Shows::Share, "99%"), Some(0.99));
     }
 
     #[test]
