@@ -103,7 +103,7 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 	ln -sf $(shared) $(libs)/$(basename $(shared))
 	ln -sf $(shared) $(libs)/libfieldstone.so
 	if [ -d "$(stacks)" ]; then \
-		install -d $(lib)/stacks/tools && \
+		install -d $(lib)/stacks/tools $(lib)/stacks/include && ln -sfn ../../../../include/fieldstone $(lib)/stacks/include/fieldstone && \
 		install -m 755 $(stacks)/fieldstone-cc $(bin) && ln -sf fieldstone-cc $(bin)/fieldstone-c++ && \
 		install -m 644 $(stacks)/libfieldstone_stacks.a $(stacks)/stacks.list $(lib)/stacks && \
 		install -m 755 $(stacks)/libfieldstone_stacks.so $(lib)/stacks && \

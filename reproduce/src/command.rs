@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use fieldstone_workloads::size;
 
 use crate::campaign::{Campaign, is_named};
-use crate::experiment::{Experiment, all};
+use crate::experiment::{Experiment, Scale, all};
 use crate::layout::Layout;
 use crate::summary::Summary;
 use crate::trial::{Task, Trial};
@@ -184,6 +184,10 @@ fn chosen(experiments: Vec<Experiment>, names: &[String]) -> Result<Vec<Experime
         if !experiments.iter().any(|experiment| experiment.name == first) {
             let known: Vec<&str> = experiments.iter().map(|experiment| experiment.name).collect();
             bail!("there is no experiment {first:?}; there are {}, and `list`", known.join(", "));
+        }
+        let cells = |scale| experiments.iter().flat_map(move |experiment| (experiment.cells)(scale));
+        if !cells(Scale::Full).chain(cells(Scale::Quick)).any(|cell| is_named(&cell.id, std::slice::from_ref(name))) {
+            bail!("{first} has no cell named {name}: `list --cells` names them");
         }
     }
     let is_chosen = |experiment: &Experiment| names.iter().any(|name| is_named(name, &[experiment.name.to_owned()]));

@@ -56,7 +56,7 @@ pub fn experiment() -> Experiment {
                 geometric mean. The bundled programs are in the roles of PARSEC's: `similar` in ferret's, with frames of 618 KB; \
                 the others run with one thread. Lua, SQLite, bzip2 and zstd are in the roles of SPEC's: their sources are Debian's source \
                 packages, which apt-get fetches once; `no source` stands where it cannot, or where SQLite's lacks tclsh \
-                (FIELDSTONE_SOURCES may name a directory with lua5.4, sqlite3, bzip2, libzstd unpacked in it). fib and sum tell the time of \
+                (FIELDSTONE_SOURCES names the directory where they are kept unpacked, as lua5.4, sqlite3, bzip2 and libzstd). fib and sum tell the time of \
                 a call themselves; the blog took fib(50) and a sum of 10^9, \
                 which `figure3/on-request` measures, since it takes 20 GB and minutes. How often the stack took memory is told by our run time, which \
                 doubles what it takes, and counted for gcc's as its calls of mmap; the blog's number is of its sum of 10^9, in pieces of 1544 bytes.",

@@ -37,7 +37,8 @@ struct Downwards {
 unsafe impl Frames for Downwards {
     fn take(&self, chunks: usize) -> Result<NonNull<u8>> {
         let bytes = chunks.checked_mul(CHUNK_BYTES).filter(|&bytes| bytes < TOP - BOTTOM);
-        let bytes = bytes.ok_or(Error::CapacityOverflow { elements: chunks })?;
+        let all = chunks.saturating_mul(CHUNK_BYTES);
+        let bytes = bytes.ok_or(Error::Exhausted { wanted_bytes: all, held_bytes: TOP - BOTTOM })?;
         loop {
             let start = self.end.load(Ordering::Relaxed).saturating_sub(bytes);
             if start < BOTTOM {
@@ -180,6 +181,7 @@ pub(crate) fn take(bytes: usize) -> Result<NonNull<Segment>> {
 /// A segment with room for `bytes` among as many others as there may be: a coroutine's.
 pub(crate) fn take_packed(bytes: usize) -> Result<NonNull<Segment>> {
     let blocks = blocks_for(bytes);
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     with(|pool| take_run(pool, blocks))
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn reached(thread: &Thread, held_bytes: usize, wanted_bytes: usize) -
         format_args!("is at its limit of {}", Size(thread.limit_bytes)),
         format_args!(
             "Deeper recursion than it was meant for? If not, raise the limit: FIELDSTONE_STACK_LIMIT=SIZE, or \
-         fieldstone_stack_set_limit()"
+         fieldstone_stack_set_limit(), in Rust set_limit_bytes"
         ),
     )
 }
@@ -114,12 +114,13 @@ fn end(thread: &Thread, held: usize, wanted: usize, what: fmt::Arguments<'_>, re
     let name = core::ffi::CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok()).unwrap_or("?");
     // SAFETY: asks for a number.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) };
+    let segments = segments(thread);
     let mut line = Line::new();
     let _ = writeln!(
         line,
-        "fieldstone: the stack of thread '{name}' ({tid}) {what}: {} deep in {} segments, and a call needs {} more. {remedy}.",
+        "fieldstone: the stack of thread '{name}' ({tid}) {what}: it holds {} in {segments} segment{}, and a call needs {} more. {remedy}.",
         Size(held),
-        segments(thread),
+        if segments == 1 { "" } else { "s" },
         Size(wanted),
     );
     line.show();

@@ -105,6 +105,15 @@ fn other_models_and_checks_of_gcc_go_with_it() {
         let made = compile(driver("c", "gcc"), name, &options, &options.concat());
         assert_eq!(run(&mut program(&made)).lines().last(), Some(last), "{options:?}");
     }
+    // lld does not read what gcc writes for it.
+    for linker in linkers().into_iter().filter(|&linker| linker != "lld") {
+        let ld = format!("-fuse-ld={linker}");
+        let made = compile(driver("c++", "g++"), "throws.cpp", &["-O1", "-flto", &ld], &format!("lto-{linker}"));
+        assert_eq!(run(&mut program(&made)).lines().last(), Some("caught"), "{linker}");
+    }
+    // Programs of no fixed place that need no loader; gold makes none of libc's.
+    let made = compile(driver("c++", "g++"), "throws.cpp", &["-O1", "-static-pie"], "static-pie");
+    assert_eq!(run(&mut program(&made)).lines().last(), Some("caught"));
 }
 
 #[test]
@@ -164,12 +173,17 @@ fn what_cannot_be_done_is_refused() {
         (vec!["-m32"], "x86-64 only"),
         (vec!["--target=aarch64-linux-gnu"], "target aarch64-linux-gnu"),
         (vec!["-target", "riscv64-linux-gnu"], "target riscv64-linux-gnu"),
+        (vec!["-mx32"], "build with cc for that"),
     ] {
         let refused = driver("c", "gcc").args(&options).args(["-c", "-o", "/dev/null", &source]).output().unwrap();
         assert!(!refused.status.success() && text(&refused).contains(why), "{options:?}: {}", text(&refused));
     }
     let lost = driver("c", "gcc").env("FIELDSTONE_STACKS_LIB", "/nowhere").arg(&source).output().unwrap();
     assert!(!lost.status.success() && text(&lost).contains("make install"), "{}", text(&lost));
+    for (compiler, why) in [("fieldstone-cc", "and not me"), ("true", "is no C compiler")] {
+        let refused = driver("c", compiler).arg(&source).output().unwrap();
+        assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
+    }
     let none = driver("c", "no-such-compiler").arg(&source).output().unwrap();
     assert!(!none.status.success() && text(&none).contains("FIELDSTONE_CC"), "{}", text(&none));
 }

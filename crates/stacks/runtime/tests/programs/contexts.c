@@ -1,7 +1,6 @@
 /* Many coroutines by ucontext on contexts of their own, each deeper than its first block now and then; what a collector finds on
  * a stack. Prints the KiB that each took while it waited in a small frame. */
-#include "check.h"
-#include <string.h>
+#include "descend.h"
 #include <ucontext.h>
 
 enum { COUNT = 20000 };
@@ -15,15 +14,6 @@ static struct coroutine *all;
 static ucontext_t home;
 static void *home_stack[10];
 static int now;
-
-KEEP static long descend(int depth) {
-    volatile char frame[FRAME_BYTES];
-    USE(frame);
-    memset((char *)frame, depth, sizeof frame);
-    long below = depth ? descend(depth - 1) + 1 : 0;
-    CHECK(frame[FRAME_BYTES - 1] == (char)depth);
-    return below;
-}
 
 static void to_home(void) {
     struct coroutine *self = &all[now];

@@ -1,23 +1,13 @@
 // A coroutine in a thread that a library has begun: nothing of this run time has been there. And libm is the program's own.
-#include "check.h"
+#include "descend.h"
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <thread>
 #include <ucontext.h>
 
 static thread_local ucontext_t home, machine;
 static thread_local void *home_stack[10], *stack[10];
 static thread_local long reached;
-
-KEEP static long descend(int depth) {
-    volatile char frame[FRAME_BYTES];
-    USE(frame);
-    memset((char *)frame, depth, sizeof frame);
-    long below = depth ? descend(depth - 1) + 1 : 0;
-    CHECK(frame[FRAME_BYTES - 1] == (char)depth);
-    return below;
-}
 
 static void body() {
     reached = descend(3000);

@@ -1,9 +1,8 @@
 /* What programs do with stacks beside calling: nested functions, wide vectors, vfork, destructors of thread-specific data that recurse, cancellation
  * in the middle of an allocation; and what overflows the headroom ends there. */
 #define _GNU_SOURCE
-#include "check.h"
+#include "descend.h"
 #include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,15 +13,6 @@ static unsigned long guard(void) {
     unsigned long word;
     __asm__ volatile("mov %%fs:0x70, %0" : "=r"(word));
     return word;
-}
-
-KEEP static long descend(int depth) {
-    volatile char frame[FRAME_BYTES];
-    USE(frame);
-    memset((char *)frame, depth, sizeof frame);
-    long below = depth ? descend(depth - 1) + 1 : 0;
-    CHECK(frame[FRAME_BYTES - 1] == (char)depth);
-    return below;
 }
 
 #ifndef __clang__

@@ -1,21 +1,12 @@
 /* 20,000 timer signals while the stack goes to and fro over the border between two segments, with handlers that recurse
  * themselves: on the stack that was interrupted, then on an alternate one. Errno stays. */
-#include "check.h"
+#define DESCEND_BYTES 200
+#include "descend.h"
 #include <errno.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/time.h>
 
 static volatile sig_atomic_t signals;
-
-KEEP static long descend(int depth) {
-    volatile char frame[200];
-    USE(frame);
-    memset((char *)frame, depth, sizeof frame);
-    long below = depth ? descend(depth - 1) + 1 : 0;
-    CHECK(frame[0] == (char)depth && frame[199] == (char)depth);
-    return below;
-}
 
 static void handler(int signal) {
     (void)signal;

@@ -1,22 +1,12 @@
 /* 160 threads, each deeper than any one stack; threads that end by pthread_exit and by cancellation from many segments down, whose
  * cleanups run; forks. What threads had is given back. */
-#include "check.h"
+#include "descend.h"
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static atomic_int cleaned, reached;
-
-KEEP static long descend(int depth) {
-    volatile char frame[FRAME_BYTES];
-    USE(frame);
-    memset((char *)frame, depth, sizeof frame);
-    long below = depth ? descend(depth - 1) + 1 : 0;
-    CHECK(frame[0] == (char)depth && frame[FRAME_BYTES - 1] == (char)depth);
-    return below;
-}
 
 static void cleanup(void *unused) {
     (void)unused;
