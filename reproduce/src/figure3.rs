@@ -72,7 +72,6 @@ struct Micro {
     column: &'static str,
     program: Program,
     n: u64,
-    arguments: &'static [&'static str],
     is_sum: bool,
 }
 
@@ -83,31 +82,17 @@ impl Micro {
     }
 }
 
-const DEEP: Micro = Micro {
-    id: "sum-1e9",
-    column: "sum of 10^9",
-    program: SUM,
-    n: 1_000_000_000,
-    arguments: &["1000000000"],
-    is_sum: true,
-};
+const DEEP: Micro = Micro { id: "sum-1e9", column: "sum of 10^9", program: SUM, n: 1_000_000_000, is_sum: true };
 const MICROS: [Micro; 4] = [
-    Micro { id: "fib", column: "fib(40)", program: FIB, n: 40, arguments: &["40"], is_sum: false },
-    Micro {
-        id: "fib-alone",
-        column: "fib(40), a call each",
-        program: FIB_ALONE,
-        n: 40,
-        arguments: &["40"],
-        is_sum: false,
-    },
-    Micro { id: "sum-1e7", column: "sum of 10^7", program: SUM, n: 10_000_000, arguments: &["10000000"], is_sum: true },
+    Micro { id: "fib", column: "fib(40)", program: FIB, n: 40, is_sum: false },
+    Micro { id: "fib-alone", column: "fib(40), a call each", program: FIB_ALONE, n: 40, is_sum: false },
+    Micro { id: "sum-1e7", column: "sum of 10^7", program: SUM, n: 10_000_000, is_sum: true },
     DEEP,
 ];
 const QUICK: [Micro; 3] = [
-    Micro { id: "fib-quick", column: "fib(32)", n: 32, arguments: &["32"], ..MICROS[0] },
-    Micro { id: "fib-alone-quick", column: "fib(32), a call each", n: 32, arguments: &["32"], ..MICROS[1] },
-    Micro { id: "sum-1e6", column: "sum of 10^6", n: 1_000_000, arguments: &["1000000"], ..MICROS[2] },
+    Micro { id: "fib-quick", column: "fib(32)", n: 32, ..MICROS[0] },
+    Micro { id: "fib-alone-quick", column: "fib(32), a call each", n: 32, ..MICROS[1] },
+    Micro { id: "sum-1e6", column: "sum of 10^6", n: 1_000_000, ..MICROS[2] },
 ];
 
 fn cells(scale: Scale) -> Vec<Cell> {
@@ -211,7 +196,7 @@ fn ratio_of(row: &str, column: &str, nanoseconds: f64, ratio: f64) -> Figure {
 fn measure_micro(trial: &Trial, micro: &Micro) -> Result<Vec<Figure>> {
     let builds = Builds::find()?;
     let files = built(&builds, &micro.program, trial.layout.seed)?;
-    let runs = in_turns(trial.layout.seed, &files, |file| builds.run_with(file, micro.arguments)?.numbers())?;
+    let runs = in_turns(trial.layout.seed, &files, |file| builds.run_with(file, &[&micro.n.to_string()])?.numbers())?;
     let [plain, blocks, gcc] = runs;
     let mut figures = Vec::new();
     for (row, numbers) in [(BLOCKS, blocks), (GCC, gcc)] {

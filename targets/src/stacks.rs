@@ -121,16 +121,18 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
 
 impl Contest {
     fn hold(&self, builds: &Builds, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
-        let mut made = Vec::new();
-        for layout in 0..self.layouts {
-            let build = |kind| builds.build(&self.program, kind, "bfd", layout);
-            made.push((build(Kind::Blocks)?, build(Kind::Plain)?));
-        }
+        let made = pairs(builds, &self.program, "bfd", self.layouts)?;
         let fewest = self.layouts.max(FEWEST_FOR_INTERVAL);
         duel_of_builds(&made, fewest, goal, (self.part, self.note), limit, |program| {
             first_number(builds, program, self.arguments)
         })
     }
+}
+
+/// Builds on blocks and plain ones, at so many places.
+fn pairs(builds: &Builds, program: &Program, linker: &str, layouts: usize) -> anyhow::Result<Vec<(PathBuf, PathBuf)>> {
+    let build = |kind, layout| builds.build(program, kind, linker, layout);
+    (0..layouts).map(|layout| Ok((build(Kind::Blocks, layout)?, build(Kind::Plain, layout)?))).collect()
 }
 
 /// A duel of programs: pair by pair two of `made`, one of ours and one of the others'. `run` gives what one took.

@@ -26,15 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Blocks => "blocks",
-            Self::Gcc => "gcc",
-        }
-    }
-
-    /// The compiler, as a shell word, and what it is given.
+    /// What its compiler and linker are given.
     const fn options(self) -> &'static str {
         match self {
             Self::Gcc => "-fsplit-stack",
@@ -103,8 +95,7 @@ impl Builds {
     /// [`Missing`] without its source; when it cannot be compiled or linked.
     pub fn build(&self, program: &Program, kind: Kind, linker: &str, layout: usize) -> Result<PathBuf> {
         let objects = self.objects(program, kind)?;
-        let out =
-            self.place.path().join(format!("{}-{}-{linker}-{layout}", program.name.replace(' ', "-"), kind.name()));
+        let out = self.place.path().join(format!("{}-{kind:?}-{linker}-{layout}", program.name.replace(' ', "-")));
         // Places that are spread over 256 bytes, so that each alignment comes.
         let padding = format!(".text\n.skip {}, 0x90\n.section .note.GNU-stack, \"\", @progbits\n", layout * 53 % 256);
         let before = self.place.path().join("padding.s");
@@ -132,8 +123,7 @@ impl Builds {
         // The bundled sources are this program's: another build may have others.
         let (bundled, cached) = (self.place.path().to_owned(), super::cache()?.join("objects"));
         let place = if program.source == Source::Bundled { bundled } else { cached };
-        let objects =
-            place.join(format!("{}-{}-{:016x}", program.name.replace(' ', "-"), kind.name(), self.key(&words)?));
+        let objects = place.join(format!("{}-{kind:?}-{:016x}", program.name.replace(' ', "-"), self.key(&words)?));
         if objects.exists() {
             return Ok(objects);
         }

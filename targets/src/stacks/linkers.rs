@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use fieldstone_report::stats::FEWEST_FOR_INTERVAL;
 use fieldstone_reproduce::Missing;
-use fieldstone_reproduce::figure3::{Builds, Kind, LINKERS, LUA, Program, SQLITE, has_linker};
+use fieldstone_reproduce::figure3::{Builds, LINKERS, LUA, Program, SQLITE, has_linker};
 
 use crate::cell::Cell;
 use crate::goals::Goal;
-use crate::stacks::duel_of_builds;
+use crate::stacks::{duel_of_builds, pairs};
 
 /// Layouts that the pairs go through: link order alone moves a program by some percent.
 const LAYOUTS: usize = 6;
@@ -34,11 +34,7 @@ pub(crate) fn measure(builds: &Builds, goal: &Goal, limit: Duration, show: &mut 
 }
 
 fn hold(builds: &Builds, goal: &Goal, program: &Program, linker: &str, limit: Duration) -> anyhow::Result<Cell> {
-    let mut made = Vec::new();
-    for layout in 0..LAYOUTS {
-        let build = |kind| builds.build(program, kind, linker, layout);
-        made.push((build(Kind::Blocks)?, build(Kind::Plain)?));
-    }
+    let made = pairs(builds, program, linker, LAYOUTS)?;
     let expected = builds.run(program, &made[0].1, true)?.printed;
     let told = (format!("{} by {linker}", program.name), "whole runs, 6 layouts each");
     duel_of_builds(&made, FEWEST_FOR_INTERVAL, goal.clone(), (&told.0, told.1), limit, |file| {

@@ -6,11 +6,6 @@
 
 #define KEEP __attribute__((noinline))
 
-/* Where a program's functions lie decides some percent of its time: each build gets another place. */
-#ifdef PAD
-__asm__(".text\n.skip " PAD ", 0x90\n");
-#endif
-
 /* Nanoseconds that the thread has run. */
 static inline double now(void) {
     struct timespec time;
