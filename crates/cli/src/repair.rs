@@ -161,7 +161,11 @@ pub(crate) fn words(event: &Event) -> String {
             let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
             let nothing = if seen.samples == 0 { ": it slept all the time" } else { "" };
             let looked = format!("{} of {} were looked at", seen.walked, plural(seen.samples, "sample"));
-            format!("{end}; {looked}, {} of them showed no access{nothing}", seen.blind)
+            let alone = match seen.alone {
+                0 => String::new(),
+                alone => format!("; {alone} are of threads that ran alone"),
+            };
+            format!("{end}; {looked}, {} of them showed no access{alone}{nothing}", seen.blind)
         }
     };
     format!("{:>9.1} ms  {words}", event.at_ms)

@@ -51,6 +51,20 @@ impl Flow {
     /// The loops around the flow's start, the smallest first.
     #[must_use]
     pub fn loops(&self) -> Vec<Loop> {
+        let mut bodies = self.bodies();
+        bodies.retain(|(_, blocks)| blocks.contains(&self.ip));
+        bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
+    }
+
+    /// The blocks of a loop that are in no smaller one.
+    #[must_use]
+    pub fn own_blocks(&self, within: &Loop) -> BTreeSet<u64> {
+        let smaller = self.bodies().into_iter().map(|(_, blocks)| blocks).take_while(|blocks| *blocks != within.blocks);
+        smaller.fold(within.blocks.clone(), |own, blocks| own.difference(&blocks).copied().collect())
+    }
+
+    /// All loops by head and blocks, the smallest first.
+    fn bodies(&self) -> Vec<(u64, BTreeSet<u64>)> {
         let mut bodies: Vec<(u64, BTreeSet<u64>)> = Vec::new();
         let before = self.predecessors();
         for (tail, head) in self.jumps_back() {
@@ -62,9 +76,8 @@ impl Flow {
             }
         }
         self.join(&mut bodies);
-        bodies.retain(|(_, blocks)| blocks.contains(&self.ip));
-        bodies.sort_by_key(|(head, blocks)| (self.size(blocks), *head));
-        bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
+        bodies.sort_by_cached_key(|(head, blocks)| (self.size(blocks), *head));
+        bodies
     }
 
     /// What begins at the flow's start, up to the next jump, as a loop that is left after its only lap.
@@ -241,6 +254,19 @@ mod tests {
         code.jne(outer).unwrap();
         code.ret().unwrap();
         code
+    }
+
+    #[test]
+    fn a_loop_has_blocks_of_its_own_beside_those_of_the_loops_in_it() {
+        let image = Image { start: 0x1000, bytes: entered_at_the_condition().assemble(0x1000).unwrap() };
+        let flow = Flow::discover(&image, 0x1000).unwrap();
+        let [outer] = &flow.loops()[..] else { panic!("{:?}", flow.loops()) };
+        assert_eq!(outer.blocks, BTreeSet::from([0x1000, 0x1002, 0x1006, 0x100a]));
+        assert_eq!(flow.own_blocks(outer), BTreeSet::from([0x1000, 0x100a]));
+        let flow = Flow::discover(&image, 0x1002).unwrap();
+        let [inner, outer] = &flow.loops()[..] else { panic!("{:?}", flow.loops()) };
+        assert_eq!(flow.own_blocks(inner), inner.blocks);
+        assert_eq!(flow.own_blocks(outer), BTreeSet::from([0x1000, 0x100a]));
     }
 
     #[test]

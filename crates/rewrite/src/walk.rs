@@ -64,11 +64,11 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Follows the code from the flow's start with the registers that it was sampled with: around `within`, or as far as
-    /// the flow is known.
+    /// Follows the code with the registers that it was sampled with from where that was, which is in the flow: around `within`, or as far
+    /// as the flow is known.
     #[must_use]
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
-        let mut walker = Walker { flow, within, memory, found: Self::default() };
+        let mut walker = Walker { flow, ip: registers.rip, within, memory, found: Self::default() };
         walker.walk(State::new(registers));
         walker.found
     }
@@ -76,6 +76,8 @@ impl Walk {
 
 struct Walker<'a> {
     flow: &'a Flow,
+    /// Where the lap begins and ends.
+    ip: u64,
     within: Option<&'a Loop>,
     memory: &'a dyn Memory,
     found: Walk,
@@ -83,12 +85,14 @@ struct Walker<'a> {
 
 impl Walker<'_> {
     fn walk(&mut self, start: State) {
-        let mut seen = BTreeSet::from([self.flow.ip]);
-        let mut open = vec![(self.flow.ip, start)];
+        let mut seen = BTreeSet::from([self.ip]);
+        let mut open = vec![(self.ip, start)];
         let mut factory = InstructionInfoFactory::new();
-        while let Some((block, mut state)) = open.pop() {
-            let Some(block) = self.flow.blocks.get(&block) else { continue };
-            for instruction in self.flow.instructions_of(block) {
+        while let Some((entry, mut state)) = open.pop() {
+            let Some(block) = self.flow.block_at(entry) else { continue };
+            let is_end = entry < self.ip && self.ip < block.end;
+            let end = if is_end { self.ip } else { block.end };
+            for (_, instruction) in self.flow.instructions.range(entry..end) {
                 if self.found.steps == MAX_STEPS {
                     return;
                 }
@@ -96,6 +100,9 @@ impl Walker<'_> {
                 let information = factory.info(instruction);
                 self.look(instruction, information, &state);
                 state.step(instruction, information, self.memory);
+            }
+            if is_end {
+                continue;
             }
             let inside = |next: &u64| self.within.is_none_or(|within| within.blocks.contains(next));
             for next in block.successors.iter().copied().filter(inside) {

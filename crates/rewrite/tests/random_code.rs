@@ -31,8 +31,8 @@ fn code() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 1..40).prop_map(|pieces| pieces.concat())
 }
 
-fn registers(gpr: [u64; 16]) -> Registers {
-    Registers { gpr, rip: CODE, ..Registers::default() }
+fn registers(gpr: [u64; 16], rip: u64) -> Registers {
+    Registers { gpr, rip, ..Registers::default() }
 }
 
 /// Each instruction lies in one block, and blocks lead to blocks.
@@ -88,9 +88,14 @@ proptest! {
         let liveness = Liveness::of(&flow);
         for found in flow.loops() {
             prop_assert!(found.blocks.contains(&found.head) && found.blocks.contains(&flow.ip));
-            let walk = Walk::around(&flow, Some(&found), &registers(gpr), &image);
+            let walk = Walk::around(&flow, Some(&found), &registers(gpr, flow.ip), &image);
             let size = flow.instructions_in(&found).count();
             prop_assert!(walk.steps <= size, "no block twice");
+            // From anywhere in the loop, as if it had been read from there on.
+            for instruction in flow.instructions_in(&found) {
+                let walk = Walk::around(&flow, Some(&found), &registers(gpr, instruction.ip()), &image);
+                prop_assert!(walk.steps <= size, "no instruction twice");
+            }
         }
         for instruction in flow.instructions.values() {
             let before = liveness.before(instruction.ip());

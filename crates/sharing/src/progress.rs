@@ -97,6 +97,11 @@ impl Progress {
         *self.samples.entry(thread).or_default() += 1;
     }
 
+    /// No samples were taken for a while, of any thread: what follows is not compared with what was.
+    pub fn rest(&mut self) {
+        self.samples.values_mut().for_each(|samples| *samples += MOST_APART);
+    }
+
     /// A counter was seen in the thread's last sample, in a loop that comes by these cache lines.
     pub fn see(&mut self, mark: &Mark, lines: &[u64]) {
         let sample = self.samples.get(&mark.thread).copied().unwrap_or_default();
@@ -283,6 +288,15 @@ mod tests {
         let paces = progress.by_lines(&[LINE], &(0..99));
         let laps = &paces.0[&(1, 0x1000)];
         assert!(laps.len() >= 4 && laps.iter().all(|laps| (0.5..=1.5).contains(laps)), "{laps:?}");
+    }
+
+    #[test]
+    fn what_went_on_unseen_is_no_pace() {
+        let mut progress = Progress::default();
+        see(&mut progress, &MARK, [0, 10]);
+        progress.rest();
+        see(&mut progress, &Mark { at_ns: 2, ..MARK }, [900, 910]);
+        assert_eq!(progress.by_lines(&[LINE], &(0..9)).0[&(1, 0x1000)], [10.0, 10.0]);
     }
 
     #[test]

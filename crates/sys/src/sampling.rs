@@ -53,6 +53,9 @@ pub use registers::Registers;
 /// Stops a second and thread that ptrace takes at most: each is two switches of the thread and its tracer.
 pub const MOST_STOPS: u32 = 100;
 
+/// Threads times CPUs with which [`Sampler::set_hertz`] is worth it.
+pub const MOST_REOPENED: usize = 256;
+
 /// How samples are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -104,6 +107,9 @@ pub struct Drained {
 trait Source: Send {
     /// Appends what there is, in no order, and tells the rest. `ended` is not its business.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
+
+    /// Takes so many samples a second from now on; whether it can.
+    fn set_hertz(&mut self, hertz: u32) -> Result<bool>;
 }
 
 /// Samples of all threads of one process. Sampling ends, and the process is let go, when it is dropped.
@@ -162,6 +168,19 @@ impl Sampler {
     #[must_use]
     pub const fn hertz(&self) -> u32 {
         self.hertz
+    }
+
+    /// Takes so many samples a second that a thread runs from now on; whether it can. It cannot by ptrace, nor where there are more than
+    /// [`MOST_REOPENED`] threads times CPUs, since all events are opened anew: some 20 µs each.
+    ///
+    /// # Errors
+    /// As [`Sampler::open`]; then all goes on as before.
+    pub fn set_hertz(&mut self, hertz: u32) -> Result<bool> {
+        let is_set = hertz > 0 && self.source.set_hertz(hertz)?;
+        if is_set {
+            self.hertz = hertz;
+        }
+        Ok(is_set)
     }
 
     /// Waits until the process ends, for at most `timeout`; whether it has ended.

@@ -140,6 +140,51 @@ fn what_did_not_settle_is_tried_once_more() {
     assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 2, "{:#?}", stats.events);
 }
 
+/// Threads that mind their own business for a while, and then so many times fight.
+const LATE: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static volatile long counters[512] __attribute__((aligned(4096)));
+static double now(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+static double at_work[2];
+static long times;
+static void *work(void *number) {
+    long own = (long)number;
+    for (double end = now(CLOCK_MONOTONIC) + 1.5; now(CLOCK_MONOTONIC) < end;)
+        for (long i = 0; i < 100000; i++) counters[own * 256 + 64] += 1;
+    double begun = now(CLOCK_MONOTONIC), worked = now(CLOCK_THREAD_CPUTIME_ID);
+    for (long i = 0; i < times; i++) counters[own] += 1;
+    at_work[own] = (now(CLOCK_THREAD_CPUTIME_ID) - worked) / (now(CLOCK_MONOTONIC) - begun);
+    return 0;
+}
+int main(int count, char **words) {
+    pthread_t threads[2];
+    times = atol(words[1]);
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, (void *)i);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    fprintf(stderr, "%.2f processors at work\n", at_work[0] + at_work[1]);
+    printf("checksum: %ld %ld\n", counters[0], counters[1]);
+}
+"#;
+
+#[test]
+fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build_text("late", LATE, &["-g", "-O2"]);
+    let Some(calm) = repaired(&stage, run, &program, &["1000"]) else { return };
+    assert!(calm.events.is_empty(), "{:#?}", calm.events);
+    assert!((1..1500).contains(&calm.seen.samples), "{} samples of 1.5 s of two threads", calm.seen.samples);
+    let Some(stats) = repaired(&stage, run_together, &program, &["800000000"]) else { return };
+    let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
+    assert!(moved.is_some_and(|event| event.at_ms > 1400.0), "{:#?}", stats.events);
+}
+
 #[test]
 fn a_program_that_takes_the_place_of_another_is_repaired() {
     let Some(stage) = Stage::new() else { return };

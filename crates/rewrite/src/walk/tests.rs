@@ -82,6 +82,21 @@ fn a_sample_between_accesses_finds_them_all() {
 }
 
 #[test]
+fn a_lap_from_the_middle_of_a_block_is_the_same_as_if_the_code_had_been_read_from_there() {
+    let program = sum();
+    let whole = Flow::discover(&program, CODE).unwrap();
+    let within = &whole.loops()[0];
+    assert_eq!(whole.blocks.range(..CODE + 0x11).count(), 1, "one block");
+    for offset in [0, 5, 9, 0xc, 0xf] {
+        let registers = [(RDI, 0x7f10), (RSI, 0x9000), (RCX, 3), (RDX, 10)];
+        let mut sampled = Registers { rip: CODE + offset, ..Registers::default() };
+        registers.iter().for_each(|(number, value)| sampled.gpr[*number] = *value);
+        let walk = Walk::around(&whole, Some(within), &sampled, &program);
+        assert_eq!(walk, around(&program, offset, &registers), "{offset:#x}");
+    }
+}
+
+#[test]
 fn pointers_on_the_stack_are_read_now() {
     // 0: mov rax, [rbp - 8] (4); 4: lock add [rax + 16], 1 (6); a: dec dword [rbp - 16] (3); d: jne 0
     let mut code = CodeAssembler::new(64).unwrap();

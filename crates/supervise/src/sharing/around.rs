@@ -1,19 +1,19 @@
 //! The accesses that a sample stands for: those of one lap around the loop that it was taken in.
 //!
-//! A thread is seldom stopped at the very instruction that waits. The code around it is decoded once and kept; each sample walks it with
+//! A thread is seldom stopped at the very instruction that waits. The code around it is decoded once for each loop and kept; each sample walks it with
 //! its own registers. Where there is no loop, only the instructions up to the next jump count: what comes behind it may never run. Nor may what a
 //! lap can leave out; that counts as long as a loop has few samples, and then where one was taken in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use fieldstone_remap::Process;
 use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Counter, Flow, Loop, Memory, Pages, Registers, Walk};
+use fieldstone_rewrite::{Counter, Flow, Loop, Memory, Pages, Registers, WINDOW_BYTES, Walk};
 use fieldstone_sys::sampling;
 
-/// Places that are kept decoded. A program has few places where it spends its time.
+/// Places, by sampled instruction, that are kept decoded. A program has few places where it spends its time.
 const MOST_PLACES: usize = 4096;
 /// Addresses that user code can have; what lies outside was made of a register that is not known.
 const USER: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
@@ -24,7 +24,7 @@ const ENOUGH: u32 = 16;
 /// Code that was sampled.
 #[derive(Debug, Default)]
 pub(super) struct Around {
-    /// By instruction: an instruction that is here was sampled.
+    /// By instruction: an instruction that is here was sampled. Those of a loop have one in common.
     places: BTreeMap<u64, Option<Arc<Place>>>,
     /// Samples in each loop, by its head.
     samples: HashMap<u64, u32>,
@@ -34,6 +34,8 @@ pub(super) struct Around {
 struct Place {
     flow: Flow,
     within: Option<Loop>,
+    /// The blocks of it that are in no smaller one.
+    own: BTreeSet<u64>,
     /// The code in it that a lap may leave out.
     optional: Vec<Range<u64>>,
     /// Those of all loops around it, the innermost first.
@@ -91,16 +93,33 @@ impl Around {
         if self.places.len() >= MOST_PLACES {
             self.forget();
         }
-        let place = Flow::discover(memory, ip).ok().map(|flow| {
-            let loops = flow.loops();
-            let counters = loops.iter().filter_map(|within| Counter::of(&flow, within)).collect();
-            let within = loops.into_iter().next();
-            let optional = within.iter().flat_map(|within| flow.optional_blocks(within));
-            let optional = optional.map(|block| block.start..block.end).collect();
-            Arc::new(Place { within, optional, counters, flow })
-        });
+        let place = self.around(ip).or_else(|| Place::read(memory, ip).map(Arc::new));
         self.places.insert(ip, place.clone());
         place
+    }
+
+    /// What is known of the loop that this instruction is in.
+    fn around(&self, ip: u64) -> Option<Arc<Place>> {
+        let near = ip.saturating_sub(WINDOW_BYTES)..ip.saturating_add(WINDOW_BYTES);
+        self.places.range(near).find_map(|(_, place)| place.as_ref().filter(|place| place.is_innermost_at(ip))).cloned()
+    }
+}
+
+impl Place {
+    fn read(memory: &dyn Memory, ip: u64) -> Option<Self> {
+        let flow = Flow::discover(memory, ip).ok()?;
+        let loops = flow.loops();
+        let counters = loops.iter().filter_map(|within| Counter::of(&flow, within)).collect();
+        let within = loops.into_iter().next();
+        let own = within.as_ref().map(|within| flow.own_blocks(within)).unwrap_or_default();
+        let optional = within.iter().flat_map(|within| flow.optional_blocks(within));
+        let optional = optional.map(|block| block.start..block.end).collect();
+        Some(Self { within, own, optional, counters, flow })
+    }
+
+    /// Whether its loop is the smallest one around this instruction.
+    fn is_innermost_at(&self, ip: u64) -> bool {
+        self.flow.block_at(ip).is_some_and(|block| self.own.contains(&block.start))
     }
 }
 

@@ -3,21 +3,21 @@
 //! One thread does all of it, in the process that traces: waits for the program's accesses, looks at the samples every few milliseconds,
 //! judges, moves. What happens is told as it happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::Touch;
-use fieldstone_sharing::Settings;
 use fieldstone_sharing::requests::{Action, Request};
+use fieldstone_sharing::{Cost, Judged, Settings, Verdict};
 use fieldstone_sys::process::has_ended;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
 use super::code::Codes;
 use super::owners::Owners;
-use super::repairer::{Did, Repairer, Undone, is_worth_it};
+use super::repairer::{Did, Repairer, Undone, costs_enough, is_worth_it};
 use super::watcher::{Seen, Watcher};
 use crate::clock::now_ns;
 use crate::error::Result;
@@ -25,11 +25,14 @@ use crate::error::Result;
 /// Samples a second that a thread runs.
 const HERTZ: u32 = 1000;
 /// What looking at them may take of a processor.
-const SHARE: f64 = 0.01;
-/// How often samples are looked at, and lines judged; and when nothing new was seen for so many looks.
+const SHARE: f64 = 0.003;
+/// How often samples are looked at, and lines judged; and when nothing new was seen for so many looks. Fewer samples are taken then: a thousand
+/// a second cost a thread some 2 % of its time.
 const LOOK: Duration = Duration::from_millis(5);
-const CALM_LOOK: Duration = Duration::from_millis(20);
-const CALM: u32 = 50;
+const CALM_LOOK: Duration = Duration::from_millis(15);
+const CALM: u32 = 10;
+/// Lines that are remembered as nothing new.
+const MOST_SUSPECTED: usize = 4096;
 /// What a rule is about may be loaded later; it is told as missing after so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The heaviest lines that are judged.
@@ -207,8 +210,9 @@ struct Follow {
     began: Instant,
     found: Vec<u64>,
     missed: bool,
-    /// Looks since a thread came, or something was done.
+    /// Looks since a thread came, a line was suspected for the first time, or something was done.
     calm: u32,
+    suspected: HashSet<u64>,
     threads: usize,
 }
 
@@ -231,6 +235,7 @@ impl Follow {
             found: Vec::new(),
             missed: false,
             calm: 0,
+            suspected: HashSet::new(),
             threads: 0,
         })
     }
@@ -246,7 +251,8 @@ impl Follow {
             let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
             self.tell_done(&did[served..], tell);
             let threads = self.watcher.threads();
-            self.calm = if did.is_empty() && threads == self.threads { self.calm.saturating_add(1) } else { 0 };
+            let is_calm = did.is_empty() && threads == self.threads && !self.repairer.is_trying(now_ns());
+            self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
             self.threads = threads;
             // Where a clone was, another may come.
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
@@ -279,13 +285,17 @@ impl Follow {
         (self.owners, self.codes, self.missed) = (None, Codes::default(), false);
         self.names.clear();
         self.found.clear();
+        self.suspected.clear();
+        self.calm = 0;
         Ok(())
     }
 
     /// Serves the program until it is time to look again, and tells what was done at once; whether it has ended.
     fn serve(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
         self.tell_done(did, tell);
-        let until = Instant::now() + if self.calm < CALM { LOOK } else { CALM_LOOK };
+        let is_calm = self.calm >= CALM;
+        self.watcher.set_calm(is_calm);
+        let until = Instant::now() + if is_calm { CALM_LOOK } else { LOOK };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
             let before = did.len();
             let served = self.repairer.serve(rest, did)?;
@@ -310,6 +320,7 @@ impl Follow {
             return Ok(false);
         }
         let judged = self.watcher.judged(MOST_LINES);
+        self.suspect(&judged);
         for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_it(judged, cost.as_ref())) {
             let line = judged.line.address;
             if !self.found.contains(&line) {
@@ -319,6 +330,19 @@ impl Follow {
         }
         self.repairer.consider(&judged, self.watcher.progress(), now_ns(), did)?;
         Ok(false)
+    }
+
+    /// Looks closely at what may turn out to be a finding.
+    fn suspect(&mut self, judged: &[(Judged, Option<Cost>)]) {
+        if self.suspected.len() >= MOST_SUSPECTED {
+            self.suspected.clear();
+        }
+        for (judged, cost) in judged {
+            let may_be = judged.verdict.is_finding() || matches!(judged.verdict, Verdict::Undecided);
+            if may_be && costs_enough(cost.as_ref()) && self.suspected.insert(judged.line.address) {
+                self.calm = 0;
+            }
+        }
     }
 
     /// Has done what is asked for now.
@@ -411,7 +435,7 @@ impl Follow {
 }
 
 fn watch(pid: u32) -> Result<Watcher> {
-    Ok(Watcher::open(pid, HERTZ, Settings::default(), SHARE)?.with_progress())
+    Ok(Watcher::open(pid, HERTZ, Settings::default(), SHARE)?.without_loners().with_progress())
 }
 
 fn words(why: &Undone) -> String {

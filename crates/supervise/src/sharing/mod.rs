@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `around` | a sample's accesses: the loop around it, decoded once, walked with its registers |
 //! | `budget` | how many samples are walked, so that looking on stays cheap |
+//! | `company` | whether a thread runs beside others: what it does alone is not walked |
 //! | `watcher` | samples in, lines out |
 //! | `asked` | what the program or a file of rules asks for |
 //! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
@@ -27,6 +28,7 @@ mod asked;
 mod beside;
 mod budget;
 mod code;
+mod company;
 mod find;
 mod follow;
 mod owners;

@@ -460,6 +460,11 @@ impl Repairer {
         (found.is_some() || asked == Some(true)).then_some(Did::Undone { page, why })
     }
 
+    /// Whether it is being found out how fast threads get on, with a repair or without one.
+    pub fn is_trying(&self, now_ns: u64) -> bool {
+        !self.doubted.is_empty() || self.repairs.values().any(|repair| repair.is_on_trial(now_ns))
+    }
+
     /// Puts everything back and lets go of the process.
     ///
     /// # Errors
@@ -475,8 +480,12 @@ impl Repairer {
 
 /// Whether a line is shared falsely, and that costs enough to do something about it.
 pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
-    let costs = cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE);
-    judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs
+    judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs_enough(cost)
+}
+
+/// Whether a line takes enough of the threads' time to be mended.
+pub(super) fn costs_enough(cost: Option<&Cost>) -> bool {
+    cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE)
 }
 
 /// What the heaviest line of a plan takes of the threads' time.

@@ -36,6 +36,11 @@ pub(super) struct Doubted {
 }
 
 impl Repair {
+    /// Whether it is too early to say what it is worth.
+    pub(super) const fn is_on_trial(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.moved_ns) <= LONGEST_NS
+    }
+
     /// How fast the threads get on with it.
     pub(super) fn paces(&self, progress: &Progress, now_ns: u64) -> Paces {
         // Until then loops were led into their clones.
@@ -58,7 +63,7 @@ impl Repair {
         match outcome {
             Outcome::NoGain => return compared.map(|found| found.after.likely),
             Outcome::Gain => *before = None,
-            Outcome::Doubt if now_ns.saturating_sub(self.moved_ns) > LONGEST_NS => *before = None,
+            Outcome::Doubt if !self.is_on_trial(now_ns) => *before = None,
             Outcome::Doubt => {}
         }
         None

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::around::{Around, of_sample, with_memory};
 use super::budget::Budget;
+use super::company::Company;
 use crate::clock::{now_ns, processor_ns};
 use crate::error::Result;
 
@@ -20,6 +21,8 @@ use crate::error::Result;
 const ENOUGH: u64 = 20;
 /// Samples that are kept of a watched line.
 const MOST_KEPT: usize = 8;
+/// Of so many samples one is taken while nothing happens.
+const CALM_SAMPLES: u32 = 5;
 
 /// What was seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,8 @@ pub struct Seen {
     pub samples: u64,
     /// Those of them that were walked.
     pub walked: u64,
+    /// Those that were not, since their threads ran alone.
+    pub alone: u64,
     /// Those of the walked that showed no access.
     pub blind: u64,
     /// Accesses that the others showed.
@@ -50,9 +55,9 @@ pub struct Seen {
 struct Watched {
     /// The last samples whose laps came by it, with their threads.
     last: VecDeque<(u32, Registers)>,
-    /// Samples whose laps came by it, and all, since it is watched.
+    /// Samples whose laps came by it, and all that were looked at, since it is watched.
     laps: u64,
-    walked: u64,
+    all: u64,
 }
 
 /// Looks on while a program runs.
@@ -60,11 +65,15 @@ struct Watched {
 pub struct Watcher {
     pid: u32,
     sampler: Sampler,
+    hertz: u32,
+    is_calm: bool,
     memory: Memory,
     /// Where the program has memory as long as it lives: another one has other memory.
     anchor: Option<u64>,
     around: Around,
     lines: Lines,
+    /// Whose samples are not looked at, where that is asked for.
+    company: Option<Company>,
     budget: Budget,
     seen: Seen,
     samples: Vec<Sample>,
@@ -93,8 +102,11 @@ impl Watcher {
             memory: Memory::open(pid)?,
             anchor: anchor(pid),
             sampler: Sampler::open(pid, hertz)?,
+            hertz,
+            is_calm: false,
             around: Around::default(),
             lines: Lines::new(settings)?,
+            company: None,
             budget: Budget::of(share, settings.window_ns),
             seen: Seen::default(),
             samples: Vec::new(),
@@ -105,6 +117,13 @@ impl Watcher {
             kinds: HashMap::new(),
             progress: None,
         })
+    }
+
+    /// Leaves out what a thread does while it runs alone.
+    #[must_use]
+    pub fn without_loners(self) -> Self {
+        let company = Company::of(self.hertz(), self.lines.settings().window_ns);
+        Self { company: Some(company), ..self }
     }
 
     /// Looks how fast the threads get on, too.
@@ -148,8 +167,13 @@ impl Watcher {
         }
         let began = processor_ns();
         for sample in &samples {
-            self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
-            if self.budget.takes(sample.tid, sample.time_ns) {
+            if !self.is_calm {
+                self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
+            }
+            if self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns)) {
+                self.seen.alone += 1;
+                self.lines.record_elsewhere(self.stands_for(), sample.time_ns);
+            } else if self.budget.takes(sample.tid, sample.time_ns) {
                 self.count(sample, process);
             }
         }
@@ -181,22 +205,27 @@ impl Watcher {
         Ok(())
     }
 
+    /// How many samples one stands for, those among them that were not taken.
+    fn stands_for(&self) -> f64 {
+        f64::from(self.hertz) / f64::from(self.sampler.hertz().max(1))
+    }
+
     /// Each access of a lap stands for as much of the sample.
     fn count(&mut self, sample: &Sample, process: Option<&Process>) {
         self.seen.walked += 1;
         let home = |address| process.map_or(address, |process| process.seen_at(address));
         let (accesses, counters) = with_memory(process, &self.memory, |memory| {
             let accesses = self.around.accesses(memory, &sample.registers);
-            let is_asked = self.progress.is_some() && !accesses.is_empty();
+            let is_asked = self.progress.is_some() && !self.is_calm && !accesses.is_empty();
             let counters = is_asked.then(|| self.around.counters(memory, &sample.registers));
             (accesses, counters.unwrap_or_default())
         });
         if accesses.is_empty() {
             self.seen.blind += 1;
-            self.lines.record_elsewhere(1.0, sample.time_ns);
+            self.lines.record_elsewhere(self.stands_for(), sample.time_ns);
             return;
         }
-        let weight = 1.0 / accesses.len() as f64;
+        let weight = self.stands_for() / accesses.len() as f64;
         let mut lines: Vec<u64> = accesses.iter().map(|access| self.line_of(home(access.address))).collect();
         lines.sort_unstable();
         lines.dedup();
@@ -298,8 +327,8 @@ impl Watcher {
 
     /// From now on, keeps the last samples that showed an access to the line at this address, and counts them.
     fn watch(&mut self, line: u64) {
-        let walked = self.seen.walked;
-        self.watched.entry(line).or_insert_with(|| Watched { last: VecDeque::new(), laps: 0, walked });
+        let all = self.looked_at();
+        self.watched.entry(line).or_insert_with(|| Watched { last: VecDeque::new(), laps: 0, all });
     }
 
     /// What a watched line costs at most: the share of the time that was spent in code that comes by it. None for a line that is not
@@ -307,8 +336,13 @@ impl Watcher {
     #[must_use]
     pub fn cost_at_most(&self, line: u64) -> Option<Cost> {
         let watched = self.watched.get(&line)?;
-        let walked = self.seen.walked - watched.walked;
-        Cost::new(watched.laps as f64, walked as f64).filter(|_| walked >= ENOUGH)
+        let all = self.looked_at() - watched.all;
+        Cost::new(watched.laps as f64, all as f64).filter(|_| all >= ENOUGH)
+    }
+
+    /// Samples of which it is known what they stand for.
+    const fn looked_at(&self) -> u64 {
+        self.seen.walked + self.seen.alone
     }
 
     /// Threads that came by a watched line, with the registers that they had somewhere in the loop around the access.
@@ -329,6 +363,21 @@ impl Watcher {
     pub fn wait(&mut self, so_long: Duration) -> Result<bool> {
         self.seen.ended |= self.sampler.wait(so_long)?;
         Ok(self.seen.ended)
+    }
+
+    /// Takes one sample of [`CALM_SAMPLES`] only, or all again; as many as before where the kernel has it so. How fast threads get on is not
+    /// looked at meanwhile.
+    pub fn set_calm(&mut self, is_calm: bool) {
+        if is_calm == self.is_calm {
+            return;
+        }
+        self.is_calm = is_calm;
+        let hertz = if is_calm { self.hertz / CALM_SAMPLES } else { self.hertz };
+        if self.sampler.set_hertz(hertz).unwrap_or(false) {
+            self.progress.iter_mut().for_each(Progress::rest);
+            let window_ns = self.lines.settings().window_ns;
+            self.company.iter_mut().for_each(|company| *company = Company::of(self.sampler.hertz(), window_ns));
+        }
     }
 
     /// Code of the program was changed.

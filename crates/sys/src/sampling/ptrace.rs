@@ -90,6 +90,11 @@ impl Stopper {
 }
 
 impl Source for Stopper {
+    /// Its samples are few.
+    fn set_hertz(&mut self, _: u32) -> Result<bool> {
+        Ok(false)
+    }
+
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
         // Asked before the lane is emptied, so that its last words are heard.
         let gone = self.lane.phase() == Phase::Running && self.tracer_has_ended();

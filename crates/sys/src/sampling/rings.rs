@@ -15,7 +15,7 @@ use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
 use super::registers::Registers;
-use super::{Drained, Sample, Source};
+use super::{Drained, MOST_REOPENED, Sample, Source, perf};
 use crate::Result;
 
 /// The open events of a process.
@@ -23,8 +23,10 @@ pub(super) struct Rings {
     pid: u32,
     rings: Vec<Sampler>,
     /// Events without a ring of their own: they sample as long as they are open.
-    _others: Vec<Counter>,
+    others: Vec<Counter>,
     lines: Lines,
+    /// What was drained of the events before these.
+    early: (Vec<Sample>, Drained),
     /// Empty between two drains.
     records: Vec<(u64, Told)>,
 }
@@ -38,13 +40,15 @@ enum Told {
 impl Rings {
     /// `threads` tells which thread each event was opened for.
     pub(super) fn new(pid: u32, rings: Vec<Sampler>, others: Vec<Counter>, threads: HashMap<u64, u32>) -> Self {
-        Self { pid, rings, _others: others, lines: Lines::new(threads), records: Vec::new() }
+        let early = (Vec::new(), Drained::default());
+        Self { pid, rings, others, lines: Lines::new(threads), early, records: Vec::new() }
     }
 }
 
 impl Source for Rings {
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
-        let mut drained = Drained::default();
+        let (early, mut drained) = std::mem::take(&mut self.early);
+        samples.extend(early);
         for ring in &mut self.rings {
             while let Some(record) = ring.next_record() {
                 match record.parse_record() {
@@ -64,6 +68,20 @@ impl Source for Rings {
             }
         }
         Ok(drained)
+    }
+
+    fn set_hertz(&mut self, hertz: u32) -> Result<bool> {
+        if self.rings.len() + self.others.len() > MOST_REOPENED {
+            return Ok(false);
+        }
+        // The new ones first: who is sampled by both for a moment is not missed.
+        let new = perf::open(self.pid, hertz, perf::RING_BYTES)?;
+        let mut before = std::mem::replace(self, new);
+        let mut samples = Vec::new();
+        let mut drained = before.drain(&mut samples)?;
+        drained.exited.extend(before.lines.of.into_keys().filter(|tid| !self.lines.of.contains_key(tid)));
+        self.early = (samples, drained);
+        Ok(true)
     }
 }
 
