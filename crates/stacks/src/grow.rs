@@ -36,13 +36,7 @@ pub fn grow<R>(f: impl FnOnce() -> R) -> R {
 /// As [`grow`].
 #[inline(always)]
 pub fn grow_with<R>(red_zone: usize, f: impl FnOnce() -> R) -> R {
-    if has(red_zone) { f() } else { elsewhere(red_zone, f) }
-}
-
-/// Whether so much is left of this segment.
-#[inline(always)]
-fn has(bytes: usize) -> bool {
-    is_within(room_beyond::<0>().wrapping_sub(bytes))
+    if is_within(room_beyond::<0>().wrapping_sub(red_zone)) { f() } else { elsewhere(red_zone, f) }
 }
 
 /// Whether a distance above the guard is one. A thread that is not known has a guard of 0: the difference is an address then, and one
@@ -54,17 +48,21 @@ const fn is_within(distance: usize) -> bool {
 }
 
 /// How far above the guard the stack pointer is, less `BYTES`: in two instructions, since each call asks.
+///
+/// The compiler may ask once where a function asks often, in a loop or in what it made a loop of: while a function runs its stack
+/// pointer stays, and its segment's guard moves down only.
 #[inline(always)]
 fn room_beyond<const BYTES: usize>() -> usize {
     let room;
-    // SAFETY: reads a register and the guard word.
+    // SAFETY: reads a register and the guard word, which is no memory that Rust knows. Asked too early, before the thread was known
+    // or the segment grew, the answer is too small, and `elsewhere` asks again.
     unsafe {
         asm!(
             "lea {room}, [rsp - {bytes}]",
             "sub {room}, qword ptr fs:[0x70]",
             room = out(reg) room,
             bytes = const BYTES,
-            options(nostack, readonly),
+            options(nostack, pure, nomem),
         );
     }
     room
@@ -74,8 +72,7 @@ fn room_beyond<const BYTES: usize>() -> usize {
 #[cold]
 #[inline(never)]
 fn elsewhere<R, F: FnOnce() -> R>(bytes: usize, f: F) -> R {
-    thread::begin();
-    if has(bytes) {
+    if remaining() >= bytes {
         return f();
     }
     let mut work = Work { f: Some(f), result: MaybeUninit::uninit() };

@@ -114,7 +114,8 @@ pub(crate) unsafe extern "C" fn left(frame: usize) {
     let _signals = BlockedSignals::new();
     // SAFETY: the record is this thread's own, and no handler runs.
     let thread = unsafe { &mut *Thread::here() };
-    let current = NonNull::new(thread.current).unwrap_or(NonNull::from(&mut thread.first));
+    // A coroutine's stack, unwound in a thread that is not known.
+    let Some(current) = NonNull::new(thread.current) else { return thread::set_guard(0) };
     let mut before = holder(current, frame).unwrap_or(current);
     let mut at = Some(current);
     while let Some(mut segment) = at {

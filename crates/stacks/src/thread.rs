@@ -33,6 +33,8 @@ pub const LOST: usize = usize::MAX - 1;
 pub(crate) struct Thread {
     /// The segment that the stack is in. The first word, as the assembly has it.
     pub(crate) current: *mut Segment,
+    /// The segment that a call went on from the quick way, last. Only compared with `current`: it may be gone.
+    pub(crate) last_from: *mut Segment,
     /// What the system gave it.
     pub(crate) first: Segment,
     /// The most that its stack may take, in bytes.
@@ -177,7 +179,9 @@ pub(crate) fn begin() {
     }
     once();
     let given = given();
-    thread.first.low = given.start.max(stack_pointer().saturating_sub(FIRST_BYTES + HEADROOM_BYTES));
+    // Who is on a stack of another kind now has its own further up.
+    let here = Some(stack_pointer()).filter(|here| given.contains(here)).unwrap_or(given.end);
+    thread.first.low = given.start.max(here.saturating_sub(FIRST_BYTES + HEADROOM_BYTES));
     thread.first.guard = thread.first.low + HEADROOM_BYTES;
     thread.first.high = given.end;
     if thread.limit_bytes == 0 {
