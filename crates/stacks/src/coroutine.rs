@@ -1,7 +1,8 @@
 //! Stacks of blocks for coroutines of the crate corosensei.
 //!
 //! A coroutine's stack is a [`Context`]; what the crate does not know is that the guard word has to change with the stack. So a
-//! coroutine is resumed through the [`Switch`] that belongs to its stack.
+//! coroutine is resumed through the [`Switch`] that belongs to its stack. One that is dropped half-way is unwound on its own stack; that need not
+//! be done through the switch.
 //!
 //! ```
 //! use corosensei::{Coroutine, CoroutineResult};
@@ -88,6 +89,8 @@ impl Switch {
     ///
     /// # Panics
     /// If the coroutine does.
+    // Never inlined: what `grow` finds out by the guard in between is nothing that its caller may go by.
+    #[inline(never)]
     pub fn enter<R>(&self, resume: impl FnOnce() -> R) -> R {
         thread::adopt();
         let mut owned = self.0.lock().unwrap_or_else(PoisonError::into_inner);

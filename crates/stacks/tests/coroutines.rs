@@ -21,7 +21,7 @@ struct One {
 
 impl One {
     fn new(body: impl FnOnce(&Down, u64) -> u64 + 'static) -> Self {
-        let (stack, switch) = BlockStack::new().unwrap();
+        let Ok((stack, switch)) = BlockStack::new() else { panic!("there is no memory") };
         Self { coroutine: Coroutine::with_stack(stack, body), switch }
     }
 
@@ -112,10 +112,14 @@ fn descend_with(depth: u64, yielder: &Down, dropped: &Rc<Cell<u64>>) {
 
 #[test]
 fn one_that_is_dropped_half_way_drops_all_that_it_has() {
-    for is_entered in [true, false] {
+    for (is_entered, is_warm) in [(true, false), (false, false), (true, true), (false, true)] {
         let dropped = Rc::new(Cell::new(0));
         let held = Rc::clone(&dropped);
         let mut one = One::new(move |yielder, depth| {
+            // Segments that are there are entered another way than those that have to be made.
+            if is_warm {
+                assert_eq!(plain(depth * 2), depth * 2);
+            }
             descend_with(depth, yielder, &held);
             0
         });
@@ -128,10 +132,10 @@ fn one_that_is_dropped_half_way_drops_all_that_it_has() {
         } else {
             drop(coroutine)
         }
-        assert_eq!(dropped.get(), 1_001, "entered: {is_entered}");
-        assert_eq!(remaining(), before, "entered: {is_entered}");
+        assert_eq!(dropped.get(), 1_001, "entered: {is_entered}, warm: {is_warm}");
+        assert_eq!(remaining(), before, "entered: {is_entered}, warm: {is_warm}");
         drop(switch);
-        assert_eq!(plain(5_000), 5_000, "entered: {is_entered}");
+        assert_eq!(plain(5_000), 5_000, "entered: {is_entered}, warm: {is_warm}");
     }
 }
 
@@ -185,4 +189,36 @@ fn one_goes_on_in_another_thread() {
         .join()
         .unwrap();
     }
+}
+
+#[test]
+fn what_is_asked_on_the_way_to_a_coroutine_is_not_gone_by_afterwards() {
+    #[inline(never)]
+    fn next(number: u64) -> u64 {
+        black_box(number) + 1
+    }
+    #[inline(never)]
+    fn down(depth: u64, coroutine: &mut Coroutine<u64, u64, u64, BlockStack>, switch: &Switch) -> u64 {
+        let mark = [depth; 40];
+        black_box(&mark);
+        switch.enter(|| {
+            let input = grow(|| next(depth));
+            match coroutine.resume(input) {
+                CoroutineResult::Yield(_) => (),
+                CoroutineResult::Return(_) => panic!("it goes on for ever"),
+            }
+        });
+        let below = grow(|| if depth == 0 { 0 } else { 1 + down(depth - 1, coroutine, switch) });
+        black_box(&mark);
+        below
+    }
+    let deep = std::thread::spawn(|| {
+        let One { mut coroutine, switch } = One::new(|yielder, mut input| {
+            loop {
+                input = yielder.suspend(input);
+            }
+        });
+        assert_eq!(down(20_000, &mut coroutine, &switch), 20_000);
+    });
+    deep.join().unwrap();
 }

@@ -53,8 +53,8 @@ pub use registers::Registers;
 /// Stops a second and thread that ptrace takes at most: each is two switches of the thread and its tracer.
 pub const MOST_STOPS: u32 = 100;
 
-/// Threads times CPUs with which [`Sampler::set_hertz`] is worth it.
-pub const MOST_REOPENED: usize = 256;
+/// Threads times CPUs with which [`Sampler::set_hertz`] takes fewer samples, and with which it takes more.
+pub const MOST_REOPENED: (usize, usize) = (256, 4096);
 
 /// How samples are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,8 +108,8 @@ trait Source: Send {
     /// Appends what there is, in no order, and tells the rest. `ended` is not its business.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
 
-    /// Takes so many samples a second from now on; whether it can.
-    fn set_hertz(&mut self, hertz: u32) -> Result<bool>;
+    /// Takes so many samples a second from now on; whether it can with no more than so many events.
+    fn set_hertz(&mut self, hertz: u32, most_events: usize) -> Result<bool>;
 }
 
 /// Samples of all threads of one process. Sampling ends, and the process is let go, when it is dropped.
@@ -170,13 +170,15 @@ impl Sampler {
         self.hertz
     }
 
-    /// Takes so many samples a second that a thread runs from now on; whether it can. It cannot by ptrace, nor where there are more than
-    /// [`MOST_REOPENED`] threads times CPUs, since all events are opened anew: some 20 µs each.
+    /// Takes so many samples a second that a thread runs from now on; whether it can. It cannot by ptrace, nor where there are more threads
+    /// times CPUs than [`MOST_REOPENED`], since all events are opened anew: some 20 µs each.
     ///
     /// # Errors
     /// As [`Sampler::open`]; then all goes on as before.
     pub fn set_hertz(&mut self, hertz: u32) -> Result<bool> {
-        let is_set = hertz > 0 && self.source.set_hertz(hertz)?;
+        let (fewer, more) = MOST_REOPENED;
+        let most = if hertz < self.hertz { fewer } else { more };
+        let is_set = hertz > 0 && self.source.set_hertz(hertz, most)?;
         if is_set {
             self.hertz = hertz;
         }

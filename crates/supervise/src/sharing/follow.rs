@@ -328,7 +328,9 @@ impl Follow {
                 self.tell(Happened::Found { line, share: cost.map_or(0.0, |cost| cost.share.likely) }, tell);
             }
         }
-        self.repairer.consider(&judged, self.watcher.progress(), now_ns(), did)?;
+        // What is found by few samples is looked at closely first: how fast the threads got on before is to be known.
+        let known: &[(Judged, Option<Cost>)] = if self.watcher.is_calm() { &[] } else { &judged };
+        self.repairer.consider(known, self.watcher.progress(), now_ns(), did)?;
         Ok(false)
     }
 

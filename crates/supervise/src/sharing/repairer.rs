@@ -462,7 +462,9 @@ impl Repairer {
 
     /// Whether it is being found out how fast threads get on, with a repair or without one.
     pub fn is_trying(&self, now_ns: u64) -> bool {
-        !self.doubted.is_empty() || self.repairs.values().any(|repair| repair.is_on_trial(now_ns))
+        let is_open = |page| self.before.get(page).and_then(Option::as_ref).is_some_and(|before| !before.is_empty());
+        let mut repairs = self.repairs.iter();
+        !self.doubted.is_empty() || repairs.any(|(page, repair)| repair.is_on_trial(now_ns) && is_open(page))
     }
 
     /// Puts everything back and lets go of the process.

@@ -30,7 +30,9 @@ const CALM_SAMPLES: u32 = 5;
 pub struct Seen {
     /// Samples that were taken.
     pub samples: u64,
-    /// Those of them that were walked.
+    /// Those of them that were taken while nothing happened, each for several.
+    pub calm: u64,
+    /// Those that were walked.
     pub walked: u64,
     /// Those that were not, since their threads ran alone.
     pub alone: u64,
@@ -97,12 +99,13 @@ impl Watcher {
     /// # Errors
     /// Where this user may not, with the way out.
     pub fn open(pid: u32, hertz: u32, settings: Settings, share: f64) -> Result<Self> {
+        let sampler = Sampler::open(pid, hertz)?;
         Ok(Self {
             pid,
             memory: Memory::open(pid)?,
             anchor: anchor(pid),
-            sampler: Sampler::open(pid, hertz)?,
-            hertz,
+            hertz: sampler.hertz(),
+            sampler,
             is_calm: false,
             around: Around::default(),
             lines: Lines::new(settings)?,
@@ -152,6 +155,7 @@ impl Watcher {
         samples.clear();
         let drained = self.sampler.drain(&mut samples)?;
         self.seen.samples += samples.len() as u64;
+        self.seen.calm += if self.is_calm { samples.len() as u64 } else { 0 };
         self.seen.lost += drained.lost;
         self.seen.unusable += drained.unusable;
         self.seen.throttled += drained.throttled;
@@ -170,10 +174,14 @@ impl Watcher {
             if !self.is_calm {
                 self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
             }
-            if self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns)) {
+            let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
+            if !self.budget.takes(sample.tid, sample.time_ns) {
+                continue;
+            }
+            if is_alone {
                 self.seen.alone += 1;
                 self.lines.record_elsewhere(self.stands_for(), sample.time_ns);
-            } else if self.budget.takes(sample.tid, sample.time_ns) {
+            } else {
                 self.count(sample, process);
             }
         }
@@ -365,19 +373,25 @@ impl Watcher {
         Ok(self.seen.ended)
     }
 
-    /// Takes one sample of [`CALM_SAMPLES`] only, or all again; as many as before where the kernel has it so. How fast threads get on is not
-    /// looked at meanwhile.
+    /// Takes one sample of [`CALM_SAMPLES`] only, or all again; as many as before where that cannot be. How fast threads get on is not looked
+    /// at meanwhile.
     pub fn set_calm(&mut self, is_calm: bool) {
         if is_calm == self.is_calm {
             return;
         }
-        self.is_calm = is_calm;
         let hertz = if is_calm { self.hertz / CALM_SAMPLES } else { self.hertz };
         if self.sampler.set_hertz(hertz).unwrap_or(false) {
+            self.is_calm = is_calm;
             self.progress.iter_mut().for_each(Progress::rest);
             let window_ns = self.lines.settings().window_ns;
             self.company.iter_mut().for_each(|company| *company = Company::of(self.sampler.hertz(), window_ns));
         }
+    }
+
+    /// Whether it takes few samples.
+    #[must_use]
+    pub const fn is_calm(&self) -> bool {
+        self.is_calm
     }
 
     /// Code of the program was changed.

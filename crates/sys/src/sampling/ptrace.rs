@@ -91,7 +91,7 @@ impl Stopper {
 
 impl Source for Stopper {
     /// Its samples are few.
-    fn set_hertz(&mut self, _: u32) -> Result<bool> {
+    fn set_hertz(&mut self, _: u32, _: usize) -> Result<bool> {
         Ok(false)
     }
 

@@ -15,7 +15,7 @@ use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
 use super::registers::Registers;
-use super::{Drained, MOST_REOPENED, Sample, Source, perf};
+use super::{Drained, Sample, Source, perf, tasks};
 use crate::Result;
 
 /// The open events of a process.
@@ -23,7 +23,7 @@ pub(super) struct Rings {
     pid: u32,
     rings: Vec<Sampler>,
     /// Events without a ring of their own: they sample as long as they are open.
-    others: Vec<Counter>,
+    _others: Vec<Counter>,
     lines: Lines,
     /// What was drained of the events before these.
     early: (Vec<Sample>, Drained),
@@ -41,7 +41,7 @@ impl Rings {
     /// `threads` tells which thread each event was opened for.
     pub(super) fn new(pid: u32, rings: Vec<Sampler>, others: Vec<Counter>, threads: HashMap<u64, u32>) -> Self {
         let early = (Vec::new(), Drained::default());
-        Self { pid, rings, others, lines: Lines::new(threads), early, records: Vec::new() }
+        Self { pid, rings, _others: others, lines: Lines::new(threads), early, records: Vec::new() }
     }
 }
 
@@ -70,16 +70,17 @@ impl Source for Rings {
         Ok(drained)
     }
 
-    fn set_hertz(&mut self, hertz: u32) -> Result<bool> {
-        if self.rings.len() + self.others.len() > MOST_REOPENED {
+    fn set_hertz(&mut self, hertz: u32, most_events: usize) -> Result<bool> {
+        if tasks::list(self.pid)?.len() * self.rings.len() > most_events {
             return Ok(false);
         }
         // The new ones first: who is sampled by both for a moment is not missed.
         let new = perf::open(self.pid, hertz, perf::RING_BYTES)?;
         let mut before = std::mem::replace(self, new);
         let mut samples = Vec::new();
-        let mut drained = before.drain(&mut samples)?;
-        drained.exited.extend(before.lines.of.into_keys().filter(|tid| !self.lines.of.contains_key(tid)));
+        let drained = before.drain(&mut samples)?;
+        // Whose end both tell is not told twice.
+        drained.exited.iter().for_each(|&tid| _ = self.lines.end(tid));
         self.early = (samples, drained);
         Ok(true)
     }

@@ -26,7 +26,8 @@ pub(super) fn for_each(pid: u32, mut provide: impl FnMut(u32) -> Result<()>) -> 
     Ok(())
 }
 
-fn list(pid: u32) -> Result<Vec<u32>> {
+/// The threads of a process at this moment.
+pub(super) fn list(pid: u32) -> Result<Vec<u32>> {
     let path = PathBuf::from(format!("/proc/{pid}/task"));
     let entries = fs::read_dir(&path).map_err(|source| Error::process_file(pid, "list", &path, source))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
