@@ -38,8 +38,8 @@
 //! None is blocked on the way from one segment to the next. The guard is [`SWITCHING`](crate::thread::SWITCHING) in between, so that
 //! a handler's prologues come here, too. The order makes each point safe: guard to SWITCHING; only then the next segment is looked for,
 //! which nobody gives back from then on; where it was entered from, and who comes before it; current to it; rsp there; arguments;
-//! guard to the new segment's. On the way back: guard to SWITCHING; rsp; who came before; whether the segment is still as it was
-//! entered, since a handler may have entered it in between, and is then behind another one; current; the guard as it was found.
+//! guard to the new segment's. On the way back: guard to SWITCHING; rsp; whether the segment is still as it was entered, and the
+//! current one; who came before; current; the guard as it was found.
 //!
 //! # Unwinding
 //! The rule for the frame is CFA = rbp + 24, with the return address of *f's caller*: the `ret` in f is passed over, and a backtrace
@@ -47,8 +47,9 @@
 //! passes through runs a cleanup (`thrown`), which sets current and the guard back; the personality is that of C's cleanups.
 //!
 //! # Cost
-//! The quick way is bound by its stores, ten with those of the calls; hence it keeps nothing that can be found again, and there
-//! is a full way for what is rare: arguments on the stack, a handler in the middle of a switch, a segment that is not there.
+//! The quick way is bound by its stores, ten with those of the calls, and by what waits for them; hence it keeps nothing that can be found
+//! again, takes the current segment on trust until it is compared, and there is a full way for what is rare: arguments on the stack, a
+//! handler in the middle of a switch, a segment that is not there.
 
 #![allow(unsafe_code, reason = "assembly")]
 

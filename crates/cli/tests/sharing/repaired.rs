@@ -93,10 +93,11 @@ fn programs_with_more_than_counters_keep_their_results() {
     }
 }
 
-/// First each access has to be redirected by itself, since it is in code that may be written anew; then the loop is a plain one.
-const CHANGING: &str = r#"
+/// What such programs begin with.
+const BEGIN: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -107,6 +108,10 @@ static double now(clockid_t clock) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 static double at_work[2];
+"#;
+
+/// First each access has to be redirected by itself, since it is in code that may be written anew; then the loop is a plain one.
+const CHANGING: &str = r#"
 static long first[2];
 static void *made;
 static void *work(void *number) {
@@ -133,7 +138,7 @@ int main(void) {
 #[test]
 fn what_did_not_settle_is_tried_once_more() {
     let Some(stage) = Stage::new() else { return };
-    let program = stage.build_text("changing", CHANGING, &["-g", "-O2"]);
+    let program = stage.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&stage, run_together, &program, &[]) else { return };
     let by_hand = |what: &Happened| matches!(what, Happened::Undone { why, .. } if why.contains("one by one"));
     assert!(count(&stats.events, by_hand) >= 1, "{:#?}", stats.events);
@@ -142,17 +147,6 @@ fn what_did_not_settle_is_tried_once_more() {
 
 /// Threads that mind their own business for a while, and then so many times fight.
 const LATE: &str = r#"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-static volatile long counters[512] __attribute__((aligned(4096)));
-static double now(clockid_t clock) {
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-static double at_work[2];
 static long times;
 static void *work(void *number) {
     long own = (long)number;
@@ -176,7 +170,7 @@ int main(int count, char **words) {
 #[test]
 fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same() {
     let Some(stage) = Stage::new() else { return };
-    let program = stage.build_text("late", LATE, &["-g", "-O2"]);
+    let program = stage.build_text("late", &[BEGIN, LATE].concat(), &["-g", "-O2"]);
     let Some(calm) = repaired(&stage, run, &program, &["1000"]) else { return };
     assert!(calm.events.is_empty(), "{:#?}", calm.events);
     assert!(calm.seen.calm > 0 && calm.seen.samples < 1500, "1.5 s of two threads: {:?}", calm.seen);

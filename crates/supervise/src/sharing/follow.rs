@@ -212,7 +212,8 @@ struct Follow {
     missed: bool,
     /// Looks since a thread came, a line was suspected for the first time, or something was done.
     calm: u32,
-    suspected: HashSet<u64>,
+    /// Lines by their addresses, and whether they were findings.
+    suspected: HashSet<(u64, bool)>,
     threads: usize,
 }
 
@@ -320,7 +321,9 @@ impl Follow {
             return Ok(false);
         }
         let judged = self.watcher.judged(MOST_LINES);
-        self.suspect(&judged);
+        let is_new = self.suspect(&judged);
+        let is_sudden = is_new && self.calm >= CALM;
+        self.calm = if is_new { 0 } else { self.calm };
         for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_it(judged, cost.as_ref())) {
             let line = judged.line.address;
             if !self.found.contains(&line) {
@@ -329,22 +332,24 @@ impl Follow {
             }
         }
         // What is found by few samples is looked at closely first: how fast the threads got on before is to be known.
-        let known: &[(Judged, Option<Cost>)] = if self.watcher.is_calm() { &[] } else { &judged };
+        let known: &[(Judged, Option<Cost>)] = if is_sudden { &[] } else { &judged };
         self.repairer.consider(known, self.watcher.progress(), now_ns(), did)?;
         Ok(false)
     }
 
-    /// Looks closely at what may turn out to be a finding.
-    fn suspect(&mut self, judged: &[(Judged, Option<Cost>)]) {
+    /// Whether there is something new that is a finding, or may turn out to be one.
+    fn suspect(&mut self, judged: &[(Judged, Option<Cost>)]) -> bool {
         if self.suspected.len() >= MOST_SUSPECTED {
             self.suspected.clear();
         }
-        for (judged, cost) in judged {
-            let may_be = judged.verdict.is_finding() || matches!(judged.verdict, Verdict::Undecided);
-            if may_be && costs_enough(cost.as_ref()) && self.suspected.insert(judged.line.address) {
-                self.calm = 0;
+        let mut is_new = false;
+        for (judged, _) in judged.iter().filter(|(_, cost)| costs_enough(cost.as_ref())) {
+            let is_finding = judged.verdict.is_finding();
+            if is_finding || matches!(judged.verdict, Verdict::Undecided) {
+                is_new |= self.suspected.insert((judged.line.address, is_finding));
             }
         }
+        is_new
     }
 
     /// Has done what is asked for now.

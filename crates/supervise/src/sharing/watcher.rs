@@ -23,6 +23,8 @@ const ENOUGH: u64 = 20;
 const MOST_KEPT: usize = 8;
 /// Of so many samples one is taken while nothing happens.
 const CALM_SAMPLES: u32 = 5;
+/// A rate that could not be had is tried again after so many looks: opening events takes its time.
+const PATIENCE: u32 = 50;
 
 /// What was seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +71,8 @@ pub struct Watcher {
     sampler: Sampler,
     hertz: u32,
     is_calm: bool,
+    /// Calls of [`Watcher::set_calm`] until a change of rate is tried again that failed.
+    refused: u32,
     memory: Memory,
     /// Where the program has memory as long as it lives: another one has other memory.
     anchor: Option<u64>,
@@ -107,6 +111,7 @@ impl Watcher {
             hertz: sampler.hertz(),
             sampler,
             is_calm: false,
+            refused: 0,
             around: Around::default(),
             lines: Lines::new(settings)?,
             company: None,
@@ -376,7 +381,8 @@ impl Watcher {
     /// Takes one sample of [`CALM_SAMPLES`] only, or all again; as many as before where that cannot be. How fast threads get on is not looked
     /// at meanwhile.
     pub fn set_calm(&mut self, is_calm: bool) {
-        if is_calm == self.is_calm {
+        if is_calm == self.is_calm || self.refused > 0 {
+            self.refused = self.refused.saturating_sub(1);
             return;
         }
         let hertz = if is_calm { self.hertz / CALM_SAMPLES } else { self.hertz };
@@ -385,13 +391,9 @@ impl Watcher {
             self.progress.iter_mut().for_each(Progress::rest);
             let window_ns = self.lines.settings().window_ns;
             self.company.iter_mut().for_each(|company| *company = Company::of(self.sampler.hertz(), window_ns));
+        } else {
+            self.refused = PATIENCE;
         }
-    }
-
-    /// Whether it takes few samples.
-    #[must_use]
-    pub const fn is_calm(&self) -> bool {
-        self.is_calm
     }
 
     /// Code of the program was changed.
