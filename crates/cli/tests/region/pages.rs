@@ -46,9 +46,9 @@ fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
     assert!(lazy.mapped_peak_bytes >= 128 << 20, "{lazy:?}");
     let resident = |stats: &fieldstone_report::RegionStats| stats.pages.iter().map(|share| share.bytes).sum::<u64>();
     assert!(resident(&lazy) < 64 << 20, "{lazy:?}");
-    let touched = primary("--reserve 128M --prefault", &[&odd, "hold", "1M", "300"]);
     // Pages that the kernel is moving are not there for a moment: another test has it gather huge ones.
-    assert!(resident(&touched) >= 112 << 20, "{touched:?}");
+    let touched: Vec<_> = (0..3).map(|_| primary("--reserve 128M --prefault", &[&odd, "hold", "1M", "300"])).collect();
+    assert!(touched.iter().any(|stats| resident(stats) >= 128 << 20), "{touched:?}");
 }
 
 #[test]
