@@ -53,8 +53,8 @@ pub use registers::Registers;
 /// Stops a second and thread that ptrace takes at most: each is two switches of the thread and its tracer.
 pub const MOST_STOPS: u32 = 100;
 
-/// Threads times CPUs with which [`Sampler::set_hertz`] takes fewer samples, and with which it takes more.
-pub const MOST_REOPENED: (usize, usize) = (256, 4096);
+/// Threads times CPUs with which [`Sampler::pause`] pauses at most.
+pub const MOST_PAUSED: usize = 256;
 
 /// How samples are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -108,8 +108,11 @@ trait Source: Send {
     /// Appends what there is, in no order, and tells the rest. `ended` is not its business.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
 
-    /// Takes so many samples a second from now on; whether it can with no more than so many events.
-    fn set_hertz(&mut self, hertz: u32, most_events: usize) -> Result<bool>;
+    /// Takes no samples until it is to resume; whether it can.
+    fn pause(&mut self) -> Result<bool>;
+
+    /// Takes samples again.
+    fn resume(&mut self) -> Result<()>;
 }
 
 /// Samples of all threads of one process. Sampling ends, and the process is let go, when it is dropped.
@@ -170,19 +173,22 @@ impl Sampler {
         self.hertz
     }
 
-    /// Takes so many samples a second that a thread runs from now on; whether it can. It cannot by ptrace, nor where there are more threads
-    /// times CPUs than [`MOST_REOPENED`], since all events are opened anew: some 20 µs each.
+    /// Takes no samples until [`Sampler::resume`], and forgets those that were not drained: the program runs as if nobody looked on. Whether it
+    /// can: not by ptrace, nor where there are more threads times CPUs than [`MOST_PAUSED`], since all events are opened anew afterwards: some
+    /// 20 µs each.
     ///
     /// # Errors
-    /// As [`Sampler::open`]; then all goes on as before.
-    pub fn set_hertz(&mut self, hertz: u32) -> Result<bool> {
-        let (fewer, more) = MOST_REOPENED;
-        let most = if hertz < self.hertz { fewer } else { more };
-        let is_set = hertz > 0 && self.source.set_hertz(hertz, most)?;
-        if is_set {
-            self.hertz = hertz;
-        }
-        Ok(is_set)
+    /// As [`Sampler::drain`]; then all goes on as before.
+    pub fn pause(&mut self) -> Result<bool> {
+        self.source.pause()
+    }
+
+    /// Takes samples again, of threads too that were made meanwhile. The next drain tells which have ended.
+    ///
+    /// # Errors
+    /// As [`Sampler::open`]; then it goes on pausing.
+    pub fn resume(&mut self) -> Result<()> {
+        self.source.resume()
     }
 
     /// Waits until the process ends, for at most `timeout`; whether it has ended.

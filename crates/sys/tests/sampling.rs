@@ -272,47 +272,50 @@ fn ptrace_sees_later_threads() {
     later_threads_are_seen(Means::Ptrace);
 }
 
-/// Fewer samples, and as many again: nothing is lost of the moments between, not even who ended then.
+/// None are taken in a pause; who is there afterwards is seen, also who came meanwhile, and who went meanwhile is told.
 #[test]
-fn perf_changes_its_rate() {
+fn perf_pauses() {
     let mut other = Other::start();
-    let (spinner, code) = (other.thread(), other.code.clone());
+    let (first, goes, code) = (other.thread(), other.thread(), other.code.clone());
     let Some(mut sampler) = open(Means::Perf, other.pid(), 1000) else { return };
-    let per_second = |sampler: &mut Sampler| {
-        sampler.drain(&mut Vec::new()).unwrap();
-        let began_ns = now_ns();
-        let seen = Seen::until(sampler, |seen| seen.in_loop(spinner, &code) >= 40);
-        let times: Vec<u64> = seen.of(spinner.tid).map(|sample| sample.time_ns).collect();
-        assert!(times.len() >= 40 && times[0] >= began_ns - 1_000_000, "{} since {began_ns}", times.len());
-        // Of its own time, of which it had at most so much.
-        times.len() as f64 * 1e9 / (times[times.len() - 1] - times[0]) as f64
-    };
-    let is_at_most = |rate: f64, hertz: f64| rate > 0.1 * hertz && rate < 1.2 * hertz;
-    let fast = per_second(&mut sampler);
-    assert!(is_at_most(fast, 1000.0), "{fast}");
-    assert!(sampler.set_hertz(100).unwrap() && sampler.hertz() == 100);
-    let slow = per_second(&mut sampler);
-    assert!(is_at_most(slow, 100.0), "{slow}");
-    let later = other.thread();
-    let seen = Seen::until(&mut sampler, |seen| seen.in_loop(later, &code) >= 2);
-    assert!(seen.in_loop(later, &code) >= 2, "{}", seen.samples.len());
-    // Its end may be told by the events before or be found out by those after.
+    let seen = Seen::until(&mut sampler, |seen| [first, goes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
+    assert!(seen.in_loop(first, &code) >= 20 && seen.in_loop(goes, &code) >= 20, "{}", seen.samples.len());
+    assert!(sampler.pause().unwrap());
+    assert!(sampler.pause().unwrap(), "it does already");
+    let before = stat(other.pid()).unwrap().user_ns;
+    let kept = Seen::until(&mut sampler, |_| stat(other.pid()).unwrap().user_ns > before + 100_000_000);
+    assert!(kept.samples.is_empty(), "{:?}", kept.samples);
     other.say("end");
-    assert!(sampler.set_hertz(1000).unwrap() && sampler.hertz() == 1000);
     let [] = other.hear("ended");
-    let seen = Seen::until(&mut sampler, |seen| !seen.exited.is_empty());
-    assert_eq!(seen.exited, [later.tid]);
-    let fast = per_second(&mut sampler);
-    assert!(is_at_most(fast, 1000.0) && fast > slow, "{fast} and {slow}");
-    assert!(!sampler.set_hertz(0).unwrap() && sampler.hertz() == 1000, "0 is none");
+    let comes = other.thread();
+    let resumed_ns = now_ns();
+    sampler.resume().unwrap();
+    sampler.resume().unwrap();
+    let seen = Seen::until(&mut sampler, |seen| [first, comes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
+    assert!(seen.in_loop(first, &code) >= 20 && seen.in_loop(comes, &code) >= 20, "{}", seen.samples.len());
+    assert!(seen.samples.iter().all(|sample| sample.time_ns >= resumed_ns), "{:?}", seen.samples.first());
+    assert_eq!(seen.exited, [goes.tid]);
 }
 
 #[test]
-fn ptrace_keeps_its_rate() {
+fn a_program_that_ends_in_a_pause_is_told() {
+    let mut other = Other::start();
+    let Some(mut sampler) = open(Means::Perf, other.pid(), 1000) else { return };
+    assert!(sampler.pause().unwrap());
+    other.say("exit");
+    let seen = Seen::until(&mut sampler, |_| false);
+    assert!(seen.ended);
+    assert_eq!(other.wait().code(), Some(7));
+    let gone = sampler.resume().unwrap_err();
+    assert!(matches!(gone, Error::NoSuchProcess { .. }), "{gone}");
+}
+
+#[test]
+fn ptrace_does_not_pause() {
     let mut other = Other::start();
     let spinner = other.thread();
     let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
-    assert!(!sampler.set_hertz(20).unwrap() && sampler.hertz() == 100);
+    assert!(!sampler.pause().unwrap());
     let seen = Seen::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
     assert!(seen.of(spinner.tid).count() >= 5);
 }

@@ -83,10 +83,18 @@ fn what_is_truly_shared_is_left_alone() {
 #[test]
 fn programs_with_more_than_counters_keep_their_results() {
     let Some(stage) = Stage::new() else { return };
-    for name in ["linear_regression", "histogram", "string_match", "word_count", "streamcluster"] {
-        for level in ["-O0", "-O2"] {
+    // Rounds for which threads run a tenth of a second at least: long enough to be looked at.
+    let programs = [
+        ("linear_regression", ["1", "4"]),
+        ("histogram", ["1", "6"]),
+        ("string_match", ["1", "1"]),
+        ("word_count", ["1", "4"]),
+        ("streamcluster", ["200", "500"]),
+    ];
+    for (name, rounds) in programs {
+        for (level, rounds) in ["-O0", "-O2"].into_iter().zip(rounds) {
             let program = stage.build(name, &["-g", level]);
-            let Some(stats) = repaired(&stage, run, &program, &[]) else { return };
+            let Some(stats) = repaired(&stage, run, &program, &["--rounds", rounds]) else { return };
             assert!(stats.seen.walked > 0, "{name} {level}: nobody looked: {stats:?}");
             println!("{name} {level}: {} events", stats.events.len());
         }
@@ -173,13 +181,13 @@ fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same()
     let program = stage.build_text("late", &[BEGIN, LATE].concat(), &["-g", "-O2"]);
     let Some(calm) = repaired(&stage, run, &program, &["1000"]) else { return };
     assert!(calm.events.is_empty(), "{:#?}", calm.events);
-    assert!(calm.seen.calm > 0 && calm.seen.samples < 1500, "1.5 s of two threads: {:?}", calm.seen);
+    let Seen { pauses, samples, .. } = calm.seen;
+    assert!(pauses > 0 && samples < 1000, "1.5 s of two threads: {:?}", calm.seen);
     let Some(stats) = repaired(&stage, run_together, &program, &["800000000"]) else { return };
     let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
     assert!(moved.is_some_and(|event| event.at_ms > 1400.0), "{:#?}", stats.events);
-    // Closely at the beginning, and while the page was on trial.
-    let closely = |seen: &Seen| seen.samples - seen.calm;
-    assert!(closely(&stats.seen) > closely(&calm.seen) + 150, "{:?} and {:?}", stats.seen, calm.seen);
+    // While the page was on trial.
+    assert!(stats.seen.samples > samples + 150, "{:?} and {:?}", stats.seen, calm.seen);
 }
 
 #[test]

@@ -81,11 +81,6 @@ impl Budget {
             self.apart = (self.apart / 2).max(1);
         }
     }
-
-    /// Threads of which samples came.
-    pub(super) fn threads(&self) -> usize {
-        self.threads.len()
-    }
 }
 
 #[cfg(test)]
@@ -141,7 +136,7 @@ mod tests {
             assert_eq!(both, either);
             assert!(both.abs_diff(1600 / apart) <= 2, "{both} of 1600, one of {apart} expected");
         }
-        assert_eq!(budget.threads(), 2);
+        assert_eq!(budget.threads.len(), 2);
     }
 
     #[test]

@@ -26,11 +26,15 @@ use crate::error::Result;
 const HERTZ: u32 = 1000;
 /// What looking at them may take of a processor.
 const SHARE: f64 = 0.003;
-/// How often samples are looked at, and lines judged; and when nothing new was seen for so many looks. Fewer samples are taken then: a thousand
-/// a second cost a thread some 2 % of its time.
+/// How often samples are looked at, and lines judged.
 const LOOK: Duration = Duration::from_millis(5);
-const CALM_LOOK: Duration = Duration::from_millis(15);
+/// After so many looks without news the program is left alone: a thousand samples a second cost a thread some 2 % of its time. Then come a few
+/// looks, and where they show nothing new it is left alone for twice as long. Whether it has new threads is asked meanwhile.
 const CALM: u32 = 10;
+const FEW: u32 = 4;
+const FIRST_REST: Duration = Duration::from_millis(230);
+const LONGEST_REST: Duration = Duration::from_millis(920);
+const STEP: Duration = Duration::from_millis(12);
 /// Lines that are remembered as nothing new.
 const MOST_SUSPECTED: usize = 4096;
 /// What a rule is about may be loaded later; it is told as missing after so long.
@@ -212,9 +216,11 @@ struct Follow {
     missed: bool,
     /// Looks since a thread came, a line was suspected for the first time, or something was done.
     calm: u32,
+    /// Until when it is left alone, and for how long the next time.
+    rests_until: Option<Instant>,
+    next_rest: Duration,
     /// Lines by their addresses, and whether they were findings.
     suspected: HashSet<(u64, bool)>,
-    threads: usize,
 }
 
 impl Follow {
@@ -236,8 +242,9 @@ impl Follow {
             found: Vec::new(),
             missed: false,
             calm: 0,
+            rests_until: None,
+            next_rest: FIRST_REST,
             suspected: HashSet::new(),
-            threads: 0,
         })
     }
 
@@ -248,13 +255,23 @@ impl Follow {
             let ended = self.serve(&mut did, tell)?;
             let served = did.len();
             let over = did.contains(&Did::Over);
-            // What was seen before is of another program then.
-            let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
+            let ended = ended
+                || if over {
+                    // What was seen before is of another program then.
+                    self.has_ended()?
+                } else if self.rests() {
+                    false
+                } else {
+                    self.look(&mut did, tell)?
+                };
             self.tell_done(&did[served..], tell);
-            let threads = self.watcher.threads();
-            let is_calm = did.is_empty() && threads == self.threads && !self.repairer.is_trying(now_ns());
-            self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
-            self.threads = threads;
+            let is_calm = did.is_empty() && !self.watcher.has_new_threads() && !self.repairer.is_trying(now_ns());
+            if is_calm {
+                self.calm = self.calm.saturating_add(1);
+            } else {
+                self.look_closely();
+                self.resume();
+            }
             // Where a clone was, another may come.
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
                 self.watcher.forget_code();
@@ -287,16 +304,17 @@ impl Follow {
         self.names.clear();
         self.found.clear();
         self.suspected.clear();
-        self.calm = 0;
+        self.rests_until = None;
+        self.look_closely();
         Ok(())
     }
 
     /// Serves the program until it is time to look again, and tells what was done at once; whether it has ended.
     fn serve(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
         self.tell_done(did, tell);
-        let is_calm = self.calm >= CALM;
-        self.watcher.set_calm(is_calm);
-        let until = Instant::now() + if is_calm { CALM_LOOK } else { LOOK };
+        // Threads that begin are looked at at once. One that runs alone leaves room for that beside it.
+        let is_short = self.rests_until.is_none() || self.watcher.is_alone();
+        let until = Instant::now() + if is_short { LOOK } else { STEP };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
             let before = did.len();
             let served = self.repairer.serve(rest, did)?;
@@ -306,6 +324,33 @@ impl Follow {
             }
         }
         Ok(false)
+    }
+
+    /// There is something new.
+    const fn look_closely(&mut self) {
+        (self.calm, self.next_rest) = (0, FIRST_REST);
+    }
+
+    /// Whether the program is left alone, and there is nothing to look at.
+    fn rests(&mut self) -> bool {
+        match self.rests_until {
+            None if self.calm < CALM || !self.watcher.pause() => return false,
+            None => {
+                self.rests_until = Some(Instant::now() + self.next_rest);
+                self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
+            }
+            Some(until) if until > Instant::now() => {}
+            Some(_) => {
+                self.calm = CALM - FEW;
+                self.resume();
+            }
+        }
+        true
+    }
+
+    fn resume(&mut self) {
+        self.rests_until = None;
+        self.watcher.resume();
     }
 
     /// Takes in samples and judges; whether the program has ended.
@@ -321,9 +366,9 @@ impl Follow {
             return Ok(false);
         }
         let judged = self.watcher.judged(MOST_LINES);
-        let is_new = self.suspect(&judged);
-        let is_sudden = is_new && self.calm >= CALM;
-        self.calm = if is_new { 0 } else { self.calm };
+        if self.suspect(&judged) {
+            self.look_closely();
+        }
         for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_it(judged, cost.as_ref())) {
             let line = judged.line.address;
             if !self.found.contains(&line) {
@@ -331,9 +376,7 @@ impl Follow {
                 self.tell(Happened::Found { line, share: cost.map_or(0.0, |cost| cost.share.likely) }, tell);
             }
         }
-        // What is found by few samples is looked at closely first: how fast the threads got on before is to be known.
-        let known: &[(Judged, Option<Cost>)] = if is_sudden { &[] } else { &judged };
-        self.repairer.consider(known, self.watcher.progress(), now_ns(), did)?;
+        self.repairer.consider(&judged, self.watcher.progress(), now_ns(), did)?;
         Ok(false)
     }
 

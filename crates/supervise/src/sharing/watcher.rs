@@ -1,6 +1,8 @@
 //! Samples of a running program, added up to what its threads do in which cache lines.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use fieldstone_remap::space::mappings;
@@ -21,19 +23,14 @@ use crate::error::Result;
 const ENOUGH: u64 = 20;
 /// Samples that are kept of a watched line.
 const MOST_KEPT: usize = 8;
-/// Of so many samples one is taken while nothing happens.
-const CALM_SAMPLES: u32 = 5;
-/// A rate that could not be had is tried again after so many looks: opening events takes its time.
-const PATIENCE: u32 = 50;
-
 /// What was seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seen {
     /// Samples that were taken.
     pub samples: u64,
-    /// Those of them that were taken while nothing happened, each for several.
-    pub calm: u64,
+    /// Times that none were taken for a while, since nothing happened.
+    pub pauses: u64,
     /// Those that were walked.
     pub walked: u64,
     /// Those that were not, since their threads ran alone.
@@ -69,10 +66,9 @@ struct Watched {
 pub struct Watcher {
     pid: u32,
     sampler: Sampler,
-    hertz: u32,
-    is_calm: bool,
-    /// Calls of [`Watcher::set_calm`] until a change of rate is tried again that failed.
-    refused: u32,
+    is_paused: bool,
+    /// Threads that the process had when that was asked last.
+    threads: u64,
     memory: Memory,
     /// Where the program has memory as long as it lives: another one has other memory.
     anchor: Option<u64>,
@@ -108,10 +104,9 @@ impl Watcher {
             pid,
             memory: Memory::open(pid)?,
             anchor: anchor(pid),
-            hertz: sampler.hertz(),
             sampler,
-            is_calm: false,
-            refused: 0,
+            is_paused: false,
+            threads: 0,
             around: Around::default(),
             lines: Lines::new(settings)?,
             company: None,
@@ -160,7 +155,6 @@ impl Watcher {
         samples.clear();
         let drained = self.sampler.drain(&mut samples)?;
         self.seen.samples += samples.len() as u64;
-        self.seen.calm += if self.is_calm { samples.len() as u64 } else { 0 };
         self.seen.lost += drained.lost;
         self.seen.unusable += drained.unusable;
         self.seen.throttled += drained.throttled;
@@ -176,16 +170,14 @@ impl Watcher {
         }
         let began = processor_ns();
         for sample in &samples {
-            if !self.is_calm {
-                self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
-            }
+            self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
             let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
             if !self.budget.takes(sample.tid, sample.time_ns) {
                 continue;
             }
             if is_alone {
                 self.seen.alone += 1;
-                self.lines.record_elsewhere(self.stands_for(), sample.time_ns);
+                self.lines.record_elsewhere(1.0, sample.time_ns);
             } else {
                 self.count(sample, process);
             }
@@ -218,27 +210,22 @@ impl Watcher {
         Ok(())
     }
 
-    /// How many samples one stands for, those among them that were not taken.
-    fn stands_for(&self) -> f64 {
-        f64::from(self.hertz) / f64::from(self.sampler.hertz().max(1))
-    }
-
     /// Each access of a lap stands for as much of the sample.
     fn count(&mut self, sample: &Sample, process: Option<&Process>) {
         self.seen.walked += 1;
         let home = |address| process.map_or(address, |process| process.seen_at(address));
         let (accesses, counters) = with_memory(process, &self.memory, |memory| {
             let accesses = self.around.accesses(memory, &sample.registers);
-            let is_asked = self.progress.is_some() && !self.is_calm && !accesses.is_empty();
+            let is_asked = self.progress.is_some() && !accesses.is_empty();
             let counters = is_asked.then(|| self.around.counters(memory, &sample.registers));
             (accesses, counters.unwrap_or_default())
         });
         if accesses.is_empty() {
             self.seen.blind += 1;
-            self.lines.record_elsewhere(self.stands_for(), sample.time_ns);
+            self.lines.record_elsewhere(1.0, sample.time_ns);
             return;
         }
-        let weight = self.stands_for() / accesses.len() as f64;
+        let weight = 1.0 / accesses.len() as f64;
         let mut lines: Vec<u64> = accesses.iter().map(|access| self.line_of(home(access.address))).collect();
         lines.sort_unstable();
         lines.dedup();
@@ -378,22 +365,33 @@ impl Watcher {
         Ok(self.seen.ended)
     }
 
-    /// Takes one sample of [`CALM_SAMPLES`] only, or all again; as many as before where that cannot be. How fast threads get on is not looked
-    /// at meanwhile.
-    pub fn set_calm(&mut self, is_calm: bool) {
-        if is_calm == self.is_calm || self.refused > 0 {
-            self.refused = self.refused.saturating_sub(1);
-            return;
+    /// Takes no samples until it is to resume; whether it can.
+    pub fn pause(&mut self) -> bool {
+        if !self.is_paused && self.sampler.pause().unwrap_or(false) {
+            self.is_paused = true;
+            self.seen.pauses += 1;
         }
-        let hertz = if is_calm { self.hertz / CALM_SAMPLES } else { self.hertz };
-        if self.sampler.set_hertz(hertz).unwrap_or(false) {
-            self.is_calm = is_calm;
+        self.is_paused
+    }
+
+    /// Takes samples again. What cannot be had now may be had later: then it goes on pausing.
+    pub fn resume(&mut self) {
+        if self.is_paused && self.sampler.resume().is_ok() {
+            self.is_paused = false;
             self.progress.iter_mut().for_each(Progress::rest);
-            let window_ns = self.lines.settings().window_ns;
-            self.company.iter_mut().for_each(|company| *company = Company::of(self.sampler.hertz(), window_ns));
-        } else {
-            self.refused = PATIENCE;
         }
+    }
+
+    /// Whether the process has more threads than when that was asked last; also before one of them was seen.
+    pub fn has_new_threads(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.threads, threads(self.pid));
+        before < self.threads
+    }
+
+    /// Whether the process had one thread when that was asked last.
+    #[must_use]
+    pub const fn is_alone(&self) -> bool {
+        self.threads <= 1
     }
 
     /// Code of the program was changed.
@@ -407,12 +405,6 @@ impl Watcher {
         self.seen
     }
 
-    /// How many threads were seen so far.
-    #[must_use]
-    pub fn threads(&self) -> usize {
-        self.budget.threads()
-    }
-
     /// Samples a second that a thread runs.
     #[must_use]
     pub const fn hertz(&self) -> u32 {
@@ -424,6 +416,11 @@ impl Watcher {
     pub const fn means(&self) -> Means {
         self.sampler.means()
     }
+}
+
+/// The threads of a process, by the links of their directory, which are two more: told without a list. None where the process is gone.
+fn threads(pid: u32) -> u64 {
+    metadata(format!("/proc/{pid}/task")).map_or(0, |list| list.nlink().saturating_sub(2))
 }
 
 /// The first page of the kernel's own code in the program, which it keeps, or of any memory that can be read.

@@ -65,7 +65,7 @@ pub(super) fn open(pid: u32, hertz: u32, ring_bytes: usize) -> Result<Rings> {
         // There was a list of threads, and each of them ended before its event was open.
         return Err(Error::NoSuchProcess { pid });
     }
-    Ok(Rings::new(pid, events.rings.into_values().collect(), events.others, events.threads))
+    Ok(Rings::new(pid, hertz, events.rings.into_values().collect(), events.others, events.threads))
 }
 
 /// What is open so far.

@@ -91,8 +91,12 @@ impl Stopper {
 
 impl Source for Stopper {
     /// Its samples are few.
-    fn set_hertz(&mut self, _: u32, _: usize) -> Result<bool> {
+    fn pause(&mut self) -> Result<bool> {
         Ok(false)
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        Ok(())
     }
 
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {

@@ -15,18 +15,20 @@ use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
 use super::registers::Registers;
-use super::{Drained, Sample, Source, perf, tasks};
+use super::{Drained, MOST_PAUSED, Sample, Source, perf, tasks};
 use crate::Result;
 
 /// The open events of a process.
 pub(super) struct Rings {
     pid: u32,
+    hertz: u32,
+    /// None while it pauses.
     rings: Vec<Sampler>,
     /// Events without a ring of their own: they sample as long as they are open.
-    _others: Vec<Counter>,
+    others: Vec<Counter>,
     lines: Lines,
-    /// What was drained of the events before these.
-    early: (Vec<Sample>, Drained),
+    /// What was told before a pause and in it.
+    early: Drained,
     /// Empty between two drains.
     records: Vec<(u64, Told)>,
 }
@@ -39,16 +41,21 @@ enum Told {
 
 impl Rings {
     /// `threads` tells which thread each event was opened for.
-    pub(super) fn new(pid: u32, rings: Vec<Sampler>, others: Vec<Counter>, threads: HashMap<u64, u32>) -> Self {
-        let early = (Vec::new(), Drained::default());
-        Self { pid, rings, _others: others, lines: Lines::new(threads), early, records: Vec::new() }
+    pub(super) fn new(
+        pid: u32,
+        hertz: u32,
+        rings: Vec<Sampler>,
+        others: Vec<Counter>,
+        threads: HashMap<u64, u32>,
+    ) -> Self {
+        let early = Drained::default();
+        Self { pid, hertz, rings, others, lines: Lines::new(threads), early, records: Vec::new() }
     }
 }
 
 impl Source for Rings {
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
-        let (early, mut drained) = std::mem::take(&mut self.early);
-        samples.extend(early);
+        let mut drained = std::mem::take(&mut self.early);
         for ring in &mut self.rings {
             while let Some(record) = ring.next_record() {
                 match record.parse_record() {
@@ -70,19 +77,25 @@ impl Source for Rings {
         Ok(drained)
     }
 
-    fn set_hertz(&mut self, hertz: u32, most_events: usize) -> Result<bool> {
-        if tasks::list(self.pid)?.len() * self.rings.len() > most_events {
+    fn pause(&mut self) -> Result<bool> {
+        if tasks::list(self.pid)?.len() * self.rings.len() > MOST_PAUSED {
             return Ok(false);
         }
-        // The new ones first: who is sampled by both for a moment is not missed.
-        let new = perf::open(self.pid, hertz, perf::RING_BYTES)?;
-        let mut before = std::mem::replace(self, new);
-        let mut samples = Vec::new();
-        let drained = before.drain(&mut samples)?;
-        // Whose end both tell is not told twice.
-        drained.exited.iter().for_each(|&tid| _ = self.lines.end(tid));
-        self.early = (samples, drained);
+        self.early = self.drain(&mut Vec::new())?;
+        self.rings.clear();
+        self.others.clear();
         Ok(true)
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        if self.rings.is_empty() {
+            let new = perf::open(self.pid, self.hertz, perf::RING_BYTES)?;
+            let before = std::mem::replace(self, new);
+            self.early = before.early;
+            // Nobody told of them.
+            self.early.exited.extend(before.lines.missing_in(&self.lines));
+        }
+        Ok(())
     }
 }
 
@@ -125,6 +138,11 @@ impl Lines {
     /// Whether this event is the one that speaks for the thread.
     fn is_first(&mut self, event: u64, tid: u32) -> bool {
         self.threads.get(&event).is_some_and(|&line| *self.of.entry(tid).or_insert(line) == line)
+    }
+
+    /// The threads that the others do not know.
+    fn missing_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = u32> + 'a {
+        self.of.keys().copied().filter(|tid| !others.of.contains_key(tid))
     }
 
     /// Forgets a thread; whether it was known.
