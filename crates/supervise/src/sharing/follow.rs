@@ -255,15 +255,8 @@ impl Follow {
             let ended = self.serve(&mut did, tell)?;
             let served = did.len();
             let over = did.contains(&Did::Over);
-            let ended = ended
-                || if over {
-                    // What was seen before is of another program then.
-                    self.has_ended()?
-                } else if self.rests() {
-                    false
-                } else {
-                    self.look(&mut did, tell)?
-                };
+            // What was seen before is of another program then.
+            let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
             self.tell_done(&did[served..], tell);
             let is_calm = did.is_empty() && !self.watcher.has_new_threads() && !self.repairer.is_trying(now_ns());
             if is_calm {
@@ -334,7 +327,11 @@ impl Follow {
     /// Whether the program is left alone, and there is nothing to look at.
     fn rests(&mut self) -> bool {
         match self.rests_until {
-            None if self.calm < CALM || !self.watcher.pause() => return false,
+            None if self.calm < CALM => return false,
+            None if !self.watcher.pause() => {
+                self.calm = 0;
+                return false;
+            }
             None => {
                 self.rests_until = Some(Instant::now() + self.next_rest);
                 self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
@@ -355,6 +352,11 @@ impl Follow {
 
     /// Takes in samples and judges; whether the program has ended.
     fn look(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
+        if self.rests() {
+            // What is repaired may come to cost more than it saves meanwhile.
+            self.repairer.consider(&[], None, now_ns(), did)?;
+            return Ok(false);
+        }
         let execs = self.watcher.seen().execs;
         let seen = self.watcher.look(self.repairer.process())?;
         if seen.ended {
