@@ -13,6 +13,7 @@ use fieldstone_report::quantity::plural;
 use fieldstone_sharing::requests::{self, Request};
 use fieldstone_supervise::sharing::{Event, Happened, Manner, repair};
 use fieldstone_supervise::signals::asked_to_end;
+use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::turns;
 
@@ -65,6 +66,8 @@ pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
     let _ = turns::come_first();
+    // An event for each thread and processor, and no program is started from here. Where that is not allowed, fewer threads can be looked at.
+    let _ = raise_descriptors();
     let rules = rules(arguments.rules.as_deref())?;
     let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
     // Who reads the events has started the program: if it has ended, that is no mistake.

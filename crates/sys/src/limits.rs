@@ -1,6 +1,6 @@
 //! What bounds the memory of a process here: its control group, its rlimits, and the kernel's settings.
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 pub use crate::cgroup::CgroupMemory;
@@ -42,6 +42,15 @@ pub struct Limits {
     pub swap_total_bytes: u64,
     /// Swap space not in use.
     pub swap_free_bytes: u64,
+}
+
+/// Lets this process open as many descriptors as it may: `RLIMIT_NOFILE` becomes what it can be raised to. Inherited by what it starts.
+///
+/// # Errors
+/// The errno of setrlimit.
+pub fn raise_descriptors() -> std::io::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
 /// Reads the bounds of this process.

@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// After so many looks without news the program is left alone: a thousand samples a second cost a thread some 2 % of its time. Then come a few
 /// looks, and where they show nothing new it is left alone for twice as long. Whether it has new threads is asked meanwhile.
 const CALM: u32 = 10;
-const FEW: u32 = 4;
+const FEW: u32 = 5;
 const FIRST_REST: Duration = Duration::from_millis(230);
 const LONGEST_REST: Duration = Duration::from_millis(920);
 const STEP: Duration = Duration::from_millis(12);
@@ -258,12 +258,12 @@ impl Follow {
             // What was seen before is of another program then.
             let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
             self.tell_done(&did[served..], tell);
-            let is_calm = did.is_empty() && !self.watcher.has_new_threads() && !self.repairer.is_trying(now_ns());
-            if is_calm {
-                self.calm = self.calm.saturating_add(1);
-            } else {
+            let is_new = self.watcher.has_new_threads() || !did.is_empty();
+            if is_new || self.repairer.is_trying() {
                 self.look_closely();
-                self.resume();
+                self.resume()?;
+            } else {
+                self.rest();
             }
             // Where a clone was, another may come.
             if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
@@ -324,38 +324,36 @@ impl Follow {
         (self.calm, self.next_rest) = (0, FIRST_REST);
     }
 
-    /// Whether the program is left alone, and there is nothing to look at.
-    fn rests(&mut self) -> bool {
-        match self.rests_until {
-            None if self.calm < CALM => return false,
-            None if !self.watcher.pause() => {
-                self.calm = 0;
-                return false;
-            }
-            None => {
-                self.rests_until = Some(Instant::now() + self.next_rest);
-                self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
-            }
-            Some(until) if until > Instant::now() => {}
-            Some(_) => {
-                self.calm = CALM - FEW;
-                self.resume();
-            }
+    /// There is nothing new: when that is so for long enough, the program is left alone.
+    fn rest(&mut self) {
+        self.calm += 1;
+        if self.calm < CALM || self.rests_until.is_some() {
+            return;
         }
-        true
+        if self.watcher.pause() {
+            self.rests_until = Some(Instant::now() + self.next_rest);
+            self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
+        } else {
+            self.calm = 0;
+        }
     }
 
-    fn resume(&mut self) {
+    fn resume(&mut self) -> Result<()> {
         self.rests_until = None;
-        self.watcher.resume();
+        self.watcher.resume()
     }
 
     /// Takes in samples and judges; whether the program has ended.
     fn look(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
-        if self.rests() {
-            // What is repaired may come to cost more than it saves meanwhile.
-            self.repairer.consider(&[], None, now_ns(), did)?;
-            return Ok(false);
+        if let Some(until) = self.rests_until {
+            let is_another = self.repairer.process().is_none() && self.watcher.is_another_program();
+            if Instant::now() < until && !is_another {
+                // What is repaired may come to cost more than it saves meanwhile.
+                self.repairer.consider(&[], None, now_ns(), did)?;
+                return Ok(false);
+            }
+            self.calm = CALM - FEW;
+            self.resume()?;
         }
         let execs = self.watcher.seen().execs;
         let seen = self.watcher.look(self.repairer.process())?;

@@ -461,10 +461,9 @@ impl Repairer {
     }
 
     /// Whether it is being found out how fast threads get on, with a repair or without one.
-    pub fn is_trying(&self, now_ns: u64) -> bool {
+    pub fn is_trying(&self) -> bool {
         let is_open = |page| self.before.get(page).and_then(Option::as_ref).is_some_and(|before| !before.is_empty());
-        let mut repairs = self.repairs.iter();
-        !self.doubted.is_empty() || repairs.any(|(page, repair)| repair.is_on_trial(now_ns) && is_open(page))
+        !self.doubted.is_empty() || self.repairs.keys().any(is_open)
     }
 
     /// Puts everything back and lets go of the process.

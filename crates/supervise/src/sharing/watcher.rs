@@ -10,6 +10,7 @@ use fieldstone_remap::{Memory, Process};
 use fieldstone_rewrite::{Counter, Registers};
 use fieldstone_sharing::rules::PAGE_BYTES;
 use fieldstone_sharing::{Access, Cost, Judged, Line, Lines, Mark, Progress, Settings, Verdict};
+use fieldstone_sys::process::threads;
 use fieldstone_sys::sampling::{Means, Sample, Sampler};
 use serde::{Deserialize, Serialize};
 
@@ -23,14 +24,13 @@ use crate::error::Result;
 const ENOUGH: u64 = 20;
 /// Samples that are kept of a watched line.
 const MOST_KEPT: usize = 8;
+
 /// What was seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seen {
     /// Samples that were taken.
     pub samples: u64,
-    /// Times that none were taken for a while, since nothing happened.
-    pub pauses: u64,
     /// Those that were walked.
     pub walked: u64,
     /// Those that were not, since their threads ran alone.
@@ -45,6 +45,8 @@ pub struct Seen {
     pub unusable: u64,
     /// Times that the kernel held samples back, since they came too fast.
     pub throttled: u64,
+    /// Times that no samples were taken for a while, since nothing happened.
+    pub pauses: u64,
     /// Programs that took the place of the first one, by exec.
     pub execs: u64,
     /// Whether the program has ended.
@@ -66,9 +68,9 @@ struct Watched {
 pub struct Watcher {
     pid: u32,
     sampler: Sampler,
-    is_paused: bool,
-    /// Threads that the process had when that was asked last.
+    /// How many threads the process had when that was asked last; and which, when a pause began.
     threads: u64,
+    known: Option<BTreeSet<u32>>,
     memory: Memory,
     /// Where the program has memory as long as it lives: another one has other memory.
     anchor: Option<u64>,
@@ -105,8 +107,8 @@ impl Watcher {
             memory: Memory::open(pid)?,
             anchor: anchor(pid),
             sampler,
-            is_paused: false,
             threads: 0,
+            known: None,
             around: Around::default(),
             lines: Lines::new(settings)?,
             company: None,
@@ -190,7 +192,9 @@ impl Watcher {
         Ok(self.seen)
     }
 
-    fn is_another_program(&self) -> bool {
+    /// Whether another program runs in the process than that of the last look.
+    #[must_use]
+    pub fn is_another_program(&self) -> bool {
         let is_gone = |at: u64| fieldstone_rewrite::Memory::read(&self.memory, at, &mut [0]) == 0;
         self.anchor.is_some_and(is_gone)
     }
@@ -367,25 +371,42 @@ impl Watcher {
 
     /// Takes no samples until it is to resume; whether it can.
     pub fn pause(&mut self) -> bool {
-        if !self.is_paused && self.sampler.pause().unwrap_or(false) {
-            self.is_paused = true;
+        if self.known.is_none()
+            && let Ok(known) = threads(self.pid)
+            && self.sampler.pause().unwrap_or(false)
+        {
+            self.known = Some(known.into_iter().collect());
             self.seen.pauses += 1;
         }
-        self.is_paused
+        self.known.is_some()
     }
 
-    /// Takes samples again. What cannot be had now may be had later: then it goes on pausing.
-    pub fn resume(&mut self) {
-        if self.is_paused && self.sampler.resume().is_ok() {
-            self.is_paused = false;
-            self.progress.iter_mut().for_each(Progress::rest);
+    /// Takes samples again; of a process that is about to end there are none.
+    ///
+    /// # Errors
+    /// As [`Watcher::open`].
+    pub fn resume(&mut self) -> Result<()> {
+        if self.known.is_none() {
+            return Ok(());
         }
+        match self.sampler.resume() {
+            Err(fieldstone_sys::Error::NoSuchProcess { .. }) => {}
+            resumed => {
+                resumed?;
+                self.known = None;
+                self.progress.iter_mut().for_each(Progress::rest);
+            }
+        }
+        Ok(())
     }
 
-    /// Whether the process has more threads than when that was asked last; also before one of them was seen.
+    /// Whether the process has threads that it had not when that was asked last, or when a pause began; also before one of them was seen.
     pub fn has_new_threads(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.threads, threads(self.pid));
-        before < self.threads
+        let before = std::mem::replace(&mut self.threads, how_many_threads(self.pid));
+        // As many may be others. There are few where there are pauses.
+        let is_new =
+            |known: &BTreeSet<u32>| threads(self.pid).is_ok_and(|now| now.iter().any(|tid| !known.contains(tid)));
+        before < self.threads || self.known.as_ref().is_some_and(is_new)
     }
 
     /// Whether the process had one thread when that was asked last.
@@ -418,8 +439,8 @@ impl Watcher {
     }
 }
 
-/// The threads of a process, by the links of their directory, which are two more: told without a list. None where the process is gone.
-fn threads(pid: u32) -> u64 {
+/// By the links of their directory, which are two more: told without a list. None where the process is gone.
+fn how_many_threads(pid: u32) -> u64 {
     metadata(format!("/proc/{pid}/task")).map_or(0, |list| list.nlink().saturating_sub(2))
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 
 use super::stat;
 use crate::{Error, Result};
@@ -20,6 +21,16 @@ pub fn children(pid: u32) -> Result<Vec<u32>> {
         Some(children) => Ok(children),
         None => Ok(by_parent()?.remove(&pid).unwrap_or_default()),
     }
+}
+
+/// The threads of a process at this moment, in no order.
+///
+/// # Errors
+/// As [`children`].
+pub fn threads(pid: u32) -> Result<Vec<u32>> {
+    let path = PathBuf::from(format!("/proc/{pid}/task"));
+    let entries = fs::read_dir(&path).map_err(|source| Error::process_file(pid, "list", &path, source))?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// All processes below `root`, parents before their children, without `root`.

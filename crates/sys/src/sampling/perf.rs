@@ -29,7 +29,7 @@ use super::rings::Rings;
 use super::{Means, tasks};
 use crate::{Error, Result, kernel_file};
 
-/// A ring: some 650 samples. Two with their control pages, while the rate changes, are well below the 516 KiB a CPU that any user may lock.
+/// A ring: some 650 samples. Two with their control pages, when another program is begun with, are well below the 516 KiB a CPU that any user may lock.
 pub(super) const RING_BYTES: usize = 128 << 10;
 /// What is tried last where less may be locked.
 const LEAST_RING_BYTES: usize = 16 << 10;

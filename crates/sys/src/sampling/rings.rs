@@ -15,8 +15,9 @@ use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
 use super::registers::Registers;
-use super::{Drained, MOST_PAUSED, Sample, Source, perf, tasks};
+use super::{Drained, MOST_PAUSED, Sample, Source, perf};
 use crate::Result;
+use crate::process::threads;
 
 /// The open events of a process.
 pub(super) struct Rings {
@@ -78,7 +79,7 @@ impl Source for Rings {
     }
 
     fn pause(&mut self) -> Result<bool> {
-        if tasks::list(self.pid)?.len() * self.rings.len() > MOST_PAUSED {
+        if threads(self.pid)?.len() * self.rings.len() > MOST_PAUSED {
             return Ok(false);
         }
         self.early = self.drain(&mut Vec::new())?;

@@ -5,10 +5,9 @@
 //! left out, but for those whose makers were themselves made behind the look's back, which the rounds are for.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
 
-use crate::{Error, Result};
+use crate::Result;
+use crate::process::threads;
 
 /// Looks at most: a program that makes threads faster than they can be listed is not waited for.
 const LOOKS: usize = 32;
@@ -17,7 +16,7 @@ const LOOKS: usize = 32;
 pub(super) fn for_each(pid: u32, mut provide: impl FnMut(u32) -> Result<()>) -> Result<()> {
     let mut known = BTreeSet::new();
     for _ in 0..LOOKS {
-        let new: Vec<u32> = list(pid)?.into_iter().filter(|&tid| known.insert(tid)).collect();
+        let new: Vec<u32> = threads(pid)?.into_iter().filter(|&tid| known.insert(tid)).collect();
         if new.is_empty() {
             break;
         }
@@ -26,16 +25,10 @@ pub(super) fn for_each(pid: u32, mut provide: impl FnMut(u32) -> Result<()>) -> 
     Ok(())
 }
 
-/// The threads of a process at this moment.
-pub(super) fn list(pid: u32) -> Result<Vec<u32>> {
-    let path = PathBuf::from(format!("/proc/{pid}/task"));
-    let entries = fs::read_dir(&path).map_err(|source| Error::process_file(pid, "list", &path, source))?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use std::sync::mpsc::channel;
 
     fn own() -> u32 {
