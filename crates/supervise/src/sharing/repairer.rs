@@ -207,7 +207,12 @@ impl Repairer {
                 self.count_by_hand(touch.address / rules::PAGE_BYTES * rules::PAGE_BYTES);
                 did.push(Did::Touched(touch));
             }
-            Done::PutBack { page, why } => did.extend(self.forget(page, Undone::By(why))),
+            Done::PutBack { page, why } => {
+                if matches!(why, Why::Kernel(_)) {
+                    self.standing.entry(page).or_default().disturbed(now_ns());
+                }
+                did.extend(self.forget(page, Undone::By(why)));
+            }
             Done::Child(_) => {}
             Done::Over => {
                 self.begin_anew();
@@ -418,7 +423,7 @@ impl Repairer {
         for (page, why) in failed {
             let standing = self.standing.entry(page).or_default();
             match why {
-                Undone::ByHand(_) => standing.by_hand(now_ns),
+                Undone::ByHand(_) => standing.disturbed(now_ns),
                 _ => standing.no_gain(),
             }
             self.put_back(page, why, did)?;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   refused by the kernel ───→ a little later, ever later ── too often ──→ given up
-//!   redirected one by one ───→ a second later ── again ──→ given up
+//!   redirected one by one, or
+//!   used by the kernel ──────→ a second later ── again ──→ given up
 //!   no gain ─────────────────→ given up (a look without it may bring it back)
 //! ```
 
@@ -40,8 +41,8 @@ impl Standing {
         self.refusals == 1
     }
 
-    /// It was put back, since accesses went on to be redirected one by one.
-    pub(super) const fn by_hand(&mut self, now_ns: u64) {
+    /// It was put back, since accesses went on to be redirected one by one, or the kernel made some.
+    pub(super) const fn disturbed(&mut self, now_ns: u64) {
         self.is_given_up = self.had_second_trial;
         self.had_second_trial = true;
         self.next_ns = now_ns + SECOND_TRIAL_NS;
@@ -81,10 +82,10 @@ mod tests {
     #[test]
     fn one_by_one_is_given_a_second_trial_and_no_third() {
         let mut page = Standing::default();
-        page.by_hand(5);
+        page.disturbed(5);
         assert!(!page.may_move(SECOND_TRIAL_NS) && page.may_move(SECOND_TRIAL_NS + 5));
         page.moved();
-        page.by_hand(5);
+        page.disturbed(5);
         assert!(!page.may_move(u64::MAX));
     }
 
