@@ -117,10 +117,9 @@ fn field(thread: u32, name: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The threads of a process.
+/// The threads of a process; none where it is gone.
 pub(crate) fn tasks(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    process::threads(pid).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::fs;
 
 use fieldstone_rewrite::registers::RSP;
 use fieldstone_rewrite::{Memory, Registers};
+use fieldstone_sys::process::threads;
 
 use super::maps::Maps;
 
@@ -35,9 +36,8 @@ pub(super) struct Threads {
 impl Threads {
     /// Asks the kernel for those that wait.
     pub(super) fn look(&mut self, pid: u32) {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
-        let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let seen = numbers.take(MOST_THREADS).map(|thread: u32| (thread, waiting_at(pid, thread)));
+        let Ok(threads) = threads(pid) else { return };
+        let seen = threads.into_iter().take(MOST_THREADS).map(|thread| (thread, waiting_at(pid, thread)));
         let before = std::mem::take(&mut self.stacks);
         self.stacks = seen.filter_map(|(thread, at)| Some((thread, at.or(before.get(&thread).copied())?))).collect();
     }
