@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::quantity::plural;
 use fieldstone_sharing::requests::{self, Request};
-use fieldstone_supervise::sharing::{Event, Happened, Manner, repair};
+use fieldstone_supervise::sharing::{Event, Happened, Manner, Seen, repair};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
@@ -160,16 +160,19 @@ pub(crate) fn words(event: &Event) -> String {
             )
         }
         Happened::Exec => "another program runs in it now: all begins anew".to_owned(),
-        Happened::Over(seen) => {
-            let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
-            let nothing = if seen.samples == 0 { ": it slept all the time" } else { "" };
-            let looked = format!("{} of {} were looked at", seen.walked, plural(seen.samples, "sample"));
-            let alone = match seen.alone {
-                0 => String::new(),
-                alone => format!("; {alone} are of threads that ran alone"),
-            };
-            format!("{end}; {looked}, {} of them showed no access{alone}{nothing}", seen.blind)
-        }
+        Happened::Over(seen) => looked(seen),
     };
     format!("{:>9.1} ms  {words}", event.at_ms)
+}
+
+/// How it ended, and what was looked at until then.
+pub(crate) fn looked(seen: &Seen) -> String {
+    let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
+    let nothing = if seen.samples == 0 { ": it slept all the time" } else { "" };
+    let looked = format!("{} of {} were looked at", seen.walked, plural(seen.samples, "sample"));
+    let alone = match seen.alone {
+        0 => String::new(),
+        alone => format!("; {alone} are of threads that ran alone"),
+    };
+    format!("{end}; {looked}, {} of them showed no access{alone}{nothing}", seen.blind)
 }

@@ -17,7 +17,7 @@ use fieldstone_report::{RunStats, saved, text};
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
 #[cfg(target_arch = "x86_64")]
-use fieldstone_supervise::sharing::{self, Event};
+use fieldstone_supervise::sharing::{self, Event, Happened, RepairStats, Seen};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::collapse::Target;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     region: bool,
     /// Find cache lines that threads fight for with different bytes, and part the bytes while the program runs
-    #[arg(long, conflicts_with_all = ["region", "pid", "reserve", "prefault", "process", "also"])]
+    #[arg(long, conflicts_with_all = ["region", "pid", "pages", "reserve", "prefault", "process", "also"])]
     repair: bool,
     /// With --repair: do what this file of rules asks for, too (see `fieldstone repair --help`)
     #[arg(long, value_name = "FILE", requires = "repair")]
@@ -90,7 +90,7 @@ pub(crate) struct Arguments {
     /// Put these too on the pages asked for, where they fill whole huge ones; the heap is in the region without being asked for
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     also: Vec<Also>,
-    /// Write what the region served, and the pages really got, to FILE as JSON (`-` for a table on standard error)
+    /// Write what the region served, and the pages really got, or what was repaired, to FILE as JSON (`-` for people, on standard error)
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The program and its arguments
@@ -199,10 +199,23 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     let (status, stats) = sharing::run(&program, command.as_os_str(), &words, &complain)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
     if written.is_none() {
-        let is_told = |event: &&Event| arguments.stats.is_some() || event.what.is_asked_for();
-        stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
+        tell_repair(&stats, arguments.stats.is_some());
     }
     end_alike(status, written.unwrap_or(Ok(())))
+}
+
+/// What the rules ask to be told; and all that was done, where that is asked for.
+#[cfg(target_arch = "x86_64")]
+fn tell_repair(stats: &RepairStats, is_all: bool) {
+    let is_told = |event: &&Event| is_all || event.what.is_asked_for();
+    stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
+    // Who could not look has told why.
+    if is_all && stats.seen != Seen::default() {
+        talk(&format!("{}\n", repair::looked(&stats.seen)));
+        if !stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. })) {
+            talk("nothing was parted: `fieldstone sharing -- PROGRAM` tells which lines threads share, and how\n");
+        }
+    }
 }
 
 /// One line before the program starts: it will run, but not as asked.

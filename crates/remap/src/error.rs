@@ -10,7 +10,9 @@ fn reason(source: &io::Error) -> String {
     const RIGHT: &str = "it takes the right to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!("{source}; {RIGHT}"),
-        Some(libc::ENOENT | libc::ESRCH) => "there is no such process, or no more".to_owned(),
+        Some(libc::ENOENT | libc::ESRCH) => {
+            "it has ended, there never was one, or it is a thread of the kernel".to_owned()
+        }
         _ => source.to_string(),
     }
 }

@@ -38,12 +38,14 @@ mod tasks;
 mod tracer;
 
 use std::fmt;
+use std::fs::metadata;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{PTracer, Pid, PidfdFlags, pidfd_open, set_ptracer};
+use rustix::process::{PTracer, Pid, PidfdFlags, geteuid, pidfd_open, set_ptracer};
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -135,7 +137,12 @@ impl Sampler {
         match Self::open_by(Means::Perf, pid, hertz) {
             Err(Error::NotSampled { why: first, .. }) => match Self::open_by(Means::Ptrace, pid, hertz) {
                 Err(Error::NotSampled { means, why, .. }) => {
-                    Err(Error::NotSampled { pid, means, why: format!("{why}; nor by {}: {first}", Means::Perf) })
+                    let why = if is_anothers(pid) {
+                        "it is another user's, or has more rights than this one: its owner may, or root (`sudo`)".into()
+                    } else {
+                        format!("{why}; nor by {}: {first}", Means::Perf)
+                    };
+                    Err(Error::NotSampled { pid, means, why })
                 }
                 other => other,
             },
@@ -229,6 +236,12 @@ impl Sampler {
         }
         Ok(drained)
     }
+}
+
+/// Whether its files are not this user's, who may not do all the same: of another user, or not dumpable.
+fn is_anothers(pid: u32) -> bool {
+    let user = geteuid();
+    !user.is_root() && metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() != user.as_raw())
 }
 
 impl AsFd for Sampler {

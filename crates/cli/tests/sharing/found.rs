@@ -1,5 +1,6 @@
 //! What is told: false sharing with the object, the code and the remedy; and what is none, as what it is.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use fieldstone_report::sharing::{Kind, Sharing};
@@ -88,6 +89,22 @@ fn a_process_that_is_not_there_is_told() {
     for command in ["sharing", "repair"] {
         let output = fieldstone(&[command, "--pid", "4194304"]).output().unwrap();
         assert!(output.status.code() == Some(2) && said(&output).contains("no process 4194304"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn another_users_process_is_told_as_such() {
+    const NOBODY: u32 = 65534;
+    let us = std::process::id().to_string();
+    for command in ["sharing", "repair"] {
+        let tried = fieldstone(&[command, "--pid", &us]).uid(NOBODY).gid(NOBODY).output();
+        let Ok(output) = tried else {
+            println!("SKIP not root: no other user can be tried");
+            return;
+        };
+        let said = said(&output);
+        assert!(output.status.code() == Some(2) && said.contains("its owner") && said.contains("root"), "{said}");
+        assert!(!said.contains("perf_event_paranoid"), "that would not help: {said}");
     }
 }
 

@@ -190,6 +190,23 @@ fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same()
     assert!(stats.seen.samples > samples + 220, "{:?} and {:?}", stats.seen, calm.seen);
 }
 
+#[test]
+fn what_a_rule_has_parted_is_not_told_as_found() {
+    let Some(stage) = Stage::new() else { return };
+    let program = stage.build_text("ruled", &[BEGIN, LATE].concat(), &["-g", "-O2"]);
+    let (file, rules) = (stage.path("stats.json"), stage.path("rules"));
+    std::fs::write(&rules, "isolate counters 8\nisolate counters+8 8\n").unwrap();
+    let options = ["run", "--repair", "--stats", file.to_str().unwrap(), "--rules", rules.to_str().unwrap()];
+    if run_together(&options, &program, &["3000000000"]).is_none() {
+        return;
+    }
+    let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    // Each thread's loop, when it comes to it.
+    assert!(count(&stats.events, |what| matches!(what, Happened::Led { .. })) >= 2, "{:#?}", stats.events);
+    assert_eq!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })), 1, "{:#?}", stats.events);
+    assert_eq!(count(&stats.events, |what| matches!(what, Happened::Found { .. })), 0, "{:#?}", stats.events);
+}
+
 /// Threads in whose place others come, as many, after so long that nobody has looked for almost a second; those fight for a moment.
 const REPLACED: &str = r#"
 static int fights;

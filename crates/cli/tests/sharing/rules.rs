@@ -122,6 +122,17 @@ fn wrong_rules_stop_the_program_before_it_starts() {
     }
     let output = fieldstone(&["run", "--rules", "x", "--", "echo"]).output().unwrap();
     assert!(said(&output).contains("--repair"), "{}", said(&output));
+    let output = fieldstone(&["run", "--repair", "--pages", "thp", "--", "echo"]).output().unwrap();
+    assert!(output.status.code() == Some(2) && said(&output).contains("--pages"), "{}", said(&output));
+}
+
+#[test]
+fn that_nothing_was_parted_is_told_where_that_is_asked_for() {
+    let Some(_alone) = Stage::new() else { return };
+    for (options, is_told) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
+        let Some(output) = run(options, Path::new("/bin/sleep"), &["0.1"]) else { return };
+        assert_eq!(said(&output).contains("nothing was parted"), is_told, "{}", said(&output));
+    }
 }
 
 #[test]

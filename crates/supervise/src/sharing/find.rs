@@ -269,7 +269,11 @@ fn unseen(seen: &Seen) -> Vec<String> {
             seen.unusable
         ));
     } else if seen.samples == 0 {
-        unseen.push("anything: no sample was taken, since it slept all the time or ended too soon".to_owned());
+        unseen.push(
+            "anything: no sample was taken, since it slept all the time or ended too soon; programs that it starts are not \
+             looked at: begin with one of them, or look at it with --pid"
+                .to_owned(),
+        );
     }
     if seen.throttled > 0 {
         let often = seen.throttled;

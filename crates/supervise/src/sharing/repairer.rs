@@ -293,6 +293,12 @@ impl Repairer {
         Ok(())
     }
 
+    /// Whether the page of this address lies where somebody asks for it to lie.
+    #[must_use]
+    pub fn has_moved_as_asked(&self, address: u64) -> bool {
+        self.asked.get(&(address / rules::PAGE_BYTES * rules::PAGE_BYTES)).is_some_and(|one| one.is_moved)
+    }
+
     /// Moves what is asked for and is not moved: not yet, or no longer.
     fn do_asked(&mut self, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
         let due = |one: &Asked| !one.is_moved && one.next_ns <= now_ns;
