@@ -108,6 +108,13 @@ impl Flow {
         self.instructions.get(&ip)?;
         self.blocks.range(..=ip).next_back().map(|(_, block)| block)
     }
+
+    /// The block before the one that begins at `start`, where nothing else in the flow leads there.
+    pub(crate) fn only_way_to(&self, start: u64) -> Option<&Block> {
+        let leads = |block: &&Block| block.successors.contains(&start);
+        let (_, before) = self.blocks.range(..start).next_back()?;
+        (leads(&before) && before.end == start && self.blocks.values().filter(leads).count() == 1).then_some(before)
+    }
 }
 
 /// The instruction at `address`, if there is one.

@@ -3,7 +3,8 @@
 //! A sample says where a thread was and what its registers held. The access that hurts is seldom the very instruction
 //! that was interrupted; it is somewhere in the loop. So the code is followed from there with values where they are known, for one lap:
 //! what lies before the interrupted instruction is seen with the values of the next lap. Both ways are followed where there
-//! is a condition, no block twice.
+//! is a condition, no block twice. What the next lap does not know, since a call has lost it, is taken from this one: registers that
+//! were not written since the access hold what they held then. The instruction that waited is most often there.
 //!
 //! ```text
 //!   rdi = 0x7f10, rcx = 3         ip → add [rdi + 8], 1       0x7f18: read and written
@@ -18,12 +19,13 @@ mod state;
 mod step;
 
 use std::collections::BTreeSet;
+use std::iter::successors;
 
 use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory, OpAccess, Register, UsedMemory};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::reads_and_writes;
-use crate::flow::Flow;
+use crate::flow::{Flow, calls};
 use crate::loops::Loop;
 use crate::memory::Memory;
 use crate::operand::is_atomic;
@@ -57,7 +59,7 @@ pub struct Access {
 pub struct Walk {
     /// Accesses whose addresses are known, in the order of the walk.
     pub accesses: Vec<Access>,
-    /// Accesses whose addresses are not.
+    /// Accesses that the lap came by without knowing their addresses.
     pub unknown: usize,
     /// Instructions that were followed.
     pub steps: usize,
@@ -70,6 +72,7 @@ impl Walk {
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
         let mut walker = Walker { flow, ip: registers.rip, within, memory, found: Self::default() };
         walker.walk(State::new(registers));
+        walker.look_back(State::new(registers));
         walker.found
     }
 }
@@ -113,7 +116,23 @@ impl Walker<'_> {
         }
     }
 
-    /// Notes what the instruction is about to touch.
+    /// From the interrupted instruction back, as long as one way leads there, and to a call at most.
+    fn look_back(&mut self, mut state: State) {
+        let (flow, ip) = (self.flow, self.ip);
+        let blocks = successors(flow.block_at(ip), |block| flow.only_way_to(block.start));
+        let before = blocks.flat_map(|block| flow.instructions.range(block.start..block.end.min(ip)).rev());
+        let (mut factory, unknown) = (InstructionInfoFactory::new(), self.found.unknown);
+        for (at, instruction) in before.take_while(|(_, instruction)| !calls(instruction)) {
+            let information = factory.info(instruction);
+            state.forget_registers(information);
+            if !self.found.accesses.iter().any(|access| access.ip == *at) {
+                self.look(instruction, information, &state);
+            }
+        }
+        self.found.unknown = unknown;
+    }
+
+    /// Notes what the instruction is about to touch, or has touched.
     fn look(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &State) {
         for memory in information.used_memory() {
             let (read, write) = reads_and_writes(memory.access());

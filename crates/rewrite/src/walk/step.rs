@@ -133,6 +133,11 @@ impl State {
         for (at, bytes) in places {
             self.store(at, bytes, Value::UNKNOWN);
         }
+        self.forget_registers(information);
+    }
+
+    /// Loses the registers that the instruction writes.
+    pub(super) fn forget_registers(&mut self, information: &InstructionInfo) {
         for used in information.used_registers().iter().filter(|used| reads_and_writes(used.access()).1) {
             self.set_register(used.register(), Value::UNKNOWN);
         }

@@ -1,5 +1,7 @@
 //! Walks around assembled loops.
 
+use std::collections::BTreeSet;
+
 use iced_x86::code_asm::{
     CodeAssembler, al, byte_ptr, dword_ptr, eax, ecx, qword_ptr, r8, rax, rbp, rcx, rdi, rdx, rsi,
 };
@@ -153,6 +155,35 @@ fn what_is_not_known_is_not_guessed() {
     // The return address that the call pushes, and the slot twice.
     assert_eq!(slots, [STACK + 0x38, STACK + 0x78, STACK + 0x78]);
     assert_eq!(walk.unknown, 3);
+}
+
+#[test]
+fn what_a_call_loses_is_known_right_behind_the_access() {
+    // 0: call rcx (2); 2: mov rax, [rbp - 8] (4); 6: mov [rbp - 16], rax (4); a: call rcx (2); c: mov rdx, [rax] (3);
+    // f: lock xadd [rax + 8], rdx (6); 15: mov [rdx], rcx (3); 18: nop; 19: jmp 0
+    let mut code = CodeAssembler::new(64).unwrap();
+    let mut head = code.create_label();
+    code.set_label(&mut head).unwrap();
+    code.call(rcx).unwrap();
+    code.mov(rax, qword_ptr(rbp - 8)).unwrap();
+    code.mov(qword_ptr(rbp - 16), rax).unwrap();
+    code.call(rcx).unwrap();
+    code.mov(rdx, qword_ptr(rax)).unwrap();
+    code.lock().xadd(qword_ptr(rax + 8), rdx).unwrap();
+    code.mov(qword_ptr(rdx), rcx).unwrap();
+    code.nop().unwrap();
+    code.jmp(head).unwrap();
+    let program = program(code);
+    let registers = [(RAX, 0x5000), (RCX, 0x4000), (RDX, 0x6000), (RBP, STACK + 0x80), (RSP, STACK + 0x40)];
+    let found = |offset| {
+        let walk = around(&program, offset, &registers);
+        let behind: BTreeSet<_> = addresses(&walk).into_iter().filter(|(ip, _)| *ip > 0xa).collect();
+        behind.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(found(0x18), [(0xc, 0x5000), (0xf, 0x5008), (0x15, 0x6000)]);
+    assert_eq!(found(0x15), [(0xc, 0x5000), (0xf, 0x5008), (0x15, 0x6000)], "of the lap, the last");
+    assert_eq!(found(0xf), [(0xc, 0x5000), (0xf, 0x5008)], "rdx is not what it will be");
+    assert_eq!(found(0xa), [], "nothing is known beyond a call");
 }
 
 #[test]
