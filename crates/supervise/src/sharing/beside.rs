@@ -84,6 +84,8 @@ pub fn run(
     Ok((status, stats))
 }
 
+/// How a repairer ends that a fault of its own has ended.
+const PANICKED: i32 = 101;
 /// A repairer that is killed is started again after this, as often as it is killed: the program waits for its pages.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -112,7 +114,8 @@ impl Beside {
                 looked.events.extend(told.into_iter().map(|event| Event { at_ms: event.at_ms + later_ms, ..event }));
                 let Ok(status) = child.wait() else { break };
                 looked.outcome = outcome::words(status);
-                if status.signal().is_none() || has_ended(pid) {
+                let is_killed = status.signal().is_some() || status.code() == Some(PANICKED);
+                if !is_killed || has_ended(pid) {
                     break;
                 }
                 sleep(PAUSE);

@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 
 /// Lines that take less of the threads' time than this are left alone.
 const LEAST_SHARE: f64 = 0.02;
-/// A line has to weigh so many samples before its page is moved.
+/// A line has to weigh so many samples before its page is moved, or laps of as many have to come by it: in a loop of many accesses, each weighs little.
 const LEAST_WEIGHT: f64 = 8.0;
 /// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
 const BEFORE_NS: u64 = 40_000_000;
@@ -492,7 +492,8 @@ impl Repairer {
 
 /// Whether a line is shared falsely, and that costs enough to do something about it.
 pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
-    judged.verdict.is_finding() && judged.line.weight >= LEAST_WEIGHT && costs_enough(cost)
+    let on_line = cost.map_or(0.0, |cost| cost.on_line).max(judged.line.weight);
+    judged.verdict.is_finding() && on_line >= LEAST_WEIGHT && costs_enough(cost)
 }
 
 /// Whether a line takes enough of the threads' time to be mended.
