@@ -116,6 +116,7 @@ static double now(clockid_t clock) {
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 static double at_work[2];
+static long times;
 "#;
 
 /// First each access has to be redirected by itself, since it is in code that may be written anew; then the loop is a plain one.
@@ -153,18 +154,8 @@ fn what_did_not_settle_is_tried_once_more() {
     assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 2, "{:#?}", stats.events);
 }
 
-/// Threads that mind their own business for a while, and then so many times fight.
-const LATE: &str = r#"
-static long times;
-static void *work(void *number) {
-    long own = (long)number;
-    for (double end = now(CLOCK_MONOTONIC) + 1.5; now(CLOCK_MONOTONIC) < end;)
-        for (long i = 0; i < 100000; i++) counters[own * 256 + 64] += 1;
-    double begun = now(CLOCK_MONOTONIC), worked = now(CLOCK_THREAD_CPUTIME_ID);
-    for (long i = 0; i < times; i++) counters[own] += 1;
-    at_work[own] = (now(CLOCK_THREAD_CPUTIME_ID) - worked) / (now(CLOCK_MONOTONIC) - begun);
-    return 0;
-}
+/// Two threads that work so and so many times.
+const TWO: &str = r#"
 int main(int count, char **words) {
     pthread_t threads[2];
     times = atol(words[1]);
@@ -175,10 +166,23 @@ int main(int count, char **words) {
 }
 "#;
 
+/// Threads that mind their own business for a while, and then so many times fight.
+const LATE: &str = r#"
+static void *work(void *number) {
+    long own = (long)number;
+    for (double end = now(CLOCK_MONOTONIC) + 1.5; now(CLOCK_MONOTONIC) < end;)
+        for (long i = 0; i < 100000; i++) counters[own * 256 + 64] += 1;
+    double begun = now(CLOCK_MONOTONIC), worked = now(CLOCK_THREAD_CPUTIME_ID);
+    for (long i = 0; i < times; i++) counters[own] += 1;
+    at_work[own] = (now(CLOCK_THREAD_CPUTIME_ID) - worked) / (now(CLOCK_MONOTONIC) - begun);
+    return 0;
+}
+"#;
+
 #[test]
 fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same() {
     let Some(stage) = Stage::new() else { return };
-    let program = stage.build_text("late", &[BEGIN, LATE].concat(), &["-g", "-O2"]);
+    let program = stage.build_text("late", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let Some(calm) = repaired(&stage, run, &program, &["1000"]) else { return };
     assert!(calm.events.is_empty(), "{:#?}", calm.events);
     let Seen { pauses, samples, .. } = calm.seen;
@@ -196,24 +200,17 @@ static volatile long *at(long own) { return &counters[own]; }
 static void *work(void *number) {
     long own = (long)number;
     double begun = now(CLOCK_MONOTONIC), worked = now(CLOCK_THREAD_CPUTIME_ID);
-    for (long i = 0; i < 60000000; i++) __atomic_fetch_add(at(own), 1, __ATOMIC_RELAXED);
+    for (long i = 0; i < times; i++) __atomic_fetch_add(at(own), 1, __ATOMIC_RELAXED);
     at_work[own] = (now(CLOCK_THREAD_CPUTIME_ID) - worked) / (now(CLOCK_MONOTONIC) - begun);
     return 0;
-}
-int main(void) {
-    pthread_t threads[2];
-    for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, (void *)i);
-    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
-    fprintf(stderr, "%.2f processors at work\n", at_work[0] + at_work[1]);
-    printf("checksum: %ld %ld\n", counters[0], counters[1]);
 }
 "#;
 
 #[test]
 fn an_access_behind_a_call_is_found_and_parted() {
     let Some(stage) = Stage::new() else { return };
-    let program = stage.build_text("calling", &[BEGIN, CALLING].concat(), &["-g", "-O0"]);
-    let Some(stats) = repaired(&stage, run_together, &program, &[]) else { return };
+    let program = stage.build_text("calling", &[BEGIN, CALLING, TWO].concat(), &["-g", "-O0"]);
+    let Some(stats) = repaired(&stage, run_together, &program, &["60000000"]) else { return };
     let found = stats.events.iter().find_map(|event| match event.what {
         Happened::Found { share, .. } => Some(share),
         _ => None,
@@ -225,7 +222,7 @@ fn an_access_behind_a_call_is_found_and_parted() {
 #[test]
 fn what_a_rule_has_parted_is_not_told_as_found() {
     let Some(stage) = Stage::new() else { return };
-    let program = stage.build_text("ruled", &[BEGIN, LATE].concat(), &["-g", "-O2"]);
+    let program = stage.build_text("ruled", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let (file, rules) = (stage.path("stats.json"), stage.path("rules"));
     std::fs::write(&rules, "isolate counters 8\nisolate counters+8 8\n").unwrap();
     let options = ["run", "--repair", "--stats", file.to_str().unwrap(), "--rules", rules.to_str().unwrap()];
