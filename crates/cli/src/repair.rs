@@ -168,7 +168,7 @@ pub(crate) fn words(event: &Event) -> String {
 /// How it ended, and what was looked at until then.
 pub(crate) fn looked(seen: &Seen) -> String {
     let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
-    let nothing = if seen.samples == 0 { ": it slept all the time" } else { "" };
+    let nothing = if seen.samples == 0 { ": it slept all the time, or ended too soon" } else { "" };
     let looked = format!("{} of {} were looked at", seen.walked, plural(seen.samples, "sample"));
     let alone = match seen.alone {
         0 => String::new(),

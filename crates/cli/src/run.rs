@@ -211,7 +211,7 @@ fn tell_repair(stats: &RepairStats, is_all: bool) {
     stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
     // Who could not look has told why.
     if is_all && stats.seen != Seen::default() {
-        talk(&format!("{}\n", repair::looked(&stats.seen)));
+        talk(&format!("{}\n", repair::looked(&Seen { ended: true, ..stats.seen })));
         if !stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. })) {
             talk("nothing was parted: `fieldstone sharing -- PROGRAM` tells which lines threads share, and how\n");
         }

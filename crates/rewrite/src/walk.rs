@@ -34,6 +34,8 @@ use state::{State, Value};
 
 /// Instructions of a walk at most.
 pub const MAX_STEPS: usize = 512;
+/// Instructions that it looks back at most.
+const MAX_STEPS_BACK: usize = 64;
 
 /// One access of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -122,7 +124,11 @@ impl Walker<'_> {
         let blocks = successors(flow.block_at(ip), |block| flow.only_way_to(block.start));
         let before = blocks.flat_map(|block| flow.instructions.range(block.start..block.end.min(ip)).rev());
         let (mut factory, unknown) = (InstructionInfoFactory::new(), self.found.unknown);
-        for (at, instruction) in before.take_while(|(_, instruction)| !calls(instruction)) {
+        // One that repeats was interrupted half-way.
+        if let Some(own) = flow.instructions.get(&ip).filter(|own| own.has_rep_prefix() || own.has_repne_prefix()) {
+            state.forget_registers(factory.info(own));
+        }
+        for (at, instruction) in before.take_while(|(_, instruction)| !calls(instruction)).take(MAX_STEPS_BACK) {
             let information = factory.info(instruction);
             state.forget_registers(information);
             if !self.found.accesses.iter().any(|access| access.ip == *at) {

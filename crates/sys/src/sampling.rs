@@ -132,13 +132,14 @@ impl Sampler {
     /// refused by ptrace, then at most [`MOST_STOPS`] times a second.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with both refusals where both are refused.
+    /// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with both refusals where both are refused, or with the way out where it is another
+    /// user's.
     pub fn open(pid: u32, hertz: u32) -> Result<Self> {
         match Self::open_by(Means::Perf, pid, hertz) {
             Err(Error::NotSampled { why: first, .. }) => match Self::open_by(Means::Ptrace, pid, hertz) {
                 Err(Error::NotSampled { means, why, .. }) => {
                     let why = if is_anothers(pid) {
-                        "it is another user's, or has more rights than this one: its owner may, or root (`sudo`)".into()
+                        "it is another user's, or one that may not be dumped: root may (`sudo`), and of the former its owner".into()
                     } else {
                         format!("{why}; nor by {}: {first}", Means::Perf)
                     };

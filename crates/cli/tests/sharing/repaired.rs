@@ -216,7 +216,7 @@ fn an_access_behind_a_call_is_found_and_parted() {
         _ => None,
     });
     assert!(found.is_some_and(|share| share > 0.3), "{:#?}", stats.events);
-    assert_eq!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })), 1, "{:#?}", stats.events);
+    assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 1, "{:#?}", stats.events);
 }
 
 #[test]

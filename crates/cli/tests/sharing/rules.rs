@@ -130,7 +130,7 @@ fn wrong_rules_stop_the_program_before_it_starts() {
 fn that_nothing_was_parted_is_told_where_that_is_asked_for() {
     let Some(_alone) = Stage::new() else { return };
     for (options, is_told) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
-        let Some(output) = run(options, Path::new("/bin/sleep"), &["0.1"]) else { return };
+        let Some(output) = run(options, Path::new("/bin/sleep"), &["1"]) else { return };
         assert_eq!(said(&output).contains("nothing was parted"), is_told, "{}", said(&output));
     }
 }

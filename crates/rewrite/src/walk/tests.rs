@@ -159,14 +159,13 @@ fn what_is_not_known_is_not_guessed() {
 
 #[test]
 fn what_a_call_loses_is_known_right_behind_the_access() {
-    // 0: call rcx (2); 2: mov rax, [rbp - 8] (4); 6: mov [rbp - 16], rax (4); a: call rcx (2); c: mov rdx, [rax] (3);
-    // f: lock xadd [rax + 8], rdx (6); 15: mov [rdx], rcx (3); 18: nop; 19: jmp 0
+    // 0: call rcx (2); 2: mov [rax], rcx (3); 5: call rcx (2); 7: mov rdx, [rax] (3); a: lock xadd [rax + 8], rdx (6);
+    // 10: mov [rdx], rcx (3); 13: nop; 14: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
     code.call(rcx).unwrap();
-    code.mov(rax, qword_ptr(rbp - 8)).unwrap();
-    code.mov(qword_ptr(rbp - 16), rax).unwrap();
+    code.mov(qword_ptr(rax), rcx).unwrap();
     code.call(rcx).unwrap();
     code.mov(rdx, qword_ptr(rax)).unwrap();
     code.lock().xadd(qword_ptr(rax + 8), rdx).unwrap();
@@ -174,16 +173,40 @@ fn what_a_call_loses_is_known_right_behind_the_access() {
     code.nop().unwrap();
     code.jmp(head).unwrap();
     let program = program(code);
-    let registers = [(RAX, 0x5000), (RCX, 0x4000), (RDX, 0x6000), (RBP, STACK + 0x80), (RSP, STACK + 0x40)];
+    let registers = [(RAX, 0x5000), (RCX, 0x4000), (RDX, 0x6000), (RSP, STACK + 0x40)];
     let found = |offset| {
         let walk = around(&program, offset, &registers);
-        let behind: BTreeSet<_> = addresses(&walk).into_iter().filter(|(ip, _)| *ip > 0xa).collect();
-        behind.into_iter().collect::<Vec<_>>()
+        let known: BTreeSet<_> = addresses(&walk).into_iter().filter(|(_, address)| *address < STACK).collect();
+        known.into_iter().collect::<Vec<_>>()
     };
-    assert_eq!(found(0x18), [(0xc, 0x5000), (0xf, 0x5008), (0x15, 0x6000)]);
-    assert_eq!(found(0x15), [(0xc, 0x5000), (0xf, 0x5008), (0x15, 0x6000)], "of the lap, the last");
-    assert_eq!(found(0xf), [(0xc, 0x5000), (0xf, 0x5008)], "rdx is not what it will be");
-    assert_eq!(found(0xa), [], "nothing is known beyond a call");
+    assert_eq!(found(0x13), [(0x7, 0x5000), (0xa, 0x5008), (0x10, 0x6000)], "and nothing beyond a call");
+    assert_eq!(found(0x10), [(0x7, 0x5000), (0xa, 0x5008), (0x10, 0x6000)], "the last is of the lap");
+    assert_eq!(found(0xa), [(0x7, 0x5000), (0xa, 0x5008)], "rdx is not what it will be");
+    assert_eq!(found(0x7), [(0x7, 0x5000), (0xa, 0x5008)], "of the lap");
+}
+
+#[test]
+fn only_what_was_run_for_sure_is_known_from_behind() {
+    // 0: call rcx (2); 2: test ecx, ecx (2); 4: jz a (2); 6: mov [rax], rcx (3); 9: nop; a: mov [rdi], rcx (3); d: rep stosb (2); f: jmp 0
+    let mut code = CodeAssembler::new(64).unwrap();
+    let (mut head, mut join) = (code.create_label(), code.create_label());
+    code.set_label(&mut head).unwrap();
+    code.call(rcx).unwrap();
+    code.test(ecx, ecx).unwrap();
+    code.jz(join).unwrap();
+    code.mov(qword_ptr(rax), rcx).unwrap();
+    code.nop().unwrap();
+    code.set_label(&mut join).unwrap();
+    code.mov(qword_ptr(rdi), rcx).unwrap();
+    code.rep().stosb().unwrap();
+    code.jmp(head).unwrap();
+    let program = program(code);
+    let registers = [(RAX, 0x5000), (RCX, 0x4000), (RDI, 0x6000), (RSP, STACK + 0x40)];
+    let known = |offset, ip| addresses(&around(&program, offset, &registers)).iter().any(|(at, _)| *at == ip);
+    assert!(known(0x9, 0x6), "it was just run");
+    assert!(!known(0xa, 0x6), "it may have been jumped over");
+    assert!(!known(0xf, 0xa), "rdi has moved on since");
+    assert!(!known(0xd, 0xa), "rdi is somewhere in what repeats");
 }
 
 #[test]

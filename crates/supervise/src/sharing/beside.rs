@@ -86,8 +86,10 @@ pub fn run(
 
 /// How a repairer ends that a fault of its own has ended.
 const PANICKED: i32 = 101;
-/// A repairer that is killed is started again after this, as often as it is killed: the program waits for its pages.
+/// A repairer that is killed is started again after this, as often as it is killed: the program waits for its pages. After each fault of its own
+/// after twice as long.
 const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
 /// Who listens to the repairer's process.
 struct Beside(JoinHandle<Looked>);
@@ -108,17 +110,18 @@ impl Beside {
         let began = Instant::now();
         Ok(Self(spawn(move || {
             let mut looked = Looked::default();
-            let mut later_ms = 0.0;
+            let (mut later_ms, mut pause) = (0.0, PAUSE);
             loop {
                 let told = child.stdout.take().map(listen).unwrap_or_default();
                 looked.events.extend(told.into_iter().map(|event| Event { at_ms: event.at_ms + later_ms, ..event }));
                 let Ok(status) = child.wait() else { break };
                 looked.outcome = outcome::words(status);
-                let is_killed = status.signal().is_some() || status.code() == Some(PANICKED);
-                if !is_killed || has_ended(pid) {
+                let has_panicked = status.code() == Some(PANICKED);
+                if !(status.signal().is_some() || has_panicked) || has_ended(pid) {
                     break;
                 }
-                sleep(PAUSE);
+                sleep(pause);
+                pause = if has_panicked { LONGEST_PAUSE.min(pause * 2) } else { PAUSE };
                 later_ms = began.elapsed().as_secs_f64() * 1e3;
                 let Ok(next) = start(&repairer, &words) else { break };
                 child = next;

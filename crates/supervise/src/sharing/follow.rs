@@ -372,7 +372,7 @@ impl Follow {
         for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_it(judged, cost.as_ref())) {
             let line = judged.line.address;
             // Bytes are counted where the program thinks that they are, so what a rule has parted looks as before.
-            if !self.repairer.has_moved_as_asked(line) && !self.found.contains(&line) {
+            if !self.repairer.has_parted_as_asked(line) && !self.found.contains(&line) {
                 self.found.push(line);
                 self.tell(Happened::Found { line, share: cost.map_or(0.0, |cost| cost.share.likely) }, tell);
             }

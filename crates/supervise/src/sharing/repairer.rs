@@ -29,7 +29,8 @@ use crate::error::{Error, Result};
 
 /// Lines that take less of the threads' time than this are left alone.
 const LEAST_SHARE: f64 = 0.02;
-/// A line has to weigh so many samples before its page is moved, or laps of as many have to come by it: in a loop of many accesses, each weighs little.
+/// A line has to weigh so many samples before its page is moved, or laps of twice as many have to come by it: in a loop of many accesses, each weighs
+/// little.
 const LEAST_WEIGHT: f64 = 8.0;
 /// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
 const BEFORE_NS: u64 = 40_000_000;
@@ -293,10 +294,12 @@ impl Repairer {
         Ok(())
     }
 
-    /// Whether the page of this address lies where somebody asks for it to lie.
+    /// Whether bytes of the line at this address lie where somebody asks for them to lie.
     #[must_use]
-    pub fn has_moved_as_asked(&self, address: u64) -> bool {
-        self.asked.get(&(address / rules::PAGE_BYTES * rules::PAGE_BYTES)).is_some_and(|one| one.is_moved)
+    pub fn has_parted_as_asked(&self, line: u64) -> bool {
+        let parts = |one: &Asked| one.wanted.owners.iter().flatten().any(|own| own.start < line + 64 && line < own.end);
+        let asked = self.asked.get(&(line / rules::PAGE_BYTES * rules::PAGE_BYTES));
+        asked.is_some_and(|one| one.is_moved && parts(one))
     }
 
     /// Moves what is asked for and is not moved: not yet, or no longer.
@@ -492,8 +495,11 @@ impl Repairer {
 
 /// Whether a line is shared falsely, and that costs enough to do something about it.
 pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
-    let on_line = cost.map_or(0.0, |cost| cost.on_line).max(judged.line.weight);
-    judged.verdict.is_finding() && on_line >= LEAST_WEIGHT && costs_enough(cost)
+    let weight = judged.line.weight;
+    // Laps do not fade: the weight tells whether they are of late.
+    let is_heavy =
+        weight >= LEAST_WEIGHT || weight >= 1.0 && cost.is_some_and(|cost| cost.on_line >= 2.0 * LEAST_WEIGHT);
+    judged.verdict.is_finding() && is_heavy && costs_enough(cost)
 }
 
 /// Whether a line takes enough of the threads' time to be mended.
