@@ -13,6 +13,7 @@
 //! The process is held (ptrace, userfaultfd) from the first page that is to be moved until all are back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -205,7 +206,7 @@ impl Repairer {
             }
             Done::PutBack { page, why: Why::Left } => did.push(Did::Undone { page, why: Undone::By(Why::Left) }),
             Done::Touched(touch) => {
-                self.count_by_hand(touch.address / rules::PAGE_BYTES * rules::PAGE_BYTES);
+                self.count_by_hand(page_of(touch.address));
                 did.push(Did::Touched(touch));
             }
             Done::PutBack { page, why } => {
@@ -297,9 +298,8 @@ impl Repairer {
     /// Whether bytes of the line at this address lie where somebody asks for them to lie.
     #[must_use]
     pub fn has_parted_as_asked(&self, line: u64) -> bool {
-        let parts = |one: &Asked| one.wanted.owners.iter().flatten().any(|own| own.start < line + 64 && line < own.end);
-        let asked = self.asked.get(&(line / rules::PAGE_BYTES * rules::PAGE_BYTES));
-        asked.is_some_and(|one| one.is_moved && parts(one))
+        let parts = |one: &Asked| one.wanted.owners.iter().flatten().any(|own| is_on_line(own, line));
+        self.asked.get(&page_of(line)).is_some_and(|one| one.is_moved && parts(one))
     }
 
     /// Moves what is asked for and is not moved: not yet, or no longer.
@@ -330,7 +330,7 @@ impl Repairer {
 
     /// Plans for the pages of lines that cost enough.
     fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
-        let page = |judged: &Judged| judged.line.address / rules::PAGE_BYTES * rules::PAGE_BYTES;
+        let page = |judged: &Judged| page_of(judged.line.address);
         let may_move = |page: &u64| self.standing.get(page).is_none_or(|standing| standing.may_move(now_ns));
         let worth: BTreeSet<u64> = judged
             .iter()
@@ -344,7 +344,7 @@ impl Repairer {
         let of_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| worth.contains(&page(judged)));
         let lines: Vec<Judged> = of_pages.cloned().collect();
         let plan = rules::plan(&lines, rules::MOST_VIEWS, |line| self.history.has_given_up(line));
-        self.left.retain(|line, _| !worth.contains(&(line / rules::PAGE_BYTES * rules::PAGE_BYTES)));
+        self.left.retain(|line, _| !worth.contains(&page_of(*line)));
         self.left.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
         plan.pages
     }
@@ -516,8 +516,17 @@ fn worth(plan: &PagePlan, judged: &[(Judged, Option<Cost>)]) -> f64 {
 
 /// The moves of a plan that have a byte on the line at this address.
 fn on_line(plan: &PagePlan, line: u64) -> Vec<Move> {
-    let has = |one: &&Move| one.bytes.start < line + 64 && line < one.bytes.end;
-    plan.moves.iter().filter(has).cloned().collect()
+    plan.moves.iter().filter(|one| is_on_line(&one.bytes, line)).cloned().collect()
+}
+
+/// Whether one of these bytes is on the line at this address.
+const fn is_on_line(bytes: &Range<u64>, line: u64) -> bool {
+    bytes.start < line + 64 && line < bytes.end
+}
+
+/// The page that an address is on.
+const fn page_of(address: u64) -> u64 {
+    address / rules::PAGE_BYTES * rules::PAGE_BYTES
 }
 
 /// Whether the rules in force do what the new plan asks for: each of its moves lies in one of theirs, and what it parts they part.
