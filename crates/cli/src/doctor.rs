@@ -143,6 +143,9 @@ fn kernel(page: &mut Page, facts: &Facts) {
     page.fact("cycles", counter(&counters.cycles));
     page.fact("dTLB misses", counter(&counters.dtlb_read_misses));
     page.fact("page faults", counter(&counters.page_faults));
+    let told_by: Vec<String> = facts.told_by.iter().map(ToString::to_string).collect();
+    let nothing = || "nothing (IBS, PEBS and branch records were tried); sharing goes by the clock alone".to_owned();
+    page.fact("accesses told by", if told_by.is_empty() { nothing() } else { told_by.join(", ") });
     page.fact("perf_event_paranoid", counters.paranoid.map_or("none".to_owned(), |level| level.to_string()));
     let scope = facts.limits.ptrace_scope;
     page.fact("ptrace_scope", scope.map_or("none (no Yama)".to_owned(), |scope| scope.to_string()));

@@ -10,8 +10,8 @@
 //!          cmp … jne head ─┘
 //!          ret               3. and the way out, up to here
 //! ```
-//! There is more here than in the thesis where forward jumps are followed too, and less where nothing is told by hardware. Never
-//! known: who else jumps in here. Instructions that overlap refuse the flow: one of them was read by mistake (behind a call
+//! There is more here than in the thesis, since forward jumps are followed too. Where a jump leads that only the run knows, a switch, is known
+//! as far as somebody saw it ([`Taken`]; there: hardware's branch records). Never known: who else jumps in here. Instructions that overlap refuse the flow: one of them was read by mistake (behind a call
 //! that does not return, for example).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,9 @@ pub struct Flow {
     /// Blocks, by the address of their first instruction.
     pub blocks: BTreeMap<u64, Block>,
 }
+
+/// Jumps whose targets only the run tells, and where they were seen to lead: not all that they may. Good for looking on; nothing is rewritten by it.
+pub type Taken = BTreeMap<u64, BTreeSet<u64>>;
 
 /// Instructions that follow each other, entered at the first and left at the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +76,16 @@ impl Flow {
     /// # Errors
     /// [`Refused::Undecodable`] when no instruction can be read at `ip`, [`Refused::Overlap`] when two of those found share bytes.
     pub fn discover(memory: &dyn Memory, ip: u64) -> Result<Self> {
+        Self::discover_with(memory, ip, &Taken::new())
+    }
+
+    /// As [`Flow::discover`], following also the jumps that were `taken`. Each of them still leaves for elsewhere, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn discover_with(memory: &dyn Memory, ip: u64, taken: &Taken) -> Result<Self> {
         let memory = &Pages::of(memory);
-        let mut reading = Reading { memory, ip, instructions: BTreeMap::new(), leaders: BTreeSet::from([ip]) };
+        let mut reading = Reading { memory, ip, taken, instructions: BTreeMap::new(), leaders: BTreeSet::from([ip]) };
         reading.read_all();
         if !reading.instructions.contains_key(&ip) {
             return Err(Error::refused(ip, Refused::Undecodable));
@@ -154,6 +165,7 @@ fn ends_block(instruction: &Instruction) -> bool {
 struct Reading<'a> {
     memory: &'a dyn Memory,
     ip: u64,
+    taken: &'a Taken,
     instructions: BTreeMap<u64, Instruction>,
     leaders: BTreeSet<u64>,
 }
@@ -164,7 +176,7 @@ impl Reading<'_> {
         while let Some(start) = open.pop() {
             let mut address = start;
             while let Some(instruction) = self.read(address) {
-                let (targets, _) = next(&instruction);
+                let (targets, _) = self.next(&instruction);
                 if ends_block(&instruction) {
                     self.leaders.extend(&targets);
                     open.extend(targets);
@@ -173,6 +185,15 @@ impl Reading<'_> {
                 address = instruction.next_ip();
             }
         }
+    }
+
+    /// Where it leads, as far as that was seen.
+    fn next(&self, instruction: &Instruction) -> (Vec<u64>, Option<Leave>) {
+        let (mut targets, leave) = next(instruction);
+        if instruction.flow_control() == FlowControl::IndirectBranch {
+            targets.extend(self.taken.get(&instruction.ip()).into_iter().flatten());
+        }
+        (targets, leave)
     }
 
     /// An instruction that was not read before, and that is near.
@@ -203,7 +224,7 @@ impl Reading<'_> {
     }
 
     fn block(&self, start: u64, last: &Instruction) -> Block {
-        let (targets, leave) = next(last);
+        let (targets, leave) = self.next(last);
         let (successors, unread): (Vec<u64>, Vec<u64>) =
             targets.into_iter().partition(|target| self.instructions.contains_key(target));
         let leaves = unread.into_iter().map(Leave::To).chain(leave).collect();
@@ -213,7 +234,9 @@ impl Reading<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Flow, Leave, MAX_INSTRUCTIONS};
+    use std::collections::BTreeSet;
+
+    use super::{Flow, Leave, MAX_INSTRUCTIONS, Taken};
     use crate::error::Refused;
     use crate::memory::Image;
 
@@ -246,6 +269,24 @@ mod tests {
         assert_eq!(far.blocks[&0x1000].leaves, [Leave::To(0x1_100a)]);
         assert_eq!(flow(&[0xcc], 0).unwrap().blocks[&0x1000].leaves, [Leave::Trap]);
         assert_eq!(flow(&[0x90], 0).unwrap().blocks[&0x1000].leaves, [Leave::To(0x1001)]);
+    }
+
+    #[test]
+    fn a_switch_is_followed_where_it_was_seen_to_lead() {
+        // head: dec ecx (2); jmp [rdi + rcx * 8] (3); one: add [rsi], 1 (4); jmp head (2); other: ret
+        let code = [0xff, 0xc9, 0xff, 0x24, 0xcf, 0x48, 0x83, 0x06, 0x01, 0xeb, 0xf5, 0xc3];
+        let image = Image { start: 0x1000, bytes: code.to_vec() };
+        let blind = Flow::discover(&image, 0x1000).unwrap();
+        assert_eq!((blind.blocks.len(), blind.loops().len()), (1, 0));
+        // A target far away is one, but nothing is read there.
+        let taken = Taken::from([(0x1002, BTreeSet::from([0x1005, 0x9_0000])), (0x1005, BTreeSet::from([0x100b]))]);
+        let seen = Flow::discover_with(&image, 0x1000, &taken).unwrap();
+        assert_eq!(seen.blocks[&0x1000].successors, [0x1005]);
+        assert_eq!(seen.blocks[&0x1000].leaves, [Leave::To(0x9_0000), Leave::Indirect]);
+        assert!(!seen.blocks.contains_key(&0x100b), "no jump is at 0x1005");
+        let [found] = &seen.loops()[..] else { panic!("{:?}", seen.loops()) };
+        assert_eq!((found.head, found.has_indirect), (0x1000, true));
+        assert_eq!(found.blocks, BTreeSet::from([0x1000, 0x1005]));
     }
 
     #[test]

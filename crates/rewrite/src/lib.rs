@@ -58,7 +58,7 @@ pub use clone::{LoopClone, Plan, Redirect};
 pub use counter::Counter;
 pub use effect::Effect;
 pub use error::{Error, Refused, Result};
-pub use flow::{Block, Flow, Leave, WINDOW_BYTES};
+pub use flow::{Block, Flow, Leave, Taken, WINDOW_BYTES};
 pub use liveness::{Live, Liveness};
 pub use loops::{Exit, Loop};
 pub use memory::{Image, Memory, Pages};

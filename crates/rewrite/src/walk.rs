@@ -52,7 +52,7 @@ pub struct Access {
     pub write: bool,
     /// Nobody comes between its read and its write.
     pub is_atomic: bool,
-    /// The address is made of memory as it was at the walk, later than the sample.
+    /// The address is not of the sample's own moment: made of memory as it was at the walk, or told of another lap.
     pub read_now: bool,
 }
 
@@ -72,9 +72,28 @@ impl Walk {
     /// as the flow is known.
     #[must_use]
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
-        let mut walker = Walker { flow, ip: registers.rip, within, memory, found: Self::default() };
+        Self::around_told(flow, within, registers, memory, &|_| None)
+    }
+
+    /// As [`Walk::around`], where `told` has the address that an instruction touched when somebody saw it last (a processor that samples
+    /// accesses): that is taken where the registers do not show one, of instructions that touch one place.
+    #[must_use]
+    pub fn around_told(
+        flow: &Flow,
+        within: Option<&Loop>,
+        registers: &Registers,
+        memory: &dyn Memory,
+        told: &dyn Fn(u64) -> Option<u64>,
+    ) -> Self {
+        let (ip, told_of, found) = (registers.rip, Vec::new(), Self::default());
+        let mut walker = Walker { flow, ip, within, memory, told, told_of, found };
         walker.walk(State::new(registers));
         walker.look_back(State::new(registers));
+        for access in walker.told_of {
+            if !walker.found.accesses.iter().any(|known| known.ip == access.ip) {
+                walker.found.accesses.push(access);
+            }
+        }
         walker.found
     }
 }
@@ -85,6 +104,9 @@ struct Walker<'a> {
     ip: u64,
     within: Option<&'a Loop>,
     memory: &'a dyn Memory,
+    told: &'a dyn Fn(u64) -> Option<u64>,
+    /// Accesses whose addresses are not known, but told.
+    told_of: Vec<Access>,
     found: Walk,
 }
 
@@ -148,19 +170,24 @@ impl Walker<'_> {
             let bytes = memory.memory_size().size();
             let repeats =
                 instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
-            let address = address(memory, state);
-            match (address.known, u32::try_from(bytes)) {
-                (Some(known), Ok(bytes @ 1..=64)) if !repeats => self.found.accesses.push(Access {
-                    ip: instruction.ip(),
-                    address: known,
-                    bytes,
-                    read,
-                    write,
-                    is_atomic: is_atomic(instruction),
-                    read_now: address.now,
-                }),
-                _ => self.found.unknown += 1,
+            let at = address(memory, state);
+            let bytes = u32::try_from(bytes).ok().filter(|bytes| (1..=64).contains(bytes) && !repeats);
+            let access = |bytes, address, read_now| Access {
+                ip: instruction.ip(),
+                address,
+                bytes,
+                read,
+                write,
+                is_atomic: is_atomic(instruction),
+                read_now,
+            };
+            if let (Some(known), Some(bytes)) = (at.known, bytes) {
+                self.found.accesses.push(access(bytes, known, at.now));
+                continue;
             }
+            self.found.unknown += 1;
+            let told = (self.told)(instruction.ip()).filter(|_| information.used_memory().len() == 1);
+            self.told_of.extend(bytes.zip(told).map(|(bytes, told)| access(bytes, told, true)));
         }
     }
 }

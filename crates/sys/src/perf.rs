@@ -31,7 +31,7 @@ impl Counter {
         matches!(self, Self::Available)
     }
 
-    fn from_result<T>(result: io::Result<T>) -> Self {
+    pub(crate) fn from_result<T>(result: io::Result<T>) -> Self {
         match result {
             Ok(_) => Self::Available,
             Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {

@@ -17,10 +17,16 @@
 //! samples, and what it does in the kernel has none either. Threads that exist are found in `/proc/PID/task`, later ones are
 //! taken along by the kernel as they are made. Forked children are not taken along.
 //!
+//! Beside the perf events of the clock there are those of the processor, where it has them ([`Hardware`]): they tell what was touched, and
+//! where jumps led.
+//!
 //! An exec keeps the sampler; what it tells afterwards is of the new program. Time is that of `CLOCK_MONOTONIC`.
 //!
 //! Source: Cachekata, section 6.2, where hardware counters and a hypervisor did this. Here no counters are needed.
 
+#[cfg(target_arch = "x86_64")]
+mod events;
+mod hardware;
 #[cfg(target_arch = "x86_64")]
 mod lane;
 #[cfg(target_arch = "x86_64")]
@@ -50,6 +56,7 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
+pub use hardware::{Hardware, Told, Touched};
 pub use registers::Registers;
 
 /// Stops a second and thread that ptrace takes at most: each is two switches of the thread and its tracer.
@@ -109,6 +116,14 @@ pub struct Drained {
 trait Source: Send {
     /// Appends what there is, in no order, and tells the rest. `ended` is not its business.
     fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained>;
+
+    /// Appends what the processors told, in no order.
+    fn drain_told(&mut self, _: &mut Vec<Told>) {}
+
+    /// What they tell by.
+    fn told_by(&self) -> Vec<Hardware> {
+        Vec::new()
+    }
 
     /// Takes no samples until it is to resume; whether it can.
     fn pause(&mut self) -> Result<bool>;
@@ -179,6 +194,17 @@ impl Sampler {
     #[must_use]
     pub const fn hertz(&self) -> u32 {
         self.hertz
+    }
+
+    /// What the processors tell by, beside it: nothing where they have no counters for it, as in virtual machines.
+    #[must_use]
+    pub fn told_by(&self) -> Vec<Hardware> {
+        self.source.told_by()
+    }
+
+    /// Appends what the processors told since the last such call, in no order. Never waits.
+    pub fn drain_told(&mut self, told: &mut Vec<Told>) {
+        self.source.drain_told(told);
     }
 
     /// Takes no samples until [`Sampler::resume`], and forgets those that were not drained: the program runs as if nobody looked on. Whether it
@@ -261,7 +287,7 @@ impl fmt::Debug for Sampler {
 #[cfg(target_arch = "x86_64")]
 fn source(means: Means, pid: u32, hertz: u32) -> Result<Box<dyn Source>> {
     Ok(match means {
-        Means::Perf => Box::new(perf::open(pid, hertz, perf::RING_BYTES)?),
+        Means::Perf => Box::new(events::Events::open(pid, hertz)?),
         Means::Ptrace => Box::new(ptrace::Stopper::start(pid, hertz)?),
     })
 }

@@ -46,7 +46,7 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
 }
 
 fn found((judged, cost): (Judged, Cost), place: Place) -> Found {
-    Found { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None }
+    Found { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
 }
 
 fn sharing(command: &[&str]) -> Sharing {

@@ -7,7 +7,7 @@ mod tests;
 
 use super::groups::{self, Group};
 use super::threads::Threads;
-use super::words::sampled;
+use super::words::{contended, sampled};
 use super::{Found, Headline, Sharing, others, tables, uses};
 use crate::quantity::{address, bytes, count, moment, plural, share};
 use crate::shell;
@@ -110,6 +110,9 @@ fn line(found: &Found, threads: &Threads<'_>, sheet: &mut Sheet) {
         groups::cost(&found.cost),
         share(found.cost.most_given_back)
     ));
+    if found.contended > 0 {
+        sheet.paragraph(&contended(found));
+    }
     map(of, threads, sheet);
     sheet.table(&tables::uses(found, threads, MOST_ROWS));
     if let Some(refused) = &found.refused {

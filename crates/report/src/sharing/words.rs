@@ -1,6 +1,6 @@
 //! Words that terminal and page share.
 
-use super::Sharing;
+use super::{Found, Sharing};
 use crate::quantity::{count, plural, rate, seconds};
 
 /// `Looked at for 3.20 s: 6,412 samples by perf's software clock at 1000 Hz, 12 lost; 18,230 accesses with an address.`
@@ -15,4 +15,14 @@ pub(super) fn sampled(sharing: &Sharing) -> String {
         count(of.lost),
         if of.accesses == 1 { "1 access".to_owned() } else { format!("{} accesses", count(of.accesses)) }
     )
+}
+
+/// What the processor told of a line, as a sentence; nothing where it told nothing.
+pub(super) fn contended(found: &Found) -> String {
+    let often = plural(found.contended, "load");
+    if found.contended == 0 {
+        String::new()
+    } else {
+        format!("{often} found it modified in another processor’s cache (HITM).")
+    }
 }

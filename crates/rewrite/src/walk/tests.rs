@@ -186,6 +186,41 @@ fn what_a_call_loses_is_known_right_behind_the_access() {
 }
 
 #[test]
+fn an_address_that_was_told_is_taken_where_nothing_better_is_known() {
+    // 0: call rcx (2); 2: mov [rax], rcx (3); 5: push [rdx] (2); 7: add [rdi], 1 (4); b: jmp 0
+    let mut code = CodeAssembler::new(64).unwrap();
+    let mut head = code.create_label();
+    code.set_label(&mut head).unwrap();
+    code.call(rcx).unwrap();
+    code.mov(qword_ptr(rax), rcx).unwrap();
+    code.push(qword_ptr(rdx)).unwrap();
+    code.add(qword_ptr(rdi), 1).unwrap();
+    code.jmp(head).unwrap();
+    let program = program(code);
+    let flow = Flow::discover(&program, CODE + 5).unwrap();
+    let mut registers = Registers { rip: CODE + 5, ..Registers::default() };
+    (registers.gpr[RAX], registers.gpr[RDX], registers.gpr[RDI], registers.gpr[RSP]) =
+        (0x5000, 0x6000, 0x7000, STACK + 0x40);
+    let told = |ip: u64| Some(0x4000 + ip - CODE);
+    let within = flow.loops();
+    let walk = Walk::around_told(&flow, within.first(), &registers, &program, &told);
+    let of = |offset| walk.accesses.iter().filter(move |access| access.ip == CODE + offset);
+    let addresses = |offset| of(offset).map(|access| (access.address, access.read_now)).collect::<Vec<_>>();
+    assert_eq!(addresses(0x7), [(0x7000, false)], "of the lap");
+    assert_eq!(addresses(0x2), [(0x5000, false)], "looked back at");
+    assert_eq!(addresses(0x5)[0], (0x6000, false), "of the lap");
+    // Seen from behind the call, the lap loses all three.
+    registers.rip = CODE;
+    let flow = Flow::discover(&program, CODE).unwrap();
+    let walk = Walk::around_told(&flow, flow.loops().first(), &registers, &program, &told);
+    let found = |offset| walk.accesses.iter().find(|access| access.ip == CODE + offset);
+    assert_eq!(found(0x2).map(|access| (access.address, access.bytes, access.read_now)), Some((0x4002, 8, true)));
+    assert_eq!(found(0x7).map(|access| (access.address, access.read, access.write)), Some((0x4007, true, true)));
+    assert!(!walk.accesses.iter().any(|access| access.address == 0x4005), "which of the two that a push touches?");
+    assert_eq!(Walk::around(&flow, flow.loops().first(), &registers, &program).accesses.len() + 2, walk.accesses.len());
+}
+
+#[test]
 fn only_what_was_run_for_sure_is_known_from_behind() {
     // 0: call rcx (2); 2: test ecx, ecx (2); 4: jz a (2); 6: mov [rax], rcx (3); 9: nop; a: mov [rdi], rcx (3); d: rep stosb (2); f: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();

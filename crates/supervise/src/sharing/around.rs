@@ -2,7 +2,8 @@
 //!
 //! A thread is seldom stopped at the very instruction that waits. The code around it is decoded once for each loop and kept; each sample walks it with
 //! its own registers. Where there is no loop, only the instructions up to the next jump count: what comes behind it may never run. Nor may what a
-//! lap can leave out; that counts as long as a loop has few samples, and then where one was taken in it.
+//! lap can leave out; that counts as long as a loop has few samples, and then where one was taken in it. What the registers do not show the processor may have
+//! told: addresses, and where jumps led.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use fieldstone_remap::Process;
 use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Counter, Flow, Loop, Memory, Pages, Registers, WINDOW_BYTES, Walk};
+use fieldstone_rewrite::{Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
 use fieldstone_sys::sampling;
 
 /// Places, by sampled instruction, that are kept decoded. A program has few places where it spends its time.
@@ -28,6 +29,8 @@ pub(super) struct Around {
     places: BTreeMap<u64, Option<Arc<Place>>>,
     /// Samples in each loop, by its head.
     samples: HashMap<u64, u32>,
+    /// Where jumps were seen to lead.
+    taken: Taken,
 }
 
 #[derive(Debug)]
@@ -52,10 +55,16 @@ pub(super) fn with_memory<R>(process: Option<&Process>, own: &dyn Memory, read: 
 
 impl Around {
     /// The accesses of a lap around the sampled instruction. Costs a system call for each page that is read from the program's memory,
-    /// and the first time at an instruction the decoding of its surroundings.
-    pub(super) fn accesses(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<Access> {
+    /// and the first time at an instruction the decoding of its surroundings. `told` has the addresses that instructions touched lately.
+    pub(super) fn accesses(
+        &mut self,
+        memory: &dyn Memory,
+        registers: &sampling::Registers,
+        told: &dyn Fn(u64) -> Option<u64>,
+    ) -> Vec<Access> {
         let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
-        let walk = Walk::around(&place.flow, place.within.as_ref(), &of_sample(registers), &Pages::of(memory));
+        let within = place.within.as_ref();
+        let walk = Walk::around_told(&place.flow, within, &of_sample(registers), &Pages::of(memory), told);
         let samples = place.within.as_ref().map(|within| self.samples.entry(within.head).or_default());
         let is_young = samples.is_some_and(|samples| {
             *samples = samples.saturating_add(1);
@@ -81,6 +90,14 @@ impl Around {
         place.counters.iter().filter_map(value).collect()
     }
 
+    /// A jump was taken whose target only the run tells: code that has it is read anew when it leads there for the first time.
+    pub(super) fn saw_jump(&mut self, from: u64, to: u64) {
+        if self.taken.len() < MOST_PLACES && self.taken.entry(from).or_default().insert(to) {
+            let has_it = |place: &Arc<Place>| place.flow.instructions.contains_key(&from);
+            self.places.retain(|_, place| !place.as_ref().is_some_and(has_it));
+        }
+    }
+
     /// Code changed: a library came or went, a loop was led elsewhere, another program runs.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
@@ -93,7 +110,7 @@ impl Around {
         if self.places.len() >= MOST_PLACES {
             self.forget();
         }
-        let place = self.around(ip).or_else(|| Place::read(memory, ip).map(Arc::new));
+        let place = self.around(ip).or_else(|| Place::read(memory, ip, &self.taken).map(Arc::new));
         self.places.insert(ip, place.clone());
         place
     }
@@ -106,8 +123,9 @@ impl Around {
 }
 
 impl Place {
-    fn read(memory: &dyn Memory, ip: u64) -> Option<Self> {
-        let flow = Flow::discover(memory, ip).ok()?;
+    fn read(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
+        // What was taken may be of code that was there before.
+        let flow = Flow::discover_with(memory, ip, taken).or_else(|_| Flow::discover(memory, ip)).ok()?;
         let loops = flow.loops();
         let counters = loops.iter().filter_map(|within| Counter::of(&flow, within)).collect();
         let within = loops.into_iter().next();
@@ -127,4 +145,48 @@ impl Place {
 pub(super) const fn of_sample(sampled: &sampling::Registers) -> Registers {
     let sampling::Registers { gpr, rip, rflags, fs_base, gs_base } = *sampled;
     Registers { gpr, rip, rflags, fs_base, gs_base }
+}
+
+#[cfg(test)]
+mod tests {
+    use fieldstone_rewrite::Image;
+
+    use super::*;
+
+    /// head: dec ecx (2); jmp [rdi + rcx * 8] (3); one: add [rsi], 1 (4); jmp head (2)
+    const SWITCH: [u8; 11] = [0xff, 0xc9, 0xff, 0x24, 0xcf, 0x48, 0x83, 0x06, 0x01, 0xeb, 0xf5];
+
+    #[test]
+    fn a_jump_that_was_seen_makes_a_loop_of_a_switch() {
+        let image = Image { start: 0x40_0000, bytes: SWITCH.to_vec() };
+        let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
+        (registers.gpr[6], registers.gpr[7]) = (0x50_0000, 0x60_0000);
+        let mut around = Around::default();
+        let seen = |around: &mut Around| {
+            let accesses = around.accesses(&image, &registers, &|_| None);
+            accesses.iter().map(|access| access.address).collect::<Vec<_>>()
+        };
+        let jump = [0x5f_fff8 + (u64::from(u32::MAX) + 1) * 8];
+        assert_eq!(seen(&mut around), jump, "nobody knows where it leads");
+        around.saw_jump(0x40_0002, 0x40_0005);
+        assert_eq!(seen(&mut around), [jump[0], 0x50_0000]);
+        // What was read of other code that was there does not hinder.
+        around.saw_jump(0x40_0002, 0x40_0006);
+        assert_eq!(seen(&mut around), jump);
+    }
+
+    #[test]
+    fn an_address_that_only_the_processor_knows_is_an_access_of_the_lap() {
+        // head: call rax (2); add [rcx], 1 (4); jmp head (2)
+        let image = Image { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
+        let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
+        (registers.gpr[1], registers.gpr[4]) = (0x50_0000, 0x70_0000);
+        let mut around = Around::default();
+        let told = |ip| (ip == 0x40_0002).then_some(0x50_0040);
+        let accesses = around.accesses(&image, &registers, &told);
+        let found: Vec<_> =
+            accesses.iter().map(|access| (access.address, access.bytes, access.read, access.write)).collect();
+        assert_eq!(found, [(0x6f_fff8, 8, false, true), (0x50_0040, 8, true, true)]);
+        assert_eq!(around.accesses(&image, &registers, &|_| None).len(), 1, "the call has lost rcx");
+    }
 }

@@ -187,6 +187,7 @@ impl Looking {
                 code: Vec::new(),
                 redesign: None,
                 refused: None,
+                contended: 0,
             });
             (found.judged, found.cost) = (judged, cost);
             if !ended {
@@ -235,7 +236,7 @@ impl Looking {
     fn finish(self, duration: Duration) -> Looked {
         let seen = self.watcher.seen();
         let sampling = Sampling {
-            means: self.watcher.means().to_string(),
+            means: self.watcher.means(),
             hertz: f64::from(self.watcher.hertz()),
             samples: seen.samples,
             lost: seen.lost,
@@ -248,6 +249,7 @@ impl Looking {
         for found in &mut lines {
             // Of all the time, that after its threads had ended too.
             found.cost = self.watcher.cost_at_most(found.judged.line.address).unwrap_or(found.cost);
+            found.contended = self.watcher.contended(found.judged.line.address);
             found.redesign = redesign(found, &judged);
             let why = refused.iter().find(|refused| refused.line == found.judged.line.address);
             found.refused = why.map(|refused| refused.why.words());

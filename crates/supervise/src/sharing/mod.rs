@@ -7,6 +7,7 @@
 //! | file | |
 //! |---|---|
 //! | `around` | a sample's accesses: the loop around it, decoded once, walked with its registers |
+//! | `heard` | what the processor told beside: addresses, hits on modified lines |
 //! | `budget` | how many samples are walked, so that looking on stays cheap |
 //! | `company` | whether a thread runs beside others: what it does alone is not walked |
 //! | `watcher` | samples in, lines out |
@@ -31,6 +32,7 @@ mod code;
 mod company;
 mod find;
 mod follow;
+mod heard;
 mod owners;
 mod repairer;
 mod standing;

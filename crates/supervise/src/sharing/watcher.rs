@@ -11,12 +11,13 @@ use fieldstone_rewrite::{Counter, Registers};
 use fieldstone_sharing::rules::PAGE_BYTES;
 use fieldstone_sharing::{Access, Cost, Judged, Line, Lines, Mark, Progress, Settings, Verdict};
 use fieldstone_sys::process::threads;
-use fieldstone_sys::sampling::{Means, Sample, Sampler};
+use fieldstone_sys::sampling::{Sample, Sampler};
 use serde::{Deserialize, Serialize};
 
 use super::around::{Around, of_sample, with_memory};
 use super::budget::Budget;
 use super::company::Company;
+use super::heard::Heard;
 use crate::clock::{now_ns, processor_ns};
 use crate::error::Result;
 
@@ -41,6 +42,8 @@ pub struct Seen {
     pub accesses: u64,
     /// Samples that found no room in the kernel's buffers.
     pub lost: u64,
+    /// Accesses and jumps that the processors told beside, where they do.
+    pub told: u64,
     /// Samples that were no 64-bit code's.
     pub unusable: u64,
     /// Times that the kernel held samples back, since they came too fast.
@@ -75,6 +78,7 @@ pub struct Watcher {
     /// Where the program has memory as long as it lives: another one has other memory.
     anchor: Option<u64>,
     around: Around,
+    heard: Heard,
     lines: Lines,
     /// Whose samples are not looked at, where that is asked for.
     company: Option<Company>,
@@ -110,6 +114,7 @@ impl Watcher {
             threads: 0,
             known: None,
             around: Around::default(),
+            heard: Heard::default(),
             lines: Lines::new(settings)?,
             company: None,
             budget: Budget::of(share, settings.window_ns),
@@ -171,6 +176,7 @@ impl Watcher {
             samples.clear();
         }
         let began = processor_ns();
+        self.hear(process);
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
             let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
@@ -192,6 +198,19 @@ impl Watcher {
         Ok(self.seen)
     }
 
+    /// Takes in what the processors tell.
+    fn hear(&mut self, process: Option<&Process>) {
+        let mut told = Vec::new();
+        self.sampler.drain_told(&mut told);
+        self.seen.told += told.len() as u64;
+        let unit = u64::from(self.lines.settings().unit_bytes());
+        for told in told {
+            let home = |address| process.map_or(address, |process| process.seen_at(address));
+            self.heard.hear(&told, |address| home(address) / unit * unit);
+            told.jumps.iter().for_each(|&(from, to)| self.around.saw_jump(from, to));
+        }
+    }
+
     /// Whether another program runs in the process than that of the last look.
     #[must_use]
     pub fn is_another_program(&self) -> bool {
@@ -206,6 +225,7 @@ impl Watcher {
         self.lines = Lines::new(*self.lines.settings())?;
         self.progress = self.progress.take().map(|_| Progress::default());
         self.around.forget();
+        self.heard = Heard::default();
         self.touched.clear();
         self.watched.clear();
         self.kinds.clear();
@@ -219,7 +239,8 @@ impl Watcher {
         self.seen.walked += 1;
         let home = |address| process.map_or(address, |process| process.seen_at(address));
         let (accesses, counters) = with_memory(process, &self.memory, |memory| {
-            let accesses = self.around.accesses(memory, &sample.registers);
+            let told = |ip| self.heard.address(sample.tid, ip, sample.time_ns);
+            let accesses = self.around.accesses(memory, &sample.registers, &told);
             let is_asked = self.progress.is_some() && !accesses.is_empty();
             let counters = is_asked.then(|| self.around.counters(memory, &sample.registers));
             (accesses, counters.unwrap_or_default())
@@ -432,10 +453,18 @@ impl Watcher {
         self.sampler.hertz()
     }
 
-    /// How it samples.
+    /// How it samples: the clock's means, and what the processors tell by.
     #[must_use]
-    pub const fn means(&self) -> Means {
-        self.sampler.means()
+    pub fn means(&self) -> String {
+        let told_by = self.sampler.told_by();
+        let words: Vec<String> = told_by.iter().map(|by| format!(", {by}")).collect();
+        format!("{}{}", self.sampler.means(), words.concat())
+    }
+
+    /// Loads of a line that found it modified in another processor's cache, as far as the processors told; none where they tell nothing.
+    #[must_use]
+    pub fn contended(&self, line: u64) -> u64 {
+        self.heard.contended(line)
     }
 }
 

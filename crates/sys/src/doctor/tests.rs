@@ -42,6 +42,7 @@ fn well() -> Facts {
             page_faults: Counter::Available,
             paranoid: Some(1),
         },
+        told_by: Vec::new(),
         limits: Limits { max_map_count: Some(65530), overcommit: Some(Overcommit::Heuristic), ..Limits::default() },
         may_turn_knobs: true,
         frames_visible: true,

@@ -12,7 +12,7 @@
 //! is there, and threads times CPUs descriptors are needed. A thread that is made while its process is being listed has
 //! both its maker's events and its own; [`super::rings`] drops what is told twice.
 //!
-//! The clock is a software one, which every kernel and virtual machine has: a timer that runs while the thread runs. Its
+//! The clock ([`clock`]) is a software one, which every kernel and virtual machine has: a timer that runs while the thread runs. Its
 //! period is given in nanoseconds, since a frequency is refused above `kernel.perf_event_max_sample_rate`; what comes
 //! faster than that is throttled, and told.
 #![allow(unsafe_code, reason = "the ioctl that points one event at another's ring has no safe form")]
@@ -25,7 +25,7 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
 
 use super::registers::PERF_MASK;
-use super::rings::Rings;
+use super::rings::{Open, Rings, Sampled};
 use super::{Means, tasks};
 use crate::{Error, Result, kernel_file};
 
@@ -36,45 +36,51 @@ const LEAST_RING_BYTES: usize = 16 << 10;
 /// `_IO('$', 5)`.
 const PERF_EVENT_IOC_SET_OUTPUT: u32 = 0x2405;
 
-/// Kinds of event, best first: the thread's own clock before the CPU's (some hypervisors' kernels lack one of them), and
-/// inherited by threads alone before by child processes too (before Linux 5.13).
-const KINDS: [(Software, bool); 4] = [
-    (Software::TASK_CLOCK, true),
-    (Software::CPU_CLOCK, true),
-    (Software::TASK_CLOCK, false),
-    (Software::CPU_CLOCK, false),
-];
+/// What tells of a sample whose and when it is, and of which event.
+pub(super) const IDENTITY: SampleFlag =
+    SampleFlag::IP.union(SampleFlag::TID).union(SampleFlag::TIME).union(SampleFlag::ID).union(SampleFlag::CPU);
 
-/// Samples all threads of `pid`.
+/// An event of one kind: what is sampled when, and what of it.
+pub(super) type Kind = Builder<'static>;
+
+/// A thread's running time, with its registers: the thread's own clock before the CPU's (some hypervisors' kernels lack one of them), and
+/// inherited by threads alone before by child processes too (before Linux 5.13).
+pub(super) fn clock(hertz: u32) -> Vec<Kind> {
+    let of = |clock: Software, threads_only: bool| {
+        let mut builder = Builder::new(clock);
+        builder.sample_period(u64::from(1_000_000_000 / hertz.max(1))).inherit_thread(threads_only);
+        builder.sample(SampleFlag::REGS_USER).sample_regs_user(PERF_MASK);
+        builder
+    };
+    [true, false]
+        .into_iter()
+        .flat_map(|alone| [of(Software::TASK_CLOCK, alone), of(Software::CPU_CLOCK, alone)])
+        .collect()
+}
+
+/// Samples all threads of `pid` by one of these kinds, best first.
 ///
 /// # Errors
 /// [`Error::NoSuchProcess`], and [`Error::NotSampled`] with the way out.
-pub(super) fn open(pid: u32, hertz: u32, ring_bytes: usize) -> Result<Rings> {
+pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> Result<Rings<S>> {
     let cpus = online_cpus();
-    let mut events = Events {
-        pid,
-        period_ns: u64::from(1_000_000_000 / hertz.max(1)),
-        ring_bytes,
-        kinds: &KINDS,
-        rings: BTreeMap::new(),
-        others: Vec::new(),
-        threads: HashMap::new(),
-    };
+    let mut events =
+        Events { pid, ring_bytes, kinds, rings: BTreeMap::new(), others: Vec::new(), threads: HashMap::new() };
     tasks::for_each(pid, |tid| events.open_thread(tid, &cpus))?;
     if events.rings.is_empty() {
         // There was a list of threads, and each of them ended before its event was open.
         return Err(Error::NoSuchProcess { pid });
     }
-    Ok(Rings::new(pid, hertz, events.rings.into_values().collect(), events.others, events.threads))
+    let open = Open { rings: events.rings.into_values().collect(), others: events.others };
+    Ok(Rings::new(pid, (kinds.to_vec(), ring_bytes), open, events.threads))
 }
 
 /// What is open so far.
-struct Events {
+struct Events<'a> {
     pid: u32,
-    period_ns: u64,
     ring_bytes: usize,
     /// What is left to try: once one has worked, that one alone.
-    kinds: &'static [(Software, bool)],
+    kinds: &'a [Kind],
     /// By CPU.
     rings: BTreeMap<usize, Sampler>,
     others: Vec<Counter>,
@@ -82,7 +88,7 @@ struct Events {
     threads: HashMap<u64, u32>,
 }
 
-impl Events {
+impl Events<'_> {
     /// Opens the events of one thread; one that has ended has none.
     fn open_thread(&mut self, tid: u32, cpus: &[usize]) -> Result<()> {
         for &cpu in cpus {
@@ -104,7 +110,7 @@ impl Events {
         loop {
             let (first, rest) =
                 self.kinds.split_first().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
-            match build(tid, cpu, self.period_ns, *first) {
+            match build(tid, cpu, first) {
                 Ok(counter) => {
                     self.kinds = std::slice::from_ref(first);
                     return Ok(counter);
@@ -174,23 +180,19 @@ impl Events {
     }
 }
 
-fn build(tid: u32, cpu: usize, period_ns: u64, (clock, threads_only): (Software, bool)) -> io::Result<Counter> {
+fn build(tid: u32, cpu: usize, kind: &Kind) -> io::Result<Counter> {
     let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    let fields =
-        SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME | SampleFlag::ID | SampleFlag::CPU | SampleFlag::REGS_USER;
-    Builder::new(clock)
+    let mut builder = kind.clone();
+    // Records of threads that end, too.
+    builder
         .observe_pid(tid)
         .one_cpu(cpu)
         .inherit(true)
-        .inherit_thread(threads_only)
-        .sample_period(period_ns)
-        .sample(fields)
-        .sample_regs_user(PERF_MASK)
         .clockid(Clock::MONOTONIC)
-        // Records of threads that end.
         .task(true)
         .enabled(true)
-        .build()
+        .sample(IDENTITY);
+    builder.build()
 }
 
 /// Whether the kernel does not know this kind of event, so that another may do.
@@ -216,7 +218,7 @@ fn cpu_list(text: &str) -> Option<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
+    use super::super::Sample;
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -236,7 +238,7 @@ mod tests {
         let stopped = Arc::clone(&stop);
         std::thread::spawn(move || while !stopped.load(Relaxed) {});
         // A ring of one page has room for 20 samples; 10 kHz for 100 ms are 1000.
-        let mut rings = match open(std::process::id(), 10_000, 4096) {
+        let mut rings: Rings<Sample> = match open(std::process::id(), &clock(10_000), 4096) {
             Ok(rings) => rings,
             Err(Error::NotSampled { why, .. }) => {
                 println!("SKIP no perf events: {why}");
@@ -258,9 +260,8 @@ mod tests {
     fn refusals_name_the_remedy() {
         let events = Events {
             pid: 1,
-            period_ns: 1,
             ring_bytes: 4096,
-            kinds: &KINDS,
+            kinds: &[],
             rings: BTreeMap::new(),
             others: Vec::new(),
             threads: HashMap::new(),

@@ -14,50 +14,78 @@ use std::collections::HashMap;
 use perf_event::data::{self, Record, SampleRegsAbi};
 use perf_event::{Counter, Sampler};
 
+use super::perf::Kind;
 use super::registers::Registers;
-use super::{Drained, MOST_PAUSED, Sample, Source, perf};
+use super::{Drained, MOST_PAUSED, Sample, perf};
 use crate::Result;
 use crate::process::threads;
 
-/// The open events of a process.
-pub(super) struct Rings {
-    pid: u32,
-    hertz: u32,
-    /// None while it pauses.
-    rings: Vec<Sampler>,
+/// What a record of a sample is made into.
+pub(super) trait Sampled: Send + Sized {
+    /// `None` where what it needs is not in it.
+    fn of(record: &data::Sample<'_>) -> Option<Self>;
+
+    /// The thread.
+    fn tid(&self) -> u32;
+}
+
+impl Sampled for Sample {
+    /// Needs registers of 64-bit code.
+    fn of(record: &data::Sample<'_>) -> Option<Self> {
+        let words = record.regs_user().filter(|words| words.abi == SampleRegsAbi::ABI_64)?;
+        let registers = Registers { rip: record.ip()?, ..Registers::from_perf(&words.regs)? };
+        Some(Self { tid: record.tid()?, time_ns: record.time()?, cpu: record.cpu()?, registers })
+    }
+
+    fn tid(&self) -> u32 {
+        self.tid
+    }
+}
+
+/// Open events: nothing while they pause.
+#[derive(Default)]
+pub(super) struct Open {
+    pub(super) rings: Vec<Sampler>,
     /// Events without a ring of their own: they sample as long as they are open.
-    others: Vec<Counter>,
+    #[expect(dead_code, reason = "kept open")]
+    pub(super) others: Vec<Counter>,
+}
+
+/// The events of a process, of one kind.
+pub(super) struct Rings<S> {
+    pid: u32,
+    kinds: Vec<Kind>,
+    ring_bytes: usize,
+    open: Open,
     lines: Lines,
     /// What was told before a pause and in it.
     early: Drained,
     /// Empty between two drains.
-    records: Vec<(u64, Told)>,
+    records: Vec<(u64, Entry<S>)>,
 }
 
 /// A record of a ring, as far as it matters.
-enum Told {
-    Sample { event: u64, sample: Sample },
+enum Entry<S> {
+    Sample { event: u64, sample: S },
     Exit { tid: u32 },
 }
 
-impl Rings {
-    /// `threads` tells which thread each event was opened for.
+impl<S: Sampled> Rings<S> {
+    /// To be opened anew after a pause as it was: by these kinds, with rings of so many bytes. `threads` tells which thread each event was opened for.
     pub(super) fn new(
         pid: u32,
-        hertz: u32,
-        rings: Vec<Sampler>,
-        others: Vec<Counter>,
+        (kinds, ring_bytes): (Vec<Kind>, usize),
+        open: Open,
         threads: HashMap<u64, u32>,
     ) -> Self {
         let early = Drained::default();
-        Self { pid, hertz, rings, others, lines: Lines::new(threads), early, records: Vec::new() }
+        Self { pid, kinds, ring_bytes, open, lines: Lines::new(threads), early, records: Vec::new() }
     }
-}
 
-impl Source for Rings {
-    fn drain(&mut self, samples: &mut Vec<Sample>) -> Result<Drained> {
+    /// As [`super::Source::drain`].
+    pub(super) fn drain(&mut self, samples: &mut Vec<S>) -> Result<Drained> {
         let mut drained = std::mem::take(&mut self.early);
-        for ring in &mut self.rings {
+        for ring in &mut self.open.rings {
             while let Some(record) = ring.next_record() {
                 match record.parse_record() {
                     Ok(record) => take(self.pid, &record, &mut self.records, &mut drained),
@@ -69,28 +97,29 @@ impl Source for Rings {
         self.records.sort_by_key(|(time, _)| *time);
         for (_, told) in self.records.drain(..) {
             match told {
-                Told::Sample { event, sample } if self.lines.is_first(event, sample.tid) => samples.push(sample),
-                Told::Sample { .. } => {}
-                Told::Exit { tid } if self.lines.end(tid) => drained.exited.push(tid),
-                Told::Exit { .. } => {}
+                Entry::Sample { event, sample } if self.lines.is_first(event, sample.tid()) => samples.push(sample),
+                Entry::Sample { .. } => {}
+                Entry::Exit { tid } if self.lines.end(tid) => drained.exited.push(tid),
+                Entry::Exit { .. } => {}
             }
         }
         Ok(drained)
     }
 
-    fn pause(&mut self) -> Result<bool> {
-        if threads(self.pid)?.len() * self.rings.len() > MOST_PAUSED {
+    /// As [`super::Source::pause`].
+    pub(super) fn pause(&mut self) -> Result<bool> {
+        if threads(self.pid)?.len() * self.open.rings.len() > MOST_PAUSED {
             return Ok(false);
         }
         self.early = self.drain(&mut Vec::new())?;
-        self.rings.clear();
-        self.others.clear();
+        self.open = Open::default();
         Ok(true)
     }
 
-    fn resume(&mut self) -> Result<()> {
-        if self.rings.is_empty() {
-            let new = perf::open(self.pid, self.hertz, perf::RING_BYTES)?;
+    /// As [`super::Source::resume`].
+    pub(super) fn resume(&mut self) -> Result<()> {
+        if self.open.rings.is_empty() {
+            let new = perf::open(self.pid, &self.kinds, self.ring_bytes)?;
             let before = std::mem::replace(self, new);
             self.early = before.early;
             // Nobody told of them.
@@ -100,26 +129,19 @@ impl Source for Rings {
     }
 }
 
-fn take(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Told)>, drained: &mut Drained) {
+fn take<S: Sampled>(pid: u32, record: &Record<'_>, records: &mut Vec<(u64, Entry<S>)>, drained: &mut Drained) {
     match record {
         // A kernel before 5.13 has child processes inherit too.
-        Record::Sample(sample) if sample.pid() == Some(pid) => match of_64_bits(sample) {
-            Some((event, sample)) => records.push((sample.time_ns, Told::Sample { event, sample })),
-            None => drained.unusable += 1,
+        Record::Sample(sample) if sample.pid() == Some(pid) => match (sample.id(), sample.time(), S::of(sample)) {
+            (Some(event), Some(time), Some(sample)) => records.push((time, Entry::Sample { event, sample })),
+            _ => drained.unusable += 1,
         },
-        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, Told::Exit { tid: exit.tid })),
+        Record::Exit(exit) if exit.pid == pid => records.push((exit.time, Entry::Exit { tid: exit.tid })),
         Record::Lost(lost) => drained.lost += lost.lost,
         Record::LostSamples(lost) => drained.lost += lost.lost,
         Record::Throttle(_) => drained.throttled += 1,
         _ => {}
     }
-}
-
-/// The number of the event, and the sample; `None` without registers of 64-bit code.
-fn of_64_bits(sample: &data::Sample<'_>) -> Option<(u64, Sample)> {
-    let words = sample.regs_user().filter(|words| words.abi == SampleRegsAbi::ABI_64)?;
-    let registers = Registers { rip: sample.ip()?, ..Registers::from_perf(&words.regs)? };
-    Some((sample.id()?, Sample { tid: sample.tid()?, time_ns: sample.time()?, cpu: sample.cpu()?, registers }))
 }
 
 /// From which thread's events each thread's samples are taken.

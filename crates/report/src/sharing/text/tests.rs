@@ -78,6 +78,16 @@ fn what_a_repair_refuses_is_told_where_it_refuses() {
 }
 
 #[test]
+fn hits_on_modified_lines_are_told_where_the_processor_told_them() {
+    let mut sharing = fixture::regression();
+    assert!(!text(&sharing, NARROW).contains("HITM"));
+    sharing.findings[0].contended = 1234;
+    let words = "1,234 loads found it modified in another processor’s cache (HITM).";
+    assert!(text(&sharing, NARROW).contains(words), "{}", text(&sharing, NARROW));
+    assert!(crate::sharing::page(&sharing).unwrap().contains(words));
+}
+
+#[test]
 fn dozens_of_objects_and_lines_stay_readable() {
     let mut sharing = fixture::regression();
     let one = sharing.findings[0].clone();
