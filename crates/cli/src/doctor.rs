@@ -12,6 +12,7 @@ use fieldstone_report::{saved, text::Style};
 use fieldstone_sys::doctor::{Doctor, Facts, Level, Verdict};
 use fieldstone_sys::limits::{Limits, Overcommit};
 use fieldstone_sys::perf::Counter;
+use fieldstone_sys::sampling::Hardware;
 use serde::Serialize;
 
 use crate::output::{print, style};
@@ -143,12 +144,24 @@ fn kernel(page: &mut Page, facts: &Facts) {
     page.fact("cycles", counter(&counters.cycles));
     page.fact("dTLB misses", counter(&counters.dtlb_read_misses));
     page.fact("page faults", counter(&counters.page_faults));
-    let told_by: Vec<String> = facts.told_by.iter().map(ToString::to_string).collect();
-    let nothing = || "nothing (IBS, PEBS and branch records were tried); sharing goes by the clock alone".to_owned();
-    page.fact("accesses told by", if told_by.is_empty() { nothing() } else { told_by.join(", ") });
+    page.fact("accesses told by", told_by(&facts.told_by));
     page.fact("perf_event_paranoid", counters.paranoid.map_or("none".to_owned(), |level| level.to_string()));
     let scope = facts.limits.ptrace_scope;
     page.fact("ptrace_scope", scope.map_or("none (no Yama)".to_owned(), |scope| scope.to_string()));
+}
+
+/// What is there, or what is denied, or that there is nothing.
+fn told_by(kinds: &[(Hardware, Counter)]) -> String {
+    let names = |is_wanted: fn(&Counter) -> bool| {
+        let wanted = kinds.iter().filter(|(_, counter)| is_wanted(counter)).map(|(kind, _)| kind.to_string());
+        wanted.collect::<Vec<_>>().join(", ")
+    };
+    let denied = names(|counter| matches!(counter, Counter::Denied(_)));
+    match names(Counter::is_available) {
+        there if !there.is_empty() => there,
+        _ if !denied.is_empty() => format!("denied to this user: {denied}"),
+        _ => "none here: no IBS, PEBS, branch records".to_owned(),
+    }
 }
 
 fn counter(counter: &Counter) -> String {

@@ -135,7 +135,7 @@ pub struct Found {
     /// Why a repair leaves it as it is, in words; none if it could be repaired.
     #[serde(default)]
     pub refused: Option<String>,
-    /// Loads of it that found it modified in another processor's cache (HITM), of those that the processor told; 0 where it tells none.
+    /// Sampled loads of it that found it modified in another processor's cache (HITM); 0 where the processor tells of none.
     #[serde(default)]
     pub contended: u64,
 }

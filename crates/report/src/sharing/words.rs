@@ -19,7 +19,7 @@ pub(super) fn sampled(sharing: &Sharing) -> String {
 
 /// What the processor told of a line, as a sentence; nothing where it told nothing.
 pub(super) fn contended(found: &Found) -> String {
-    let often = plural(found.contended, "load");
+    let often = plural(found.contended, "sampled load");
     if found.contended == 0 {
         String::new()
     } else {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fieldstone_remap::Process;
 use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
+use fieldstone_rewrite::{Block, Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
 use fieldstone_sys::sampling;
 
 /// Places, by sampled instruction, that are kept decoded. A program has few places where it spends its time.
@@ -31,6 +31,8 @@ pub(super) struct Around {
     samples: HashMap<u64, u32>,
     /// Where jumps were seen to lead.
     taken: Taken,
+    /// How many of them.
+    jumps: usize,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,8 @@ struct Place {
     own: BTreeSet<u64>,
     /// The code in it that a lap may leave out.
     optional: Vec<Range<u64>>,
+    /// That which is only known since a jump was seen to lead there: others may lead elsewhere.
+    seen: Vec<Range<u64>>,
     /// Those of all loops around it, the innermost first.
     counters: Vec<Counter>,
 }
@@ -71,10 +75,12 @@ impl Around {
             *samples <= ENOUGH
         });
         let first = place.flow.block_at(registers.rip);
+        let was_sampled = |block: &Range<u64>| self.places.range(block.clone()).next().is_some();
+        let of = |blocks: &'_ [Range<u64>], ip: u64| blocks.iter().find(|block| block.contains(&ip)).cloned();
         let runs = |ip: u64| match &place.within {
             Some(_) => {
-                let optional = place.optional.iter().find(|block| block.contains(&ip));
-                is_young || optional.is_none_or(|block| self.places.range(block.clone()).next().is_some())
+                (is_young || of(&place.optional, ip).is_none_or(|block| was_sampled(&block)))
+                    && of(&place.seen, ip).is_none_or(|block| was_sampled(&block))
             }
             None => first.is_some_and(|block| (block.start..block.end).contains(&ip)),
         };
@@ -90,9 +96,12 @@ impl Around {
         place.counters.iter().filter_map(value).collect()
     }
 
-    /// A jump was taken whose target only the run tells: code that has it is read anew when it leads there for the first time.
+    /// A jump was taken whose target only the run tells: code that has it is read anew when it leads there for the first time. One that leads
+    /// out of all code around it, as a PLT's does, is of no use.
     pub(super) fn saw_jump(&mut self, from: u64, to: u64) {
-        if self.taken.len() < MOST_PLACES && self.taken.entry(from).or_default().insert(to) {
+        let is_near = from.abs_diff(to) <= 2 * WINDOW_BYTES;
+        if is_near && self.jumps < MOST_PLACES && self.taken.entry(from).or_default().insert(to) {
+            self.jumps += 1;
             let has_it = |place: &Arc<Place>| place.flow.instructions.contains_key(&from);
             self.places.retain(|_, place| !place.as_ref().is_some_and(has_it));
         }
@@ -124,15 +133,19 @@ impl Around {
 
 impl Place {
     fn read(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
+        let plain = Flow::discover(memory, ip).ok()?;
         // What was taken may be of code that was there before.
-        let flow = Flow::discover_with(memory, ip, taken).or_else(|_| Flow::discover(memory, ip)).ok()?;
+        let flow = Flow::discover_with(memory, ip, taken).unwrap_or_else(|_| plain.clone());
         let loops = flow.loops();
         let counters = loops.iter().filter_map(|within| Counter::of(&flow, within)).collect();
         let within = loops.into_iter().next();
         let own = within.as_ref().map(|within| flow.own_blocks(within)).unwrap_or_default();
         let optional = within.iter().flat_map(|within| flow.optional_blocks(within));
         let optional = optional.map(|block| block.start..block.end).collect();
-        Some(Self { within, own, optional, counters, flow })
+        let blocks = within.iter().flat_map(|within| &within.blocks).map(|start| &flow.blocks[start]);
+        let is_seen = |block: &&Block| !plain.instructions.contains_key(&block.start);
+        let seen = blocks.filter(is_seen).map(|block| block.start..block.end).collect();
+        Some(Self { within, own, optional, seen, counters, flow })
     }
 
     /// Whether its loop is the smallest one around this instruction.
@@ -169,7 +182,12 @@ mod tests {
         let jump = [0x5f_fff8 + (u64::from(u32::MAX) + 1) * 8];
         assert_eq!(seen(&mut around), jump, "nobody knows where it leads");
         around.saw_jump(0x40_0002, 0x40_0005);
-        assert_eq!(seen(&mut around), [jump[0], 0x50_0000]);
+        assert_eq!(seen(&mut around), jump, "it may lead elsewhere");
+        let there = sampling::Registers { rip: 0x40_0009, ..registers };
+        assert!(!around.accesses(&image, &there, &|_| None).is_empty());
+        assert_eq!(seen(&mut around), [jump[0], 0x50_0000], "a thread was seen there, too");
+        around.saw_jump(0x40_0002, 0x80_0000);
+        assert_eq!(around.jumps, 1, "far away");
         // What was read of other code that was there does not hinder.
         around.saw_jump(0x40_0002, 0x40_0006);
         assert_eq!(seen(&mut around), jump);

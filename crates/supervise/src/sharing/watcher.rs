@@ -105,10 +105,10 @@ impl Watcher {
     /// # Errors
     /// Where this user may not, with the way out.
     pub fn open(pid: u32, hertz: u32, settings: Settings, share: f64) -> Result<Self> {
-        let sampler = Sampler::open(pid, hertz)?;
+        let (sampler, memory) = (Sampler::open(pid, hertz)?, Memory::open(pid)?);
         Ok(Self {
             pid,
-            memory: Memory::open(pid)?,
+            memory,
             anchor: anchor(pid),
             sampler,
             threads: 0,
@@ -174,9 +174,10 @@ impl Watcher {
         {
             self.begin_anew(anchor)?;
             samples.clear();
+            self.sampler.drain_told(&mut Vec::new());
         }
-        let began = processor_ns();
         self.hear(process);
+        let began = processor_ns();
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
             let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));

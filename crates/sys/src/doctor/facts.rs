@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::huge_pages::{self, Pool, Transparent};
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
-use crate::perf::{self, Counters};
+use crate::perf::{self, Counter, Counters};
 use crate::sampling::Hardware;
 use crate::userfault::{self, Userfault};
 use crate::{collapse, pagemap, process};
@@ -23,8 +23,8 @@ pub struct Facts {
     pub userfault: Userfault,
     /// Counters.
     pub counters: Counters,
-    /// What the processor tells of accesses and jumps by.
-    pub told_by: Vec<Hardware>,
+    /// What processors tell of accesses and jumps by, and whether this one does.
+    pub told_by: Vec<(Hardware, Counter)>,
     /// Bounds.
     pub limits: Limits,
     /// Whether this user may turn the kernel's huge-page knobs.
@@ -54,7 +54,7 @@ impl Facts {
             pools: huge_pages::pools(),
             userfault: userfault::userfault(),
             counters: perf::counters(),
-            told_by: Hardware::ALL.into_iter().filter(|kind| kind.tried().is_available()).collect(),
+            told_by: Hardware::ALL.map(|kind| (kind, kind.tried())).into(),
             limits: limits::limits(),
             may_turn_knobs: huge_pages::knobs_writable(),
             frames_visible: pagemap::frames_visible(),

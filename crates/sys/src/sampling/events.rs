@@ -8,9 +8,12 @@ use super::hardware::{Hardware, Told, Touched};
 use super::rings::{Rings, Sampled};
 use super::{Drained, Sample, Source, perf};
 use crate::Result;
+use crate::process::threads;
 
 /// A ring of what is told. Some of it may be lost; the clock's rings are to have room among what a user may lock.
 const TOLD_BYTES: usize = 32 << 10;
+/// Threads times CPUs with which anything is told at most: that is how many descriptors each kind takes. Threads that are made later take none.
+const MOST_TOLD: usize = 192;
 /// Where the kernel's half begins.
 const KERNEL: u64 = 1 << 63;
 
@@ -41,18 +44,34 @@ impl Sampled for Told {
 
 /// Samples of all threads of a process by perf events.
 pub(super) struct Events {
+    pid: u32,
+    hertz: u32,
     clock: Rings<Sample>,
-    /// What its processors tell by; none where they do not.
-    hardware: Vec<(Hardware, Rings<Told>)>,
+    /// What may be told by here.
+    kinds: Vec<Hardware>,
+    /// What is; nothing in a pause.
+    told: Vec<(Hardware, Rings<Told>)>,
 }
 
 impl Events {
     /// # Errors
     /// As [`perf::open`], of the clock.
     pub(super) fn open(pid: u32, hertz: u32) -> Result<Self> {
-        let open = |kind: Hardware| Some((kind, perf::open(pid, &kind.kinds(hertz), TOLD_BYTES).ok()?));
         let clock = perf::open(pid, &perf::clock(hertz), perf::RING_BYTES)?;
-        Ok(Self { clock, hardware: Hardware::ALL.into_iter().filter_map(open).collect() })
+        let mut this = Self { pid, hertz, clock, kinds: Hardware::ALL.to_vec(), told: Vec::new() };
+        if this.open_told() {
+            this.kinds = this.told_by();
+        }
+        Ok(this)
+    }
+
+    /// Opens what is told by; whether there were few enough threads for it.
+    fn open_told(&mut self) -> bool {
+        let is_few = |threads: Vec<u32>| threads.len() * perf::online_cpus().len() <= MOST_TOLD;
+        let are_few = !self.kinds.is_empty() && threads(self.pid).is_ok_and(is_few);
+        let open = |kind: &Hardware| Some((*kind, perf::open(self.pid, &kind.kinds(self.hertz), TOLD_BYTES).ok()?));
+        self.told = if are_few { self.kinds.iter().filter_map(open).collect() } else { Vec::new() };
+        are_few
     }
 }
 
@@ -62,24 +81,26 @@ impl Source for Events {
     }
 
     fn drain_told(&mut self, told: &mut Vec<Told>) {
-        self.hardware.retain_mut(|(_, rings)| rings.drain(told).is_ok());
+        self.told.retain_mut(|(_, rings)| rings.drain(told).is_ok());
     }
 
     fn told_by(&self) -> Vec<Hardware> {
-        self.hardware.iter().map(|(kind, _)| *kind).collect()
+        self.told.iter().map(|(kind, _)| *kind).collect()
     }
 
     fn pause(&mut self) -> Result<bool> {
         let pauses = self.clock.pause()?;
         if pauses {
-            self.hardware.retain_mut(|(_, rings)| rings.pause().unwrap_or(false));
+            self.told.clear();
         }
         Ok(pauses)
     }
 
     fn resume(&mut self) -> Result<()> {
         self.clock.resume()?;
-        self.hardware.retain_mut(|(_, rings)| rings.resume().is_ok());
+        if self.told.is_empty() {
+            self.open_told();
+        }
         Ok(())
     }
 }
@@ -173,18 +194,12 @@ mod tests {
         let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let touched = Some(Touched { address, is_contended: false });
         assert!(!told.is_empty() && told.iter().all(|one| (one.tid, one.touched) == (tid, touched)), "{told:?}");
-        assert!(rings.pause().unwrap());
-        touch();
-        told.clear();
-        rings.resume().unwrap();
-        rings.drain(&mut told).unwrap();
-        assert!(told.is_empty(), "none in a pause: {told:?}");
     }
 
     /// What is said to be there opens for a process as for the trial, and the other way round.
     #[test]
     fn what_is_there_is_used() {
-        let events = match Events::open(std::process::id(), 100) {
+        let mut events = match Events::open(std::process::id(), 100) {
             Ok(events) => events,
             Err(error) => {
                 println!("SKIP no perf events: {error}");
@@ -192,6 +207,9 @@ mod tests {
             }
         };
         let available: Vec<_> = Hardware::ALL.into_iter().filter(|kind| kind.tried().is_available()).collect();
+        assert_eq!(events.told_by(), available);
+        assert!(events.pause().unwrap() && events.told_by().is_empty());
+        events.resume().unwrap();
         assert_eq!(events.told_by(), available);
     }
 }

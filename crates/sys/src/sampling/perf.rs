@@ -29,7 +29,8 @@ use super::rings::{Open, Rings, Sampled};
 use super::{Means, tasks};
 use crate::{Error, Result, kernel_file};
 
-/// A ring: some 650 samples. Two with their control pages, when another program is begun with, are well below the 516 KiB a CPU that any user may lock.
+/// A ring: some 650 samples. Two with their control pages, when another program is begun with, and what is told beside are below the 516 KiB a CPU that any user
+/// may lock.
 pub(super) const RING_BYTES: usize = 128 << 10;
 /// What is tried last where less may be locked.
 const LEAST_RING_BYTES: usize = 16 << 10;
@@ -72,7 +73,7 @@ pub(super) fn open<S: Sampled>(pid: u32, kinds: &[Kind], ring_bytes: usize) -> R
         return Err(Error::NoSuchProcess { pid });
     }
     let open = Open { rings: events.rings.into_values().collect(), others: events.others };
-    Ok(Rings::new(pid, (kinds.to_vec(), ring_bytes), open, events.threads))
+    Ok(Rings::new(pid, kinds.to_vec(), open, events.threads))
 }
 
 /// What is open so far.
@@ -201,7 +202,7 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 /// The CPUs that threads can run on.
-fn online_cpus() -> Vec<usize> {
+pub(super) fn online_cpus() -> Vec<usize> {
     let listed = kernel_file::text("/sys/devices/system/cpu/online").and_then(|text| cpu_list(&text));
     listed.unwrap_or_else(|| (0..std::thread::available_parallelism().map_or(1, usize::from)).collect())
 }

@@ -55,7 +55,6 @@ pub(super) struct Open {
 pub(super) struct Rings<S> {
     pid: u32,
     kinds: Vec<Kind>,
-    ring_bytes: usize,
     open: Open,
     lines: Lines,
     /// What was told before a pause and in it.
@@ -71,15 +70,10 @@ enum Entry<S> {
 }
 
 impl<S: Sampled> Rings<S> {
-    /// To be opened anew after a pause as it was: by these kinds, with rings of so many bytes. `threads` tells which thread each event was opened for.
-    pub(super) fn new(
-        pid: u32,
-        (kinds, ring_bytes): (Vec<Kind>, usize),
-        open: Open,
-        threads: HashMap<u64, u32>,
-    ) -> Self {
+    /// `threads` tells which thread each event was opened for; after a pause the same kinds are opened anew.
+    pub(super) fn new(pid: u32, kinds: Vec<Kind>, open: Open, threads: HashMap<u64, u32>) -> Self {
         let early = Drained::default();
-        Self { pid, kinds, ring_bytes, open, lines: Lines::new(threads), early, records: Vec::new() }
+        Self { pid, kinds, open, lines: Lines::new(threads), early, records: Vec::new() }
     }
 
     /// As [`super::Source::drain`].
@@ -119,7 +113,7 @@ impl<S: Sampled> Rings<S> {
     /// As [`super::Source::resume`].
     pub(super) fn resume(&mut self) -> Result<()> {
         if self.open.rings.is_empty() {
-            let new = perf::open(self.pid, &self.kinds, self.ring_bytes)?;
+            let new = perf::open(self.pid, &self.kinds, perf::RING_BYTES)?;
             let before = std::mem::replace(self, new);
             self.early = before.early;
             // Nobody told of them.

@@ -82,7 +82,7 @@ fn hits_on_modified_lines_are_told_where_the_processor_told_them() {
     let mut sharing = fixture::regression();
     assert!(!text(&sharing, NARROW).contains("HITM"));
     sharing.findings[0].contended = 1234;
-    let words = "1,234 loads found it modified in another processor’s cache (HITM).";
+    let words = "1,234 sampled loads found it modified in another processor’s cache (HITM).";
     assert!(text(&sharing, NARROW).contains(words), "{}", text(&sharing, NARROW));
     assert!(crate::sharing::page(&sharing).unwrap().contains(words));
 }
