@@ -134,18 +134,28 @@ impl Around {
 impl Place {
     fn read(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
-        // What was taken may be of code that was there before.
-        let flow = Flow::discover_with(memory, ip, taken).unwrap_or_else(|_| plain.clone());
-        let loops = flow.loops();
-        let counters = loops.iter().filter_map(|within| Counter::of(&flow, within)).collect();
-        let within = loops.into_iter().next();
+        let loops = plain.loops();
+        // What may be left out for another way that nobody saw counts no laps.
+        let counters = loops.iter().filter_map(|within| Counter::of(&plain, within)).collect();
+        let (flow, within, seen) = match Self::wider(memory, ip, taken) {
+            Some(flow) => {
+                let within = flow.loops().into_iter().next();
+                let blocks = within.iter().flat_map(|within| &within.blocks).map(|start| &flow.blocks[start]);
+                let is_seen = |block: &&Block| !plain.instructions.contains_key(&block.start);
+                let seen = blocks.filter(is_seen).map(|block| block.start..block.end).collect();
+                (flow, within, seen)
+            }
+            None => (plain, loops.into_iter().next(), Vec::new()),
+        };
         let own = within.as_ref().map(|within| flow.own_blocks(within)).unwrap_or_default();
         let optional = within.iter().flat_map(|within| flow.optional_blocks(within));
         let optional = optional.map(|block| block.start..block.end).collect();
-        let blocks = within.iter().flat_map(|within| &within.blocks).map(|start| &flow.blocks[start]);
-        let is_seen = |block: &&Block| !plain.instructions.contains_key(&block.start);
-        let seen = blocks.filter(is_seen).map(|block| block.start..block.end).collect();
         Some(Self { within, own, optional, seen, counters, flow })
+    }
+
+    /// The flow with the jumps that were taken; none where none were, or they are of code that was there before.
+    fn wider(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Flow> {
+        if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }
 
     /// Whether its loop is the smallest one around this instruction.
