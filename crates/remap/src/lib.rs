@@ -82,7 +82,7 @@ pub use memory::Memory;
 #[cfg(target_arch = "x86_64")]
 pub use ours::AsSeen;
 #[cfg(target_arch = "x86_64")]
-pub use page::{Moved, Wanted};
+pub use page::{Moved, Wanted, page_with};
 #[cfg(target_arch = "x86_64")]
 pub use process::Process;
 #[cfg(target_arch = "x86_64")]

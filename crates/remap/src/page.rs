@@ -382,7 +382,8 @@ impl Moved {
 }
 
 /// The page that has an address.
-pub(crate) const fn page_with(address: u64) -> u64 {
+#[must_use]
+pub const fn page_with(address: u64) -> u64 {
     address & !(PAGE_BYTES - 1)
 }
 

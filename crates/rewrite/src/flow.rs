@@ -11,8 +11,8 @@
 //!          ret               3. and the way out, up to here
 //! ```
 //! There is more here than in the thesis, since forward jumps are followed too. Where a jump leads that only the run knows, a switch, is known
-//! as far as somebody saw it ([`Taken`]; there: hardware's branch records). Never known: who else jumps in here. Instructions that overlap refuse the flow: one of them was read by mistake (behind a call
-//! that does not return, for example).
+//! as far as somebody saw it ([`Taken`]; there: hardware's branch records). Never known: who else jumps in here. Instructions that
+//! overlap refuse the flow: one of them was read by mistake (behind a call that does not return, for example).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ pub struct Flow {
 }
 
 /// Jumps whose targets only the run tells, and where they were seen to lead: not all that they may. Good for looking on; nothing is rewritten by it.
-pub type Taken = BTreeMap<u64, BTreeSet<u64>>;
+pub type Taken = BTreeSet<(u64, u64)>;
 
 /// Instructions that follow each other, entered at the first and left at the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +191,8 @@ impl Reading<'_> {
     fn next(&self, instruction: &Instruction) -> (Vec<u64>, Option<Leave>) {
         let (mut targets, leave) = next(instruction);
         if instruction.flow_control() == FlowControl::IndirectBranch {
-            targets.extend(self.taken.get(&instruction.ip()).into_iter().flatten());
+            let from = instruction.ip();
+            targets.extend(self.taken.range((from, 0)..=(from, u64::MAX)).map(|(_, to)| to));
         }
         (targets, leave)
     }
@@ -279,7 +280,7 @@ mod tests {
         let blind = Flow::discover(&image, 0x1000).unwrap();
         assert_eq!((blind.blocks.len(), blind.loops().len()), (1, 0));
         // A target far away is one, but nothing is read there.
-        let taken = Taken::from([(0x1002, BTreeSet::from([0x1005, 0x9_0000])), (0x1005, BTreeSet::from([0x100b]))]);
+        let taken = Taken::from([(0x1002, 0x1005), (0x1002, 0x9_0000), (0x1005, 0x100b)]);
         let seen = Flow::discover_with(&image, 0x1000, &taken).unwrap();
         assert_eq!(seen.blocks[&0x1000].successors, [0x1005]);
         assert_eq!(seen.blocks[&0x1000].leaves, [Leave::To(0x9_0000), Leave::Indirect]);

@@ -110,9 +110,7 @@ fn line(found: &Found, threads: &Threads<'_>, sheet: &mut Sheet) {
         groups::cost(&found.cost),
         share(found.cost.most_given_back)
     ));
-    if found.contended > 0 {
-        sheet.paragraph(&contended(found));
-    }
+    contended(found).iter().for_each(|words| sheet.paragraph(words));
     map(of, threads, sheet);
     sheet.table(&tables::uses(found, threads, MOST_ROWS));
     if let Some(refused) = &found.refused {

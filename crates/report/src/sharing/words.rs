@@ -18,11 +18,9 @@ pub(super) fn sampled(sharing: &Sharing) -> String {
 }
 
 /// What the processor told of a line, as a sentence; nothing where it told nothing.
-pub(super) fn contended(found: &Found) -> String {
-    let often = plural(found.contended, "sampled load");
-    if found.contended == 0 {
-        String::new()
-    } else {
-        format!("{often} found it modified in another processor’s cache (HITM).")
-    }
+pub(super) fn contended(found: &Found) -> Option<String> {
+    let words = || {
+        format!("{} found it modified in another processor’s cache (HITM).", plural(found.contended, "sampled load"))
+    };
+    (found.contended > 0).then(words)
 }

@@ -31,8 +31,6 @@ pub(super) struct Around {
     samples: HashMap<u64, u32>,
     /// Where jumps were seen to lead.
     taken: Taken,
-    /// How many of them.
-    jumps: usize,
 }
 
 #[derive(Debug)]
@@ -76,12 +74,10 @@ impl Around {
         });
         let first = place.flow.block_at(registers.rip);
         let was_sampled = |block: &Range<u64>| self.places.range(block.clone()).next().is_some();
-        let of = |blocks: &'_ [Range<u64>], ip: u64| blocks.iter().find(|block| block.contains(&ip)).cloned();
+        let may_run =
+            |blocks: &[Range<u64>], ip| blocks.iter().find(|block| block.contains(&ip)).is_none_or(was_sampled);
         let runs = |ip: u64| match &place.within {
-            Some(_) => {
-                (is_young || of(&place.optional, ip).is_none_or(|block| was_sampled(&block)))
-                    && of(&place.seen, ip).is_none_or(|block| was_sampled(&block))
-            }
+            Some(_) => (is_young || may_run(&place.optional, ip)) && may_run(&place.seen, ip),
             None => first.is_some_and(|block| (block.start..block.end).contains(&ip)),
         };
         let counts = |access: &Access| USER.contains(&access.address) && runs(access.ip);
@@ -100,8 +96,7 @@ impl Around {
     /// out of all code around it, as a PLT's does, is of no use.
     pub(super) fn saw_jump(&mut self, from: u64, to: u64) {
         let is_near = from.abs_diff(to) <= 2 * WINDOW_BYTES;
-        if is_near && self.jumps < MOST_PLACES && self.taken.entry(from).or_default().insert(to) {
-            self.jumps += 1;
+        if is_near && self.taken.len() < MOST_PLACES && self.taken.insert((from, to)) {
             let has_it = |place: &Arc<Place>| place.flow.instructions.contains_key(&from);
             self.places.retain(|_, place| !place.as_ref().is_some_and(has_it));
         }
@@ -197,7 +192,7 @@ mod tests {
         assert!(!around.accesses(&image, &there, &|_| None).is_empty());
         assert_eq!(seen(&mut around), [jump[0], 0x50_0000], "a thread was seen there, too");
         around.saw_jump(0x40_0002, 0x80_0000);
-        assert_eq!(around.jumps, 1, "far away");
+        assert_eq!(around.taken.len(), 1, "far away");
         // What was read of other code that was there does not hinder.
         around.saw_jump(0x40_0002, 0x40_0006);
         assert_eq!(seen(&mut around), jump);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use fieldstone_remap::space::mappings;
-use fieldstone_remap::{Memory, Process, Wanted};
+use fieldstone_remap::{Memory, Process, Wanted, page_with};
 use fieldstone_rewrite::page::LINE_BYTES;
 use fieldstone_sharing::requests::{self, Action, At, Request};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
@@ -179,7 +179,7 @@ fn part_of(variable: &Range<u64>, offset: u64, bytes: u64) -> Option<Range<u64>>
 
 /// The pages that a range has bytes of, and these.
 fn parts(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
-    let first = range.start / PAGE_BYTES * PAGE_BYTES;
+    let first = page_with(range.start);
     let pages = (first..range.end).step_by(usize::try_from(PAGE_BYTES).unwrap_or(usize::MAX));
     let range = range.clone();
     pages.map(move |page| (page, range.start.max(page)..range.end.min(page + PAGE_BYTES)))

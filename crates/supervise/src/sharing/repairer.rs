@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use fieldstone_remap::{Done, Process, Touch, Wanted, Why};
+use fieldstone_remap::{Done, Process, Touch, Wanted, Why, page_with};
 use fieldstone_sharing::{Cost, History, Judged, Move, Paces, PagePlan, Progress, Refusal, Step, rules};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
@@ -206,7 +206,7 @@ impl Repairer {
             }
             Done::PutBack { page, why: Why::Left } => did.push(Did::Undone { page, why: Undone::By(Why::Left) }),
             Done::Touched(touch) => {
-                self.count_by_hand(page_of(touch.address));
+                self.count_by_hand(page_with(touch.address));
                 did.push(Did::Touched(touch));
             }
             Done::PutBack { page, why } => {
@@ -299,7 +299,7 @@ impl Repairer {
     #[must_use]
     pub fn has_parted_as_asked(&self, line: u64) -> bool {
         let parts = |one: &Asked| one.wanted.owners.iter().flatten().any(|own| is_on_line(own, line));
-        self.asked.get(&page_of(line)).is_some_and(|one| one.is_moved && parts(one))
+        self.asked.get(&page_with(line)).is_some_and(|one| one.is_moved && parts(one))
     }
 
     /// Moves what is asked for and is not moved: not yet, or no longer.
@@ -330,7 +330,7 @@ impl Repairer {
 
     /// Plans for the pages of lines that cost enough.
     fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
-        let page = |judged: &Judged| page_of(judged.line.address);
+        let page = |judged: &Judged| page_with(judged.line.address);
         let may_move = |page: &u64| self.standing.get(page).is_none_or(|standing| standing.may_move(now_ns));
         let worth: BTreeSet<u64> = judged
             .iter()
@@ -344,7 +344,7 @@ impl Repairer {
         let of_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| worth.contains(&page(judged)));
         let lines: Vec<Judged> = of_pages.cloned().collect();
         let plan = rules::plan(&lines, rules::MOST_VIEWS, |line| self.history.has_given_up(line));
-        self.left.retain(|line, _| !worth.contains(&page_of(*line)));
+        self.left.retain(|line, _| !worth.contains(&page_with(*line)));
         self.left.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
         plan.pages
     }
@@ -522,11 +522,6 @@ fn on_line(plan: &PagePlan, line: u64) -> Vec<Move> {
 /// Whether one of these bytes is on the line at this address.
 const fn is_on_line(bytes: &Range<u64>, line: u64) -> bool {
     bytes.start < line + 64 && line < bytes.end
-}
-
-/// The page that an address is on.
-const fn page_of(address: u64) -> u64 {
-    address / rules::PAGE_BYTES * rules::PAGE_BYTES
 }
 
 /// Whether the rules in force do what the new plan asks for: each of its moves lies in one of theirs, and what it parts they part.

@@ -204,10 +204,9 @@ impl Watcher {
         let mut told = Vec::new();
         self.sampler.drain_told(&mut told);
         self.seen.told += told.len() as u64;
-        let unit = u64::from(self.lines.settings().unit_bytes());
         for told in told {
             let home = |address| process.map_or(address, |process| process.seen_at(address));
-            self.heard.hear(&told, |address| home(address) / unit * unit);
+            self.heard.hear(&told, |address| line_of(&self.lines, home(address)));
             told.jumps.iter().for_each(|&(from, to)| self.around.saw_jump(from, to));
         }
     }
@@ -348,7 +347,7 @@ impl Watcher {
     }
 
     fn line_of(&self, address: u64) -> u64 {
-        address - address % u64::from(self.lines.settings().unit_bytes())
+        line_of(&self.lines, address)
     }
 
     /// From now on, keeps the last samples that showed an access to the line at this address, and counts them.
@@ -467,6 +466,11 @@ impl Watcher {
     pub fn contended(&self, line: u64) -> u64 {
         self.heard.contended(line)
     }
+}
+
+/// The line that an address is on, or the pair of lines where they are counted so.
+fn line_of(lines: &Lines, address: u64) -> u64 {
+    address - address % u64::from(lines.settings().unit_bytes())
 }
 
 /// By the links of their directory, which are two more: told without a list. None where the process is gone.

@@ -61,7 +61,7 @@ struct LineView {
     cost: String,
     most_given_back: String,
     refused: Option<String>,
-    contended: String,
+    contended: Option<String>,
     key: Vec<Key>,
     map: Vec<MapRow>,
     /// The map for those who hear the page.
