@@ -59,6 +59,18 @@ pub(crate) fn all_set(words: &Words, first: usize, count: usize) -> bool {
     })
 }
 
+/// The runs of equal bits in `first..first + count`, each as long as it can be: first bit, length, whether it is set.
+pub(crate) fn runs(words: &Words, first: usize, count: usize) -> impl Iterator<Item = (usize, usize, bool)> {
+    let is_set = |bit: usize| words[bit / 64].load(SeqCst) >> (bit % 64) & 1 == 1;
+    let end = first + count;
+    let mut at = first;
+    core::iter::from_fn(move || {
+        let (start, set) = (at, at < end && is_set(at));
+        at = (start..end).find(|&bit| is_set(bit) != set).unwrap_or(end);
+        (start < end).then_some((start, at - start, set))
+    })
+}
+
 /// Whether no bit is set.
 pub(crate) fn is_empty(words: &Words) -> bool {
     words.iter().all(|word| word.load(SeqCst) == 0)
@@ -134,6 +146,19 @@ mod tests {
         assert_eq!(claim(&map, 65), Err(64));
         assert_eq!(claim(&map, 64), Ok(200));
         assert_eq!(claim(&map, 31), Err(30));
+    }
+
+    #[test]
+    fn runs_alternate_and_cover_the_range() {
+        let map = words();
+        set(&map, 60, 10);
+        assert_eq!(
+            runs(&map, 50, 30).collect::<std::vec::Vec<_>>(),
+            [(50, 10, false), (60, 10, true), (70, 10, false)]
+        );
+        assert_eq!(runs(&map, 61, 2).collect::<std::vec::Vec<_>>(), [(61, 2, true)]);
+        assert_eq!(runs(&map, 61, 0).count(), 0);
+        assert_eq!(runs(&map, 500, 12).collect::<std::vec::Vec<_>>(), [(500, 12, false)]);
     }
 
     #[test]

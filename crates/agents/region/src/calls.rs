@@ -12,7 +12,8 @@ use crate::huge::{self, has_hugetlb};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
 use crate::state::{
-    TABLE, address_of, contains, count, count_served, granule_of, hinted_served, memory_bytes, stacks_served, touches,
+    TABLE, address_of, contains, count, count_served, granule_of, hinted_served, is_exact, memory_bytes, stacks_served,
+    touches,
 };
 use crate::table::{GRANULE, PAGE, State};
 
@@ -170,6 +171,9 @@ fn map_fixed(request: Request, bytes: usize) -> Raw {
     let result = request.pass();
     if !raw::failed(result) {
         adopt(request.address, bytes);
+        if request.flags & libc::MAP_GROWSDOWN != 0 {
+            place::leave_below(request.address);
+        }
         if request.is_private_anonymous() && request.prot == READ_WRITE && request.flags & !PLAIN & !FIXED == 0 {
             count_served(bytes);
             settle(request.address, bytes, request.prot);
@@ -221,7 +225,7 @@ pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool)
 /// Not in an arena's first granule: a thread that allocates little shall not pay for a huge page.
 fn arena_bytes(address: usize, bytes: usize) -> usize {
     let end = address + bytes;
-    if !contains(address) || !contains(end - 1) {
+    if !contains(address) || !contains(end - 1) || is_exact() {
         return bytes;
     }
     let granule = granule_of(end - 1);

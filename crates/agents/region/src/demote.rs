@@ -23,10 +23,10 @@ use fieldstone_wire::{Outside, PageKind};
 
 use crate::huge::{at_rest, hold_all};
 use crate::place::{granules, settle};
-use crate::state::{TABLE, address_of, count, map_chunk, may_have_hugetlb, no_hugetlb_left, reserve, set_kind};
+use crate::state::{TABLE, address_of, count, may_have_hugetlb, no_hugetlb_left, set_kind};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 use crate::userfault::Userfault;
-use crate::{pinned, policy, raw};
+use crate::{pinned, place, policy, raw};
 
 /// Granules copied before they are put in place: bounds the extra memory, and the number of mappings left behind.
 pub(crate) const BATCH: usize = 32;
@@ -85,13 +85,7 @@ pub(crate) fn before_fork() {
         }
         raw::yield_now();
     }
-    for granule in reserve() {
-        if TABLE.change(granule, State::ReservedHuge, State::Busy) {
-            // SAFETY: a reserved granule belongs to nobody.
-            unsafe { raw::munmap(address_of(granule), GRANULE) };
-            TABLE.free(granule);
-        }
-    }
+    place::drop_reserve(State::ReservedHuge);
     if demote(0..TABLE.high(), Outside::DemotedByFork) {
         no_hugetlb_left();
     }
@@ -102,7 +96,7 @@ pub(crate) fn after_fork() {
     MAPPING.store(0, SeqCst);
     for granule in 0..TABLE.high() {
         if TABLE.state(granule) == State::Busy
-            && let Some(pages) = TABLE.pages(granule, map_chunk)
+            && let Some(pages) = TABLE.pages(granule)
         {
             // Nobody owns the pages that stay used: they are lost, and never given twice.
             TABLE.own(granule, pages, State::Split);
@@ -147,8 +141,8 @@ fn demote(range: Range<usize>, reason: Outside) -> bool {
 }
 
 fn let_go(granule: usize, moved: bool, state: State) {
-    match TABLE.pages(granule, map_chunk).filter(|_| moved) {
-        Some(pages) => TABLE.disown(granule, pages),
+    match TABLE.pages(granule).filter(|_| moved) {
+        Some(pages) => place::leave_hugetlb(granule, pages),
         None => TABLE.set_state(granule, state),
     }
 }
@@ -167,20 +161,16 @@ fn replace(userfault: &Userfault, first: usize, granules: usize) -> bool {
 /// Nobody may write to them meanwhile.
 pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, usize, usize)) -> bool {
     let bytes = granules * GRANULE;
-    let Some(first) = TABLE.claim_free(granules, 1) else { return false };
-    let scratch = address_of(first);
     let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: NOREPLACE never takes the place of a mapping; the granules were claimed by this call.
-    let mapped = unsafe { raw::map_anonymous(scratch, bytes, read_write, libc::MAP_FIXED_NOREPLACE) };
-    let mut done = !raw::failed(mapped);
-    if done {
-        policy::copy(address, scratch, bytes);
-        settle(scratch, bytes, 0);
-        copy(address, scratch, granules);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
-        done = !raw::failed(unsafe { raw::mremap(scratch, bytes, bytes, flags, address) });
-    }
+    let mapped = place::map_granules(granules, 1, |scratch| raw::map_new(scratch, bytes, read_write, 0));
+    let Ok(first) = mapped else { return false };
+    let scratch = address_of(first);
+    policy::copy(address, scratch, bytes);
+    settle(scratch, bytes, 0);
+    copy(address, scratch, granules);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
+    let done = !raw::failed(unsafe { raw::mremap(scratch, bytes, bytes, flags, address) });
     if !done {
         // SAFETY: the scratch memory is this call's own.
         unsafe { raw::munmap(scratch, bytes) };

@@ -11,7 +11,7 @@ use crate::elf::Object;
 use crate::patch::Entry;
 use crate::raw::{Raw, failed};
 use crate::remap::{self, Move};
-use crate::{exec, heap};
+use crate::{exact, exec, heap};
 
 static LIBC_START: AtomicUsize = AtomicUsize::new(0);
 static LIBC_END: AtomicUsize = AtomicUsize::new(0);
@@ -26,6 +26,14 @@ pub(crate) fn memory() -> [Entry; 6] {
         Entry { name: c"brk", number: libc::SYS_brk, target: brk as *const () as usize },
         Entry { name: c"madvise", number: libc::SYS_madvise, target: madvise as *const () as usize },
         Entry { name: c"mprotect", number: libc::SYS_mprotect, target: mprotect as *const () as usize },
+    ]
+}
+
+/// The entries by which a program says that it sees memory which is mapped ahead.
+pub(crate) fn exactness() -> [Entry; 2] {
+    [
+        Entry { name: c"mlockall", number: libc::SYS_mlockall, target: mlockall as *const () as usize },
+        Entry { name: c"ioctl", number: libc::SYS_ioctl, target: ioctl as *const () as usize },
     ]
 }
 
@@ -83,6 +91,15 @@ unsafe extern "C" fn mremap(old: usize, old_bytes: usize, new_bytes: usize, flag
 
 unsafe extern "C" fn madvise(address: usize, bytes: usize, advice: c_int) -> c_int {
     answer(calls::madvise(address, bytes, advice)) as c_int
+}
+
+unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    answer(exact::mlockall(flags as usize)) as c_int
+}
+
+/// Variadic in C: no request has a second argument.
+unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    answer(exact::ioctl(fd as usize, request, argument)) as c_int
 }
 
 unsafe extern "C" fn brk(address: usize) -> c_int {

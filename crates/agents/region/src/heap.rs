@@ -14,9 +14,9 @@ use crate::calls::munmap;
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge;
 use crate::pieces::move_all;
-use crate::place::{READ_WRITE, give_back, populate_huge, settle, settle_anew};
+use crate::place::{READ_WRITE, advise, give_back, hold_granules, populate_huge, release, settle, settle_anew};
 use crate::raw;
-use crate::state::{TABLE, address_of, base, count, count_served, kind, limit, reserve};
+use crate::state::{TABLE, address_of, base, count, count_served, is_exact, kind, limit, reserve};
 use crate::table::{GRANULE, PAGE, State};
 
 static BREAK: AtomicUsize = AtomicUsize::new(0);
@@ -45,69 +45,69 @@ pub(crate) fn brk(address: usize) -> usize {
     address
 }
 
-/// Maps until `address` is covered: what an earlier lowering left of the last granule, then whole granules.
+/// Maps until `address` is covered: what an earlier lowering left of the last granule, then whole granules. To the page
+/// where placement is exact.
 fn reach(address: usize) -> bool {
     let mapped = MAPPED.load(SeqCst);
     if address <= mapped {
         return true;
     }
     let _mapping = Mapping::begin();
+    let end = address.next_multiple_of(if is_exact() { PAGE } else { GRANULE });
     let mut next = (mapped - base()).div_ceil(GRANULE);
     if mapped < address_of(next) {
-        if !back_rest(mapped, address_of(next)) {
+        let rest = address_of(next).min(end);
+        if !back_rest(mapped, rest) {
             return false;
         }
-        MAPPED.store(address_of(next), SeqCst);
+        MAPPED.store(rest, SeqCst);
     }
     let wanted = (address - base()).div_ceil(GRANULE);
     while next < wanted {
         // The first granule is not like the others.
         let count = if next == 0 { 1 } else { wanted - next };
-        if TABLE.claim_at(State::Free, next, count).is_err() || !back(next, count) {
+        let bytes = address_of(next + count).min(end) - address_of(next);
+        if TABLE.claim_at(State::Free, next, count).is_err() || !back(next, count, bytes) {
             return false;
         }
+        MAPPED.store(address_of(next) + bytes, SeqCst);
         next += count;
-        MAPPED.store(address_of(next), SeqCst);
     }
     true
 }
 
 /// Maps what a lowered break unmapped of a granule that is still the heap's.
 fn back_rest(start: usize, end: usize) -> bool {
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(start, end - start, READ_WRITE, libc::MAP_FIXED_NOREPLACE) };
-    let mapped = !raw::failed(result);
+    let mapped = !raw::failed(raw::map_new(start, end - start, READ_WRITE, 0));
     if mapped && start > address_of(1) {
         settle(start, end - start, READ_WRITE);
     }
     mapped
 }
 
-/// Maps claimed granules.
-fn back(first: usize, granules: usize) -> bool {
-    let (address, bytes) = (address_of(first), granules * GRANULE);
-    if first > 0 && take_reserve(first, granules) {
+/// Maps the first `bytes` of claimed granules.
+fn back(first: usize, granules: usize, bytes: usize) -> bool {
+    let address = address_of(first);
+    let whole = first > 0 && bytes == granules * GRANULE;
+    if whole && take_reserve(first, granules) {
         settle_anew(address, bytes);
         return true;
     }
-    if first > 0 && kind() == PageKind::Hugetlb2m {
+    if whole && kind() == PageKind::Hugetlb2m {
         if map_huge(address, bytes) && huge::own(first, granules, State::Huge) {
             populate_huge(address, bytes);
             return true;
         }
         count(Outside::PoolEmpty, bytes);
     }
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(address, bytes, READ_WRITE, libc::MAP_FIXED_NOREPLACE) };
-    if raw::failed(result) {
-        (first..first + granules).for_each(|granule| TABLE.free(granule));
+    if raw::failed(raw::map_new(address, bytes, READ_WRITE, 0)) {
+        give_back(first, granules);
         return false;
     }
     if first > 0 || kind() != PageKind::Thp {
         settle(address, bytes, READ_WRITE);
     } else {
-        // SAFETY: changes no contents.
-        unsafe { raw::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+        advise(address, bytes, false);
     }
     true
 }
@@ -120,39 +120,56 @@ fn take_reserve(first: usize, granules: usize) -> bool {
     let from = if hugetlb { State::ReservedHuge } else { State::Reserved };
     let Some(taken) = TABLE.claim_from(from, reserve(), granules) else { return false };
     let (old, bytes) = (address_of(taken), granules * GRANULE);
-    let moved = !hugetlb && move_all(old, bytes, address_of(first), 0, false);
-    if !moved {
+    let target = address_of(first);
+    let held = !hugetlb && hold_granules(first, granules);
+    let moved = if held { move_all(old, bytes, target, 0, false) } else { Err(bytes) };
+    if let Err(moved) = moved {
         // SAFETY: the reserve belongs to nobody.
         unsafe { raw::munmap(old, bytes) };
+        if moved < bytes {
+            // SAFETY: held by this call.
+            unsafe { raw::munmap(target + moved, bytes - moved) };
+        }
     }
     give_back(taken, granules);
-    moved
+    moved.is_ok()
 }
 
 fn map_huge(address: usize, bytes: usize) -> bool {
-    let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    !raw::failed(unsafe { raw::map_anonymous(address, bytes, READ_WRITE, flags) })
+    !raw::failed(raw::map_new(address, bytes, READ_WRITE, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB))
 }
 
-/// Gives back what lies between `address` and the old break.
+/// Unmaps what lies between `address` and the old break.
 fn lower(address: usize, old: usize) {
     let kept = (address - base()).div_ceil(GRANULE).max(1);
     let mapped = MAPPED.load(SeqCst);
     if mapped > address_of(kept) {
-        munmap(address_of(kept), mapped.next_multiple_of(GRANULE) - address_of(kept));
+        munmap(address_of(kept), mapped - address_of(kept));
+        // The heap has the last granule to its end, mapped or not.
+        release(mapped, mapped.next_multiple_of(GRANULE) - mapped);
+        MAPPED.store(address_of(kept), SeqCst);
     }
-    let mut mapped = mapped.min(address_of(kept));
-    let page = address.next_multiple_of(PAGE);
-    if page < mapped && page < old {
+    if address.next_multiple_of(PAGE) < old {
+        unmap_above(address);
+    }
+    zero(address, old.min(MAPPED.load(SeqCst)));
+}
+
+/// Unmaps, to the page, what is mapped above `address` in the heap's last granule.
+fn unmap_above(address: usize) {
+    let (page, mapped) = (address.next_multiple_of(PAGE), MAPPED.load(SeqCst));
+    if page < mapped {
         make_ordinary(page, mapped - page, Outside::DemotedByCall);
         // SAFETY: the program gave these pages up; what is mapped above its break is slack.
         if !raw::failed(unsafe { raw::munmap(page, mapped - page) }) {
-            mapped = page;
+            MAPPED.store(page, SeqCst);
         }
     }
-    MAPPED.store(mapped, SeqCst);
-    zero(address, old.min(mapped));
+}
+
+/// Unmaps what is mapped ahead of the break.
+pub(crate) fn drop_slack() {
+    unmap_above(BREAK.load(SeqCst));
 }
 
 /// Makes heap that was given up, and that stays mapped, read as zeroes again.

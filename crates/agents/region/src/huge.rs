@@ -14,9 +14,9 @@ use fieldstone_wire::Outside;
 
 use crate::bits::{self, PAGES};
 use crate::demote::make_ordinary;
-use crate::place::{READ_WRITE, give_back, granules, map_free, own_tail, part, populate_huge, settle};
+use crate::place::{READ_WRITE, give_back, granules, map_granules, own_tail, part, populate_huge, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, count, map_chunk, reserve};
+use crate::state::{TABLE, address_of, count, reserve};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 
 /// Times that the processor is given up for another thread: about a second, when nobody else wants it.
@@ -85,20 +85,17 @@ pub(crate) fn map(bytes: usize, flags: i32, state: State) -> Option<Raw> {
     {
         return take_reserved(first, granules, bytes);
     }
-    let first = TABLE.claim_free(granules, align)?;
-    let address = address_of(first);
-    let huge_flags = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flag | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(address, huge * GRANULE, READ_WRITE, huge_flags) };
-    let rest = bytes.saturating_sub(huge * GRANULE);
-    if raw::failed(result) {
-        give_back(first, granules);
+    let huge_flags = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flag;
+    let pages = |address| raw::map_new(address, huge * GRANULE, READ_WRITE, huge_flags);
+    let Ok(first) = map_granules(granules, align, pages) else {
         count(Outside::PoolEmpty, bytes);
         return None;
-    }
+    };
+    let address = address_of(first);
+    let rest = bytes.saturating_sub(huge * GRANULE);
     if !own(first, huge, state) || !map_behind(first + huge, rest, flags) {
-        // SAFETY: the claimed granules hold nothing but what this call mapped.
-        unsafe { raw::munmap(address, granules * GRANULE) };
+        // SAFETY: what this call mapped; `map_behind` failed, and so mapped nothing.
+        unsafe { raw::munmap(address, huge * GRANULE) };
         give_back(first, granules);
         return None;
     }
@@ -127,11 +124,11 @@ fn take_reserved(first: usize, granules: usize, bytes: usize) -> Option<Raw> {
 /// Marks claimed, mapped granules as hugetlb and the program's. False, and nothing marked, without memory for the bits.
 pub(crate) fn own(first: usize, granules: usize, state: State) -> bool {
     let all = first..first + granules;
-    if all.clone().any(|granule| TABLE.pages(granule, map_chunk).is_none()) {
+    if all.clone().any(|granule| TABLE.pages(granule).is_none()) {
         return false;
     }
     for granule in all {
-        if let Some(pages) = TABLE.pages(granule, map_chunk) {
+        if let Some(pages) = TABLE.pages(granule) {
             TABLE.own(granule, pages, state);
         }
     }
@@ -140,7 +137,7 @@ pub(crate) fn own(first: usize, granules: usize, state: State) -> bool {
 
 /// Leaves the program the first `tail` pages of a hugetlb granule.
 pub(crate) fn spare_tail(granule: usize, tail: usize) {
-    if let Some(pages) = TABLE.pages(granule, map_chunk) {
+    if let Some(pages) = TABLE.pages(granule) {
         bits::clear(&pages.spare, 0, tail);
         bits::set(&pages.spare, tail, PAGES - tail);
     }
@@ -151,7 +148,7 @@ fn map_behind(first: usize, bytes: usize, flags: i32) -> bool {
     if bytes == 0 {
         return true;
     }
-    if map_free(address_of(first), bytes, bytes, READ_WRITE, flags).is_err() {
+    if raw::failed(raw::map_new(address_of(first), bytes, READ_WRITE, flags)) {
         return false;
     }
     count(Outside::PageGrained, bytes);
@@ -192,7 +189,7 @@ pub(crate) fn unmap(address: usize, bytes: usize, unmap_ordinary: impl Fn(usize,
 /// Whether the program has pages of a hugetlb granule outside the range.
 fn keeps_some(granule: usize, address: usize, bytes: usize) -> bool {
     let (first, count) = part(granule, address, bytes);
-    TABLE.pages(granule, map_chunk).is_none_or(|pages| {
+    TABLE.pages(granule).is_none_or(|pages| {
         let behind = first + count;
         !bits::all_set(&pages.spare, 0, first) || !bits::all_set(&pages.spare, behind, PAGES - behind)
     })

@@ -19,7 +19,8 @@
 //! | `environment`, `exec` | the program does not see how the agent came, and takes it along |
 //! | `elf`, `patch`, `entries` | libc's entries become ours |
 //! | `calls`, `remap`, `pieces`, `heap` | what each call means |
-//! | `place`, `table`, `bits` | who has which address |
+//! | `place`, `small`, `table`, `bits` | who has which address |
+//! | `exact` | programs that see what is mapped ahead |
 //! | `grown` | a mapping that grows in steps gets large pages too |
 //! | `huge` | pages that the kernel takes as a whole only |
 //! | `demote`, `userfault`, `pinned` | off them, under the program's feet |
@@ -47,12 +48,15 @@ mod demote;
 mod elf;
 mod entries;
 mod environment;
+mod exact;
 mod exec;
 mod first_stack;
 mod globals;
 mod grown;
 mod heap;
 mod huge;
+#[cfg(test)]
+mod model;
 mod patch;
 mod pieces;
 mod pinned;
@@ -60,6 +64,7 @@ mod place;
 mod policy;
 mod raw;
 mod remap;
+mod small;
 mod start;
 mod state;
 mod table;

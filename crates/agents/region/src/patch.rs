@@ -141,7 +141,9 @@ mod tests {
             std::println!("SKIP not linked to glibc");
             return;
         };
-        for entry in crate::entries::memory().iter().chain(&crate::entries::execution()) {
+        let (memory, execution, exactness) =
+            (crate::entries::memory(), crate::entries::execution(), crate::entries::exactness());
+        for entry in memory.iter().chain(&execution).chain(&exactness) {
             let symbol = libc.symbol(entry.name).unwrap();
             assert!(is_understood(symbol, entry.number), "{:?}", entry.name);
         }

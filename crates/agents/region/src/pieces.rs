@@ -10,9 +10,12 @@ use crate::raw::{self, Raw};
 use crate::state::address_of;
 use crate::table::{GRANULE, PAGE};
 
-/// Moves `bytes` from `old` to `target`, piece by piece, all or none; the last piece grows by `more` bytes on the way.
-/// With `keep`, fresh memory stays where each piece was, and nothing can grow.
-pub(crate) fn move_all(old: usize, bytes: usize, target: usize, more: usize, keep: bool) -> bool {
+/// Moves `bytes` from `old` to `target`, piece by piece; the last piece grows by `more` bytes on the way.
+/// With `keep`, fresh memory stays where each piece was, and nothing can grow. What lies at the target is replaced.
+///
+/// # Errors
+/// How many bytes had moved when the kernel refused the next piece. They have moved back.
+pub(crate) fn move_all(old: usize, bytes: usize, target: usize, more: usize, keep: bool) -> Result<(), usize> {
     let kept = if keep { libc::MREMAP_DONTUNMAP } else { 0 };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | kept;
     let end = old + bytes;
@@ -27,13 +30,13 @@ pub(crate) fn move_all(old: usize, bytes: usize, target: usize, more: usize, kee
         let Some(moved) = moved else {
             // What has moved goes back; with `keep`, over the fresh memory that took its place.
             if at > old {
-                move_all(target, at - old, old, 0, false);
+                let _ = move_all(target, at - old, old, 0, false);
             }
-            return false;
+            return Err(at - old);
         };
         at += moved;
     }
-    true
+    Ok(())
 }
 
 /// Grows a range in its place by `more` bytes, where nothing lies behind it.

@@ -2,27 +2,23 @@
 //!
 //! - A request of at least one granule gets granules of its own. Its last, partial granule is mapped whole when more
 //!   than half of it is wanted (a huge page then covers it), else to the page.
-//! - A smaller request shares a granule that is mapped whole when it is opened, so that neighbours together get a
-//!   huge page where each alone could not. The first of these granules stays on small pages: a small program pays
-//!   nothing for huge pages it would not fill.
+//! - A smaller request shares a granule: see [`crate::small`].
 //! - Hugetlb pages serve requests of at least one granule only; everything smaller is freed in pages, which they
 //!   cannot bear.
 
 #![allow(unsafe_code, reason = "maps and unmaps addresses that the table says are the caller's")]
 
-use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::bits::{self, PAGES};
 use crate::demote::Mapping;
-use crate::huge;
-use crate::raw::{self, Raw};
+use crate::raw::{self, Raw, TAKEN};
 use crate::state::{
-    TABLE, address_of, base, contains, count, granule_of, hugetlb_forbidden, is_mosaic, is_picked, kind, limit,
-    map_chunk, page_of, prefault, reserve, touches,
+    TABLE, address_of, base, contains, count, granule_of, hugetlb_forbidden, is_exact, is_mosaic, is_picked, kind,
+    limit, page_of, prefault, reserve, touches,
 };
-use crate::table::{GIANT, GRANULE, GRANULES, PAGE, State};
+use crate::table::{GIANT, GRANULE, GRANULES, PAGE, PageBits, State};
+use crate::{huge, small};
 
 /// Read and write: the only protection that is served beside "none yet".
 pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -33,8 +29,8 @@ const KEPT_FLAGS: i32 = libc::MAP_NORESERVE | libc::MAP_POPULATE | libc::MAP_LOC
 /// Granules of 64 MiB, to which glibc aligns its arenas.
 const ARENA_GRANULES: usize = 32;
 
-/// The Split granule that served last, tried first.
-static LAST_OPEN: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// How far a stack that grows down is left free addresses: the usual limit of a stack.
+const STACK_GROWTH: usize = 8 << 20;
 
 /// Gives `bytes` (whole pages) with `prot` from the region.
 ///
@@ -47,7 +43,7 @@ pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> Raw {
         return map_stack(bytes, prot, flags);
     }
     if bytes < GRANULE {
-        return map_small(bytes / PAGE, flags);
+        return small::map(bytes / PAGE, flags);
     }
     if prot == READ_WRITE {
         let _mapping = Mapping::begin();
@@ -98,7 +94,7 @@ fn settle_mosaic(address: usize, bytes: usize) {
     }
 }
 
-fn advise(address: usize, bytes: usize, huge: bool) {
+pub(crate) fn advise(address: usize, bytes: usize, huge: bool) {
     let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: neither advice changes contents; a refusal (no such kernel feature) leaves small pages.
     unsafe { raw::madvise(address, bytes, advice) };
@@ -107,7 +103,7 @@ fn advise(address: usize, bytes: usize, huge: bool) {
 /// Touches the pages of a mapping now, with `--prefault`. Not where that takes more than half of the memory that is
 /// free: the kernel would kill for pages that the program may never use.
 pub(crate) fn populate(address: usize, bytes: usize, prot: i32) {
-    if prefault() && prot == READ_WRITE && (bytes <= GRANULE || bytes < free_bytes() / 2) {
+    if prefault() && !is_exact() && prot == READ_WRITE && (bytes <= GRANULE || bytes < free_bytes() / 2) {
         touch(address, bytes);
     }
 }
@@ -143,25 +139,36 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
     }
     // libc trims the reservations of its arenas to an address aligned to 64 MiB: aligned ones need no trimming.
     let align = if prot == libc::PROT_NONE && count >= ARENA_GRANULES { ARENA_GRANULES } else { 1 };
-    loop {
-        let Some(first) = TABLE.claim_free(count, align) else { return -(libc::ENOSPC as Raw) };
-        let rounded = if tail > PAGES / 2 && prot == READ_WRITE { count * GRANULE } else { bytes };
-        match map_free(address_of(first), rounded, bytes, prot, flags) {
-            Ok(mapped) => {
-                own_tail(first + whole, tail, mapped > bytes);
-                // What is sparse by intention is not touched ahead.
-                let sparse = flags & libc::MAP_NORESERVE != 0;
-                settle(address_of(first), mapped, if sparse { libc::PROT_NONE } else { prot });
-                return address_of(first).cast_signed();
-            }
-            // Something that we did not map lies there: these addresses stay claimed, the next are tried.
-            Err(errno) if errno == -(libc::EEXIST as Raw) => {}
-            Err(errno) => {
-                give_back(first, count);
-                return errno;
-            }
+    let rounds_up = tail > PAGES / 2 && prot == READ_WRITE && !is_exact();
+    let mut mapped = 0;
+    let first = map_granules(count, align, |address| {
+        let sizes = if rounds_up { [count * GRANULE, bytes] } else { [bytes; 2] };
+        map_first(address, &sizes, prot, flags).inspect(|&size| mapped = size).map_or_else(|errno| errno, |_| 0)
+    });
+    let first = match first {
+        Ok(first) => first,
+        Err(errno) => return errno,
+    };
+    own_tail(first + whole, tail, mapped > bytes);
+    // What is sparse by intention is not touched ahead.
+    let sparse = flags & libc::MAP_NORESERVE != 0;
+    settle(address_of(first), mapped, if sparse { libc::PROT_NONE } else { prot });
+    address_of(first).cast_signed()
+}
+
+/// Maps the first of two sizes that limits allow, where nothing is mapped; the size.
+fn map_first(address: usize, sizes: &[usize; 2], prot: i32, flags: i32) -> Result<usize, Raw> {
+    let mut result = 0;
+    for &bytes in sizes {
+        result = raw::map_new(address, bytes, prot, flags);
+        if !raw::failed(result) {
+            return Ok(bytes);
+        }
+        if result == TAKEN || sizes[0] == sizes[1] {
+            break;
         }
     }
+    Err(result)
 }
 
 /// Maps a stack so that it *ends* with a granule: that is where it is used first. Never on hugetlb pages: its guard and
@@ -169,139 +176,118 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
 fn map_stack(bytes: usize, prot: i32, flags: i32) -> Raw {
     let count = bytes.div_ceil(GRANULE);
     let (below, head) = (count - bytes / GRANULE, bytes % GRANULE / PAGE);
-    let Some(first) = TABLE.claim_free(count, 1) else { return -(libc::ENOSPC as Raw) };
-    let address = address_of(first + count) - bytes;
-    if let Err(errno) = map_free(address, bytes, bytes, prot, flags) {
-        // Where something lies that is not ours, the addresses stay claimed: the next stack passes them by.
-        if errno != -(libc::EEXIST as Raw) {
-            give_back(first, count);
-        }
-        return errno;
-    }
+    let offset = count * GRANULE - bytes;
+    let first = match map_granules(count, 1, |start| raw::map_new(start + offset, bytes, prot, flags)) {
+        Ok(first) => first,
+        Err(errno) => return errno,
+    };
     if below > 0
-        && let Some(pages) = TABLE.pages(first, map_chunk)
+        && let Some(pages) = TABLE.pages(first)
     {
         TABLE.open(first, pages, PAGES - head, head, false);
     }
+    let address = address_of(first) + offset;
     settle(address, bytes, prot);
     address.cast_signed()
 }
 
-/// Maps free addresses: `rounded` bytes, or only `exact` where a limit forbids more. The bytes that were mapped.
-pub(crate) fn map_free(address: usize, rounded: usize, exact: usize, prot: i32, flags: i32) -> Result<usize, Raw> {
-    let mut result = 0;
-    for bytes in [rounded, exact] {
-        // SAFETY: NOREPLACE never takes the place of a mapping.
-        result = unsafe { raw::map_anonymous(address, bytes, prot, flags | libc::MAP_FIXED_NOREPLACE) };
-        if !raw::failed(result) {
-            return Ok(bytes);
-        }
-        if result == -(libc::EEXIST as Raw) {
-            break;
+/// Claims `count` free granules, the first at a multiple of `align`, and has `map` map in them, where nothing is mapped.
+/// Where it finds something, one granule that holds some of it stays claimed, and the next are tried. The first granule.
+///
+/// # Errors
+/// A negated errno, and then nothing is claimed: that of `map`, or `-ENOSPC` when no addresses are left.
+pub(crate) fn map_granules(count: usize, align: usize, mut map: impl FnMut(usize) -> Raw) -> Result<usize, Raw> {
+    loop {
+        let first = TABLE.claim_free(count, align).ok_or(-(libc::ENOSPC as Raw))?;
+        match map(address_of(first)) {
+            TAKEN => keep_taken(first, count),
+            errno if raw::failed(errno) => {
+                give_back(first, count);
+                return Err(errno);
+            }
+            _ => return Ok(first),
         }
     }
-    Err(result)
 }
 
-/// Gives claimed granules back that hold nothing.
+/// Gives claimed granules back, but for the lowest that holds a mapping which is not ours. The region holds few of those,
+/// and each is found once.
+fn keep_taken(first: usize, count: usize) {
+    let (mut low, mut high) = (first, first + count);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if is_free(address_of(low), (middle - low) * GRANULE) { low = middle } else { high = middle }
+    }
+    give_back(first, low - first);
+    give_back(low + 1, first + count - low - 1);
+}
+
+/// Whether nothing is mapped in a range, as far as limits let it be tried.
+pub(crate) fn is_free(address: usize, bytes: usize) -> bool {
+    let held = hold_range(address, bytes);
+    if !raw::failed(held) {
+        // SAFETY: what this function has just mapped.
+        unsafe { raw::munmap(address, bytes) };
+    }
+    held != TAKEN
+}
+
+/// Maps inaccessible memory where nothing is mapped.
+fn hold_range(address: usize, bytes: usize) -> Raw {
+    raw::map_new(address, bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
+}
+
+/// Gives claimed granules back that hold nothing of ours.
 pub(crate) fn give_back(first: usize, count: usize) {
     for granule in first..first + count {
         TABLE.free(granule);
     }
 }
 
-/// Marks the first `tail` pages of the claimed last granule as used and leaves the others to small requests.
+/// Unmaps what is left of the reserve in state `idle`.
+pub(crate) fn drop_reserve(idle: State) {
+    for granule in reserve() {
+        if TABLE.change(granule, idle, State::Busy) {
+            // SAFETY: a reserved granule belongs to nobody.
+            unsafe { raw::munmap(address_of(granule), GRANULE) };
+            TABLE.free(granule);
+        }
+    }
+}
+
+/// Marks the first `tail` pages of the claimed last granule as used and leaves the others to small requests: as slack, if
+/// the granule is mapped whole.
 pub(crate) fn own_tail(granule: usize, tail: usize, mapped_whole: bool) {
     if tail == 0 {
         return;
     }
-    // Without memory for the bits the granule stays Whole: its unused addresses are lost, nothing else.
-    if let Some(pages) = TABLE.pages(granule, map_chunk) {
+    if let Some(pages) = TABLE.pages(granule) {
         TABLE.open(granule, pages, 0, tail, mapped_whole);
     }
 }
 
-fn map_small(pages: usize, flags: i32) -> Raw {
-    if matches!(kind(), PageKind::Hugetlb2m | PageKind::Hugetlb1g) {
-        count(Outside::PageGrained, pages * PAGE);
+/// Claims addresses for `bytes` that are moved there, and holds them by a mapping: mremap(2) replaces what lies at its
+/// target, so that has to be ours. `None` where the kernel or the table refuses.
+pub(crate) fn hold(bytes: usize) -> Option<usize> {
+    if bytes < GRANULE {
+        return small::hold(bytes / PAGE);
     }
-    let (granule, first) = match claim_small(pages) {
-        Ok(place) => place,
-        Err(errno) => return errno,
-    };
-    let result = back_pages(granule, first, pages, flags);
-    if raw::failed(result) {
-        release(address_of(granule) + first * PAGE, pages * PAGE);
-    }
-    result
+    let (whole, tail) = (bytes / GRANULE, bytes % GRANULE / PAGE);
+    let first = map_granules(whole + usize::from(tail > 0), 1, |address| hold_range(address, bytes)).ok()?;
+    own_tail(first + whole, tail, false);
+    Some(address_of(first))
 }
 
-/// Claims addresses for `bytes` that are moved there; what is mapped there is slack of ours or nothing.
-pub(crate) fn claim(bytes: usize) -> Option<usize> {
-    if bytes >= GRANULE {
-        let (whole, tail) = (bytes / GRANULE, bytes % GRANULE / PAGE);
-        let first = TABLE.claim_free(whole + usize::from(tail > 0), 1)?;
-        own_tail(first + whole, tail, false);
-        return Some(address_of(first));
-    }
-    let (granule, first) = claim_small(bytes / PAGE).ok()?;
-    let bits = TABLE.pages(granule, map_chunk)?;
-    bits::clear(&bits.spare, first, bytes / PAGE);
-    Some(address_of(granule) + first * PAGE)
+/// Holds claimed granules as [`hold`] does.
+pub(crate) fn hold_granules(first: usize, count: usize) -> bool {
+    !raw::failed(hold_range(address_of(first), count * GRANULE))
 }
 
-/// Claims pages of a granule that serves small requests: the last one first, then the lowest with room, then a new one.
-fn claim_small(pages: usize) -> Result<(usize, usize), Raw> {
-    let last = LAST_OPEN.load(SeqCst);
-    let found = (last < GRANULES).then(|| TABLE.claim_pages(last..last + 1, pages, map_chunk)).flatten();
-    let found = found.or_else(|| TABLE.claim_pages(0..TABLE.high(), pages, map_chunk));
-    let place = match found {
-        Some(place) => place,
-        None => (open_granule(pages)?, 0),
-    };
-    LAST_OPEN.store(place.0, SeqCst);
-    Ok(place)
-}
-
-/// Opens a granule for small requests and claims its first pages.
-fn open_granule(pages: usize) -> Result<usize, Raw> {
-    let no_space = -(libc::ENOSPC as Raw);
-    let reserve = TABLE.claim_from(State::Reserved, reserve(), 1);
-    let mapped = reserve.is_some();
-    let granule = reserve.or_else(|| TABLE.claim_free(1, 1)).ok_or(no_space)?;
-    if !mapped {
-        map_free(address_of(granule), GRANULE, GRANULE, READ_WRITE, 0).inspect_err(|&errno| {
-            if errno != -(libc::EEXIST as Raw) {
-                give_back(granule, 1)
-            }
-        })?;
-        if LAST_OPEN.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
-            advise(address_of(granule), GRANULE, false);
-        } else {
-            settle(address_of(granule), GRANULE, READ_WRITE);
-        }
-    }
-    let bits = TABLE.pages(granule, map_chunk).ok_or(no_space)?;
-    TABLE.open(granule, bits, 0, pages, true);
-    bits::set(&bits.spare, 0, pages);
-    Ok(granule)
-}
-
-/// Makes claimed pages of a Split granule readable and writable and zero: for nothing where they are spare.
-fn back_pages(granule: usize, first: usize, pages: usize, flags: i32) -> Raw {
-    let address = address_of(granule) + first * PAGE;
-    let Some(bits) = TABLE.pages(granule, map_chunk) else { return -(libc::ENOMEM as Raw) };
-    let spare = bits::all_set(&bits.spare, first, pages);
-    bits::clear(&bits.spare, first, pages);
-    if spare && flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) == 0 {
-        return address.cast_signed();
-    }
-    // SAFETY: the pages were claimed by this call alone: what is mapped there is slack of ours or nothing.
-    let result = unsafe { raw::map_anonymous(address, pages * PAGE, READ_WRITE, flags | libc::MAP_FIXED) };
-    if !raw::failed(result) {
-        settle(address, pages * PAGE, READ_WRITE);
-    }
-    result
+/// Ends a [`hold`] after a move that failed. The first `moved` bytes had moved there, and have moved back.
+pub(crate) fn end_hold(address: usize, bytes: usize, moved: usize) {
+    // SAFETY: mapped by `hold` and given to nobody.
+    unsafe { raw::munmap(address + moved, bytes - moved) };
+    release(address, bytes);
 }
 
 /// The part of a range that lies in `granule`: first page and count, which is zero where there is none.
@@ -327,39 +313,48 @@ pub(crate) fn release(address: usize, bytes: usize) {
         let (first, count) = part(granule, address, bytes);
         match TABLE.state(granule) {
             State::Whole if count == PAGES => TABLE.free(granule),
-            State::Whole | State::Split => release_pages(granule, first, count),
+            State::Whole | State::Split => small::release(granule, first, count),
             _ => {}
         }
     }
 }
 
-fn release_pages(granule: usize, first: usize, count: usize) {
-    let Some(pages) = TABLE.pages(granule, map_chunk) else { return };
-    if TABLE.state(granule) == State::Whole && !TABLE.split(granule, pages) {
-        return;
-    }
-    let empty = TABLE.free_pages(granule, pages, first, count);
-    // The granule that serves small requests stays, lest a program that maps and unmaps in turn pays for it each time.
-    if empty && LAST_OPEN.load(SeqCst) != granule && TABLE.close(granule, pages) {
-        // SAFETY: every page is claimed by `close`: nobody has any of them.
-        unsafe { raw::munmap(address_of(granule), GRANULE) };
-        TABLE.free(granule);
-    }
-}
-
-/// Tells the table that the program placed a mapping of its own at addresses of the region.
+/// Records that the program placed a mapping of its own at addresses of the region.
 pub(crate) fn adopt(address: usize, bytes: usize) {
     for granule in granules(address, bytes) {
         let (first, count) = part(granule, address, bytes);
-        if count == PAGES && TABLE.claim_at(State::Free, granule, 1).is_ok() {
-            continue;
-        }
-        let Some(pages) = TABLE.pages(granule, map_chunk) else { continue };
-        if TABLE.claim_at(State::Free, granule, 1).is_ok() {
-            TABLE.open(granule, pages, first, count, false);
+        let Some(pages) = TABLE.pages(granule) else { continue };
+        let reserved = TABLE.claim_at(State::Reserved, granule, 1).is_ok();
+        if reserved || TABLE.claim_at(State::Free, granule, 1).is_ok() {
+            if count < PAGES {
+                TABLE.open(granule, pages, first, count, reserved);
+            }
         } else if TABLE.state(granule) == State::Split {
             bits::set(&pages.used, first, count);
             bits::clear(&pages.spare, first, count);
+        }
+    }
+}
+
+/// Makes a held granule Split whose copy on ordinary pages has taken its place: what its caller does not have is unmapped.
+pub(crate) fn leave_hugetlb(granule: usize, pages: &PageBits) {
+    small::unmap_set(granule, &pages.spare, 0, PAGES);
+    TABLE.disown(granule, pages);
+}
+
+/// Leaves free addresses below a mapping that grows down (`MAP_GROWSDOWN`) to it: the kernel keeps mappings whose place it
+/// chooses away from such a stack, and cannot grow it to within 1 MiB of another. They are not used again.
+pub(crate) fn leave_below(address: usize) {
+    let below = address.saturating_sub(STACK_GROWTH).max(base());
+    for granule in granules(below, address - below) {
+        if TABLE.claim_at(State::Free, granule, 1).is_err()
+            && TABLE.state(granule) == State::Split
+            && let Some(pages) = TABLE.pages(granule)
+        {
+            let (first, count) = part(granule, below, address - below);
+            bits::runs(&pages.spare, first, count).filter(|run| !run.2).for_each(|(first, count, _)| {
+                bits::set(&pages.used, first, count);
+            });
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::huge::{self, at_rest, has_hugetlb, hold_all};
 use crate::pieces::{extend, move_all};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle, settle_anew};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, map_chunk, page_of, reserve, touches};
+use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, page_of, reserve, touches};
 use crate::table::{GRANULE, PAGE, State};
-use crate::{grown, policy};
+use crate::{grown, policy, small};
 
 /// A call of `mremap`, as the program made it.
 #[derive(Clone, Copy)]
@@ -92,7 +92,7 @@ fn move_pieces(call: Move, old_bytes: usize, new_bytes: usize, keep: bool) -> bo
     if moved < old_bytes && raw::failed(munmap(call.old + moved, old_bytes - moved)) {
         return false;
     }
-    move_all(call.old, moved, call.new, new_bytes - moved, keep)
+    move_all(call.old, moved, call.new, new_bytes - moved, keep).is_ok()
 }
 
 /// The new address is ours to choose: in the region, where it has room.
@@ -100,17 +100,30 @@ fn keep_and_move(call: Move, bytes: usize) -> Raw {
     if call.flags & libc::MREMAP_MAYMOVE == 0 || whole_pages(call.new_bytes) != Some(bytes) || bytes == 0 {
         return call.pass();
     }
-    let Some(target) = place::claim(bytes) else { return call.pass() };
+    let Some(target) = place::hold(bytes) else { return call.pass() };
     let fixed = Move { flags: call.flags | libc::MREMAP_FIXED, new: target, ..call };
-    let mut result = fixed.pass();
-    if is_in_pieces(result, fixed) && move_all(call.old, bytes, target, 0, true) {
-        result = target.cast_signed();
-    }
-    if raw::failed(result) {
-        release(target, bytes);
-    } else {
+    let result = move_to_held(fixed.pass(), call, target, bytes, bytes);
+    if !raw::failed(result) {
         count_served(bytes);
     }
+    result
+}
+
+/// After a move to addresses that are held (see [`place::hold`]), where the kernel refused it as several mappings: piece by
+/// piece. Ends the hold where that fails too.
+fn move_to_held(result: Raw, call: Move, target: usize, bytes: usize, new_bytes: usize) -> Raw {
+    if !raw::failed(result) {
+        return result;
+    }
+    let keep = call.flags & libc::MREMAP_DONTUNMAP != 0;
+    let mut moved = 0;
+    if is_in_pieces(result, call) {
+        match move_all(call.old, bytes, target, new_bytes - bytes, keep) {
+            Ok(()) => return target.cast_signed(),
+            Err(bytes) => moved = bytes,
+        }
+    }
+    place::end_hold(target, new_bytes, moved);
     result
 }
 
@@ -134,9 +147,7 @@ fn shrink(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
 fn grow(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
     let (end, more) = (call.old + old_bytes, new_bytes - old_bytes);
     if contains(end - 1) && contains(call.old + new_bytes - 1) && claim_after(end, more) {
-        // SAFETY: the claimed addresses hold nothing or slack of ours.
-        unsafe { raw::munmap(end, more) };
-        // SAFETY: the program's own mapping grows where nothing lies.
+        // SAFETY: the program's own mapping grows; the kernel refuses it where another lies behind.
         let mut result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, 0, 0) };
         if is_in_pieces(result, call) && extend(call.old, old_bytes, more) {
             result = call.old.cast_signed();
@@ -157,7 +168,7 @@ fn grow(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
 
 /// Moves to freshly claimed addresses; the kernel chooses where the region is full.
 fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
-    let Some(target) = place::claim(new_bytes) else {
+    let Some(target) = place::hold(new_bytes) else {
         let result = call.pass();
         if !raw::failed(result) {
             release(call.old, old_bytes);
@@ -165,13 +176,10 @@ fn move_to_new(call: Move, old_bytes: usize, new_bytes: usize) -> Raw {
         return result;
     };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the target was given to this call; the program's mapping takes its place.
-    let mut result = unsafe { raw::mremap(call.old, old_bytes, new_bytes, flags, target) };
-    if is_in_pieces(result, call) && move_all(call.old, old_bytes, target, new_bytes - old_bytes, false) {
-        result = target.cast_signed();
-    }
+    // SAFETY: the target is held by a mapping of this call; the program's takes its place.
+    let moved = unsafe { raw::mremap(call.old, old_bytes, new_bytes, flags, target) };
+    let result = move_to_held(moved, call, target, old_bytes, new_bytes);
     if raw::failed(result) {
-        release(target, new_bytes);
         return result;
     }
     release(call.old, old_bytes);
@@ -191,7 +199,7 @@ fn settle_grown(address: usize, old_bytes: usize, new_bytes: usize, kept: usize)
     grown::complete(address, old_bytes, new_bytes);
 }
 
-/// Claims exactly the pages behind a mapping; all or none.
+/// Claims exactly the pages behind a mapping, all or none, and unmaps the slack among them.
 fn claim_after(start: usize, bytes: usize) -> bool {
     for granule in granules(start, bytes) {
         let (first, count) = place::part(granule, start, bytes);
@@ -204,11 +212,11 @@ fn claim_after(start: usize, bytes: usize) -> bool {
 }
 
 fn claim_part(granule: usize, first: usize, count: usize) -> bool {
-    let Some(pages) = TABLE.pages(granule, map_chunk) else { return false };
+    let Some(pages) = TABLE.pages(granule) else { return false };
     if TABLE.state(granule) == State::Split {
         let claimed = bits::claim_run(&pages.used, first, count);
         if claimed {
-            bits::clear(&pages.spare, first, count);
+            small::unmap_slack(granule, pages, first, count);
         }
         return claimed;
     }
@@ -251,7 +259,7 @@ fn grow_huge(call: Move, old_bytes: usize, new_bytes: usize) -> Option<Raw> {
 /// Whether the program has nothing of a hugetlb granule from `end` on.
 fn ends_at(granule: usize, end: usize) -> bool {
     let used = page_of(end - 1) + 1;
-    TABLE.pages(granule, map_chunk).is_some_and(|pages| bits::all_set(&pages.spare, used, PAGES - used))
+    TABLE.pages(granule).is_some_and(|pages| bits::all_set(&pages.spare, used, PAGES - used))
 }
 
 /// Grows held granules to `wanted`, in their place or elsewhere; the first granule of the new place.
@@ -271,21 +279,21 @@ fn grow_held(call: Move, old: &Range<usize>, wanted: usize) -> Option<usize> {
         return None;
     }
     place::touch(call.old, old.len() * GRANULE);
-    if huge::own(first, old.len(), State::Huge) && move_all(call.old, old.len() * GRANULE, address_of(first), 0, false)
-    {
-        return Some(first);
-    }
-    // SAFETY: claimed by this call, and every page that had moved there has moved back.
-    unsafe { raw::munmap(address_of(first), wanted * GRANULE) };
+    let held = huge::own(first, old.len(), State::Huge) && place::hold_granules(first, old.len());
+    let (target, bytes) = (address_of(first), old.len() * GRANULE);
+    match if held { move_all(call.old, bytes, target, 0, false) } else { Err(bytes) } {
+        Ok(()) => return Some(first),
+        // SAFETY: mapped by this call, but for the first bytes, which have moved back or were never held.
+        Err(moved) => unsafe { raw::munmap(target + moved, wanted * GRANULE - moved) },
+    };
     place::give_back(first, wanted);
     None
 }
 
 /// Maps claimed granules that a mapping grows by: on nodes as the memory at `like`, which has the mapping's policy.
 fn map_extra(first: usize, granules: usize, like: usize) -> bool {
-    let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(address_of(first), granules * GRANULE, READ_WRITE, flags) };
+    let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    let result = raw::map_new(address_of(first), granules * GRANULE, READ_WRITE, flags);
     if !raw::failed(result) && huge::own(first, granules, State::Huge) {
         policy::copy(like, address_of(first), granules * GRANULE);
         place::populate_huge(address_of(first), granules * GRANULE);

@@ -142,6 +142,10 @@ fn take_over(libc: &Object) -> Result<(), Dormant> {
     if !patch::redirect(libc, &entries::memory()) || !entries::adopt_libc(libc, heap::start()) {
         return Err(Dormant::Entries);
     }
+    for entry in entries::exactness() {
+        // Not understood, it stays libc's: then the program has what the documentation says of raw system calls.
+        let _ = patch::redirect(libc, &[entry]);
+    }
     // SAFETY: both are functions for the life of the process.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
     Ok(())
@@ -234,15 +238,8 @@ fn random() -> usize {
 }
 
 fn is_free(base: usize) -> bool {
-    let flags = libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(base, GRANULES * GRANULE, libc::PROT_NONE, flags) };
-    if !raw::failed(result) {
-        // SAFETY: what this function just mapped.
-        unsafe { raw::munmap(result.cast_unsigned(), GRANULES * GRANULE) };
-    }
     // A limit on addresses forbids the trial, not the region, which is mapped piece by piece.
-    result == base.cast_signed() || result == -(libc::ENOMEM as isize)
+    place::is_free(base, GRANULES * GRANULE)
 }
 
 fn memory_bytes() -> usize {
@@ -268,9 +265,7 @@ fn reserve(bytes: usize) {
 /// Maps reserve: hugetlb for [`State::ReservedHuge`].
 fn map_reserve(address: usize, bytes: usize, idle: State) -> bool {
     let hugetlb = if idle == State::ReservedHuge { libc::MAP_HUGETLB | libc::MAP_HUGE_2MB } else { 0 };
-    // SAFETY: NOREPLACE never takes the place of a mapping.
-    let result = unsafe { raw::map_anonymous(address, bytes, place::READ_WRITE, hugetlb | libc::MAP_FIXED_NOREPLACE) };
-    if raw::failed(result) {
+    if raw::failed(raw::map_new(address, bytes, place::READ_WRITE, hugetlb)) {
         return false;
     }
     if hugetlb == 0 {

@@ -21,6 +21,7 @@ static KIND: AtomicU32 = AtomicU32::new(PageKind::Thp as u32);
 static MOSAIC_BOUND: AtomicU64 = AtomicU64::new(mosaic::ALL);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
 static STACKS: AtomicBool = AtomicBool::new(false);
+static EXACT: AtomicBool = AtomicBool::new(false);
 static HINTED: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 static HUGETLB: AtomicBool = AtomicBool::new(false);
@@ -104,6 +105,22 @@ pub(crate) fn prefault() -> bool {
     PREFAULT.load(SeqCst)
 }
 
+/// Whether each request maps its own pages only: nothing ahead, and no page that comes with a neighbour's.
+pub(crate) fn is_exact() -> bool {
+    EXACT.load(SeqCst)
+}
+
+/// From now on placement is exact.
+pub(crate) fn set_exact() {
+    EXACT.store(true, SeqCst);
+}
+
+/// Ends what [`set_exact`] began.
+#[cfg(test)]
+pub(crate) fn clear_exact() {
+    EXACT.store(false, SeqCst);
+}
+
 /// Threads' stacks come from the region from now on.
 pub(crate) fn serve_stacks() {
     STACKS.store(true, SeqCst);
@@ -165,7 +182,7 @@ pub(crate) fn page_of(address: usize) -> usize {
     (address - base()) % GRANULE / PAGE
 }
 
-/// Page bits that live at `address`, zeroed memory mapped by [`map_chunk`] and never unmapped.
+/// The chunk of the table that lives at `address`: zeroed memory mapped by [`map_chunk`] and never unmapped.
 pub(crate) fn chunk(address: usize) -> &'static Chunk {
     // SAFETY: only addresses that `map_chunk` returned are stored in the table; they are page-aligned, hold a whole
     // `Chunk`, stay mapped for the life of the process, and all zeroes are a valid value of its atomics.

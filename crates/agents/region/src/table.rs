@@ -4,13 +4,20 @@
 //! overcommit and faults on what was unmapped keep their meaning. This table only decides where the next piece goes.
 //!
 //! ```text
-//! granule (2 MiB)   Free | Whole | Split | Huge | Giant | Reserved...      one byte each
-//! page (4 KiB)      used: given, in Split                                   512 bits a granule, in chunks of 1 GiB
-//!                   spare: in Split mapped read-write and never given; in Huge and Giant not the program's
+//! granule (2 MiB)   Free | Whole | Split | Huge | Giant | Reserved...      one byte each, in chunks of 1 GiB
+//! page (4 KiB)      used: given, in Split                                   512 bits a granule, in the same chunks
+//!                   spare: in Split slack; in Huge and Giant not the program's
+//!
+//! used spare   a page of a Split granule
+//!   0    0     not ours: this agent has mapped nothing there, and the kernel may have, unseen
+//!   0    1     slack: mapped read-write by this agent and never given
+//!   1    0     given, or taken by a mapping that this agent did not make
+//!   1    1     slack that one call is giving
 //! ```
 //!
 //! Invariants
-//! - Only the thread that moved a granule out of `Free` (by compare-exchange) may map in it.
+//! - Only the thread that moved a granule out of `Free` (by compare-exchange) may map in it. What is Free, or unused and
+//!   no slack, is not known to be empty: a mapping there must not replace another (see [`crate::raw::map_new`]).
 //! - The used bits of a granule that is not Split are all ones once they were ever written, so a claim of pages that
 //!   races with a change of state fails on the bits.
 //! - Only the thread that moved a hugetlb granule to `Busy` may change what it is.
@@ -21,6 +28,7 @@
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use crate::bits::{self, PAGES, Words};
+use crate::state::map_chunk;
 
 /// Bytes of a granule.
 pub(crate) const GRANULE: usize = 2 << 20;
@@ -79,14 +87,17 @@ pub(crate) struct PageBits {
     pub(crate) spare: Words,
 }
 
-/// The page bits of 1 GiB.
-pub(crate) type Chunk = [PageBits; GIANT];
+/// The granules of 1 GiB, mapped when the first of them is claimed: a program that locks all its memory locks the table too.
+pub(crate) struct Chunk {
+    states: [AtomicU8; GIANT],
+    /// No run of free pages in a Split granule is longer than this.
+    room: [AtomicU16; GIANT],
+    bits: [PageBits; GIANT],
+}
 
 /// The table of the whole region.
 pub(crate) struct Table {
-    states: [AtomicU8; GRANULES],
-    /// No run of free pages in a Split granule is longer than this.
-    room: [AtomicU16; GRANULES],
+    /// The address of each [`Chunk`]; zero where all of its granules are Free and always were.
     chunks: [AtomicUsize; GRANULES / GIANT],
     /// Granules below are the heap's and the reserve's.
     floor: AtomicUsize,
@@ -96,14 +107,9 @@ pub(crate) struct Table {
     high: AtomicUsize,
 }
 
-/// Maps zeroed memory for one [`Chunk`]; the address, or `None`.
-pub(crate) type MapChunk = fn() -> Option<usize>;
-
 impl Table {
     pub(crate) const fn new() -> Self {
         Self {
-            states: [const { AtomicU8::new(0) }; GRANULES],
-            room: [const { AtomicU16::new(0) }; GRANULES],
             chunks: [const { AtomicUsize::new(0) }; GRANULES / GIANT],
             floor: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
@@ -111,17 +117,57 @@ impl Table {
         }
     }
 
+    /// As new; the old chunks stay mapped.
+    #[cfg(test)]
+    pub(crate) fn reset(&self) {
+        self.chunks.iter().chain([&self.floor, &self.low, &self.high]).for_each(|word| word.store(0, SeqCst));
+    }
+
+    /// The chunk of `granule`, if it is mapped.
+    fn existing(&self, granule: usize) -> Option<&Chunk> {
+        match self.chunks[granule / GIANT].load(SeqCst) {
+            0 => None,
+            address => Some(crate::state::chunk(address)),
+        }
+    }
+
+    /// The chunk of `granule`, mapped at first use; `None` without memory for it.
+    fn chunk(&self, granule: usize) -> Option<&Chunk> {
+        self.existing(granule).or_else(|| {
+            let mapped = map_chunk()?;
+            // A loser's chunk stays mapped and untouched: a rare 68 KiB of addresses, no memory.
+            let _ = self.chunks[granule / GIANT].compare_exchange(0, mapped, SeqCst, SeqCst);
+            self.existing(granule)
+        })
+    }
+
     pub(crate) fn state(&self, granule: usize) -> State {
-        State::of(self.states[granule].load(SeqCst))
+        let byte = |chunk: &Chunk| chunk.states[granule % GIANT].load(SeqCst);
+        State::of(self.existing(granule).map_or(State::Free as u8, byte))
     }
 
     pub(crate) fn set_state(&self, granule: usize, state: State) {
-        self.states[granule].store(state as u8, SeqCst);
+        if let Some(chunk) = self.chunk(granule) {
+            chunk.states[granule % GIANT].store(state as u8, SeqCst);
+        }
     }
 
-    /// Moves `granule` from one state to another, unless somebody else did.
+    /// Moves `granule` from one state to another. False if it is in a third, or without memory for the table.
     pub(crate) fn change(&self, granule: usize, from: State, to: State) -> bool {
-        self.states[granule].compare_exchange(from as u8, to as u8, SeqCst, SeqCst).is_ok()
+        self.chunk(granule).is_some_and(|chunk| {
+            chunk.states[granule % GIANT].compare_exchange(from as u8, to as u8, SeqCst, SeqCst).is_ok()
+        })
+    }
+
+    /// The longest run of free pages that a Split granule may have.
+    fn room(&self, granule: usize) -> usize {
+        self.existing(granule).map_or(0, |chunk| chunk.room[granule % GIANT].load(Relaxed).into())
+    }
+
+    fn set_room(&self, granule: usize, pages: usize) {
+        if let Some(chunk) = self.existing(granule) {
+            chunk.room[granule % GIANT].store(pages as u16, Relaxed);
+        }
     }
 
     /// Sets the lowest granule that mappings may take.
@@ -143,6 +189,8 @@ impl Table {
         while at + count <= GRANULES {
             match self.claim_at(State::Free, at, count) {
                 Ok(()) => return Some(at),
+                // Without memory for the table all others are refused too.
+                Err(taken) if self.existing(taken).is_none() => return None,
                 Err(taken) => at = (taken + 1).next_multiple_of(align),
             }
         }
@@ -195,19 +243,9 @@ impl Table {
         self.low.fetch_min(granule.max(self.floor.load(SeqCst)), SeqCst);
     }
 
-    /// The page bits of `granule`, mapped at first use.
-    pub(crate) fn pages(&self, granule: usize, map: MapChunk) -> Option<&PageBits> {
-        let slot = &self.chunks[granule / GIANT];
-        let mut address = slot.load(SeqCst);
-        if address == 0 {
-            let mapped = map()?;
-            // A loser's chunk stays mapped and untouched: a rare 64 KiB of addresses, no memory.
-            address = match slot.compare_exchange(0, mapped, SeqCst, SeqCst) {
-                Ok(_) => mapped,
-                Err(other) => other,
-            };
-        }
-        crate::state::chunk(address).get(granule % GIANT)
+    /// The page bits of `granule`; `None` without memory for the table.
+    pub(crate) fn pages(&self, granule: usize) -> Option<&PageBits> {
+        self.chunk(granule)?.bits.get(granule % GIANT)
     }
 
     /// Makes the claimed `granule` one whose pages are given singly: `count` pages from `first` are used already, the
@@ -218,7 +256,7 @@ impl Table {
         bits::fill(&bits.spare, if spare { u64::MAX } else { 0 });
         bits::clear(&bits.spare, first, count);
         self.set_state(granule, State::Split);
-        self.room[granule].store(PAGES as u16, Relaxed);
+        self.set_room(granule, PAGES);
         bits::clear(&bits.used, 0, first);
         bits::clear(&bits.used, first + count, PAGES - first - count);
     }
@@ -229,7 +267,7 @@ impl Table {
         if self.change(granule, State::Whole, State::Busy) {
             bits::fill(&bits.spare, 0);
             bits::fill(&bits.used, u64::MAX);
-            self.room[granule].store(0, Relaxed);
+            self.set_room(granule, 0);
             self.set_state(granule, State::Split);
         }
         for _ in 0..10_000 {
@@ -262,37 +300,38 @@ impl Table {
     /// Makes a held hugetlb granule Split: the program's pages are used, the spare ones free.
     pub(crate) fn disown(&self, granule: usize, bits: &PageBits) {
         let spare = bits::take(&bits.spare);
-        self.room[granule].store(PAGES as u16, Relaxed);
+        self.set_room(granule, PAGES);
         self.set_state(granule, State::Split);
         bits::clear_words(&bits.used, spare);
     }
 
     /// Claims `count` neighbouring pages of one Split granule of `range`; the granule and the first page.
-    pub(crate) fn claim_pages(
-        &self,
-        range: core::ops::Range<usize>,
-        count: usize,
-        map: MapChunk,
-    ) -> Option<(usize, usize)> {
+    pub(crate) fn claim_pages(&self, range: core::ops::Range<usize>, count: usize) -> Option<(usize, usize)> {
         for granule in range {
-            if self.state(granule) != State::Split || usize::from(self.room[granule].load(Relaxed)) < count {
+            if self.state(granule) != State::Split || self.room(granule) < count {
                 continue;
             }
-            let bits = self.pages(granule, map)?;
+            let bits = self.pages(granule)?;
             match bits::claim(&bits.used, count) {
                 Ok(first) if self.state(granule) == State::Split => return Some((granule, first)),
                 Ok(first) => bits::clear(&bits.used, first, count),
-                Err(longest) => self.room[granule].store(longest as u16, Relaxed),
+                Err(longest) => self.set_room(granule, longest),
             }
         }
         None
+    }
+
+    /// Frees one claimed page of a Split granule that was not given: slack is slack still.
+    pub(crate) fn unclaim(&self, granule: usize, bits: &PageBits, page: usize) {
+        bits::clear(&bits.used, page, 1);
+        self.set_room(granule, PAGES);
     }
 
     /// Frees pages of a Split granule. True if none is left.
     pub(crate) fn free_pages(&self, granule: usize, bits: &PageBits, first: usize, count: usize) -> bool {
         bits::clear(&bits.spare, first, count);
         bits::clear(&bits.used, first, count);
-        self.room[granule].store(PAGES as u16, Relaxed);
+        self.set_room(granule, PAGES);
         bits::is_empty(&bits.used)
     }
 

@@ -4,10 +4,9 @@ use core::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::vec::Vec;
 
 use super::*;
-use crate::state::map_chunk;
 
 fn bits(table: &Table, granule: usize) -> &PageBits {
-    table.pages(granule, map_chunk).unwrap()
+    table.pages(granule).unwrap()
 }
 
 #[test]
@@ -75,15 +74,15 @@ fn pages_of_an_opened_granule_are_given_once() {
     let pages = bits(&TABLE, granule);
     TABLE.open(granule, pages, 0, 500, true);
     assert!(bits::all_set(&pages.spare, 500, 12) && !bits::all_set(&pages.spare, 499, 1));
-    assert_eq!(TABLE.claim_pages(0..1, 13, map_chunk), None);
-    assert_eq!(TABLE.claim_pages(0..1, 12, map_chunk), Some((granule, 500)));
+    assert_eq!(TABLE.claim_pages(0..1, 13), None);
+    assert_eq!(TABLE.claim_pages(0..1, 12), Some((granule, 500)));
     assert!(!TABLE.free_pages(granule, pages, 0, 500));
-    assert_eq!(TABLE.claim_pages(0..1, 500, map_chunk), Some((granule, 0)), "room is known again");
+    assert_eq!(TABLE.claim_pages(0..1, 500), Some((granule, 0)), "room is known again");
     assert!(!TABLE.free_pages(granule, pages, 0, 500));
     assert!(!TABLE.close(granule, pages), "twelve pages are used");
     assert!(TABLE.free_pages(granule, pages, 500, 12));
     assert!(TABLE.close(granule, pages));
-    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None, "a closed granule gives nothing");
+    assert_eq!(TABLE.claim_pages(0..1, 1), None, "a closed granule gives nothing");
     assert!(!TABLE.close(granule, pages), "only one closes it");
 }
 
@@ -93,9 +92,9 @@ fn a_whole_granule_is_split_with_all_its_pages_used() {
     let granule = TABLE.claim_free(1, 1).unwrap();
     let pages = bits(&TABLE, granule);
     assert!(TABLE.split(granule, pages) && TABLE.split(granule, pages), "a split one is split");
-    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None);
+    assert_eq!(TABLE.claim_pages(0..1, 1), None);
     TABLE.free_pages(granule, pages, 7, 2);
-    assert_eq!(TABLE.claim_pages(0..1, 2, map_chunk), Some((granule, 7)));
+    assert_eq!(TABLE.claim_pages(0..1, 2), Some((granule, 7)));
     assert!(!TABLE.split(granule + 1, pages), "a free granule is nobody's to split");
 }
 
@@ -106,12 +105,12 @@ fn a_disowned_granule_gives_its_spare_pages_only() {
     let pages = bits(&TABLE, granule);
     TABLE.own(granule, pages, State::Huge);
     bits::set(&pages.spare, 300, PAGES - 300);
-    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None, "a hugetlb page gives no pages");
+    assert_eq!(TABLE.claim_pages(0..1, 1), None, "a hugetlb page gives no pages");
     assert_eq!(TABLE.hold(granule..granule + 1, State::Huge), 1);
     TABLE.disown(granule, pages);
     assert!(bits::is_empty(&pages.spare));
-    assert_eq!(TABLE.claim_pages(0..1, PAGES - 300, map_chunk), Some((granule, 300)));
-    assert_eq!(TABLE.claim_pages(0..1, 1, map_chunk), None);
+    assert_eq!(TABLE.claim_pages(0..1, PAGES - 300), Some((granule, 300)));
+    assert_eq!(TABLE.claim_pages(0..1, 1), None);
 }
 
 const THREADS: u16 = 4;
@@ -181,7 +180,7 @@ impl Thread {
             2 => self.claim_huge(),
             _ => {
                 let pages = 1 + self.below(64);
-                if let Some((granule, first)) = SHARED.claim_pages(0..SHARED.high(), pages, map_chunk) {
+                if let Some((granule, first)) = SHARED.claim_pages(0..SHARED.high(), pages) {
                     self.take(Piece { granule, first, pages });
                 }
             }
