@@ -42,6 +42,10 @@ pub enum Outside {
     PageGrained,
     /// Inside the region, but on transparent pages: hugetlb cannot be used safely without userfaultfd.
     NoUserfault,
+    /// Inside the region, and resident before its first access: a neighbour's huge page holds it.
+    Resident,
+    /// Inside the region, with nothing mapped ahead: the program locks all its memory, or serves page faults by itself.
+    Exact,
     /// Inside the region, moved from hugetlb to transparent pages before a fork.
     DemotedByFork,
     /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or mremap.
@@ -52,7 +56,7 @@ pub enum Outside {
 
 impl Outside {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Stack,
         Self::Fixed,
         Self::Hint,
@@ -72,6 +76,8 @@ impl Outside {
         Self::PoolEmpty,
         Self::PageGrained,
         Self::NoUserfault,
+        Self::Resident,
+        Self::Exact,
         Self::DemotedByFork,
         Self::DemotedByCall,
         Self::DemotionFailed,
@@ -100,6 +106,10 @@ impl Outside {
             Self::PoolEmpty => "in the region on transparent pages: hugetlb pool empty",
             Self::PageGrained => "in the region on transparent pages: page-grained use",
             Self::NoUserfault => "in the region on transparent pages: userfaultfd is not permitted",
+            Self::Resident => "in the region, resident before its first access: a neighbour's huge page holds it",
+            Self::Exact => {
+                "in the region, with nothing mapped ahead: the program locks its memory or serves page faults"
+            }
             Self::DemotedByFork => "moved off hugetlb before a fork",
             Self::DemotedByCall => "moved off hugetlb for a page-grained call",
             Self::DemotionFailed => "left on hugetlb: no memory for the copy",

@@ -9,7 +9,7 @@ use fieldstone_wire::Outside;
 
 use crate::demote::make_ordinary;
 use crate::huge::{self, has_hugetlb};
-use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
+use crate::place::{self, READ_WRITE, granules, release, settle};
 use crate::raw::{self, Raw};
 use crate::state::{
     TABLE, address_of, contains, count, count_served, granule_of, hinted_served, is_exact, memory_bytes, stacks_served,
@@ -144,9 +144,17 @@ pub(crate) fn mmap(request: Request) -> Raw {
 fn pass_hinted(request: Request, bytes: usize) -> Raw {
     let result = request.pass();
     if request.address != 0 && !raw::failed(result) && contains(result.cast_unsigned()) {
-        adopt(result.cast_unsigned(), bytes);
+        record(request, result.cast_unsigned(), bytes);
     }
     result
+}
+
+/// Records a mapping of the program's own, in the region.
+fn record(request: Request, address: usize, bytes: usize) {
+    place::adopt(address, bytes);
+    if request.flags & libc::MAP_GROWSDOWN != 0 {
+        place::leave_below(address);
+    }
 }
 
 fn serve(request: Request, bytes: usize) -> Raw {
@@ -170,10 +178,7 @@ fn map_fixed(request: Request, bytes: usize) -> Raw {
     }
     let result = request.pass();
     if !raw::failed(result) {
-        adopt(request.address, bytes);
-        if request.flags & libc::MAP_GROWSDOWN != 0 {
-            place::leave_below(request.address);
-        }
+        record(request, request.address, bytes);
         if request.is_private_anonymous() && request.prot == READ_WRITE && request.flags & !PLAIN & !FIXED == 0 {
             count_served(bytes);
             settle(request.address, bytes, request.prot);

@@ -23,7 +23,7 @@ use fieldstone_wire::{Outside, PageKind};
 
 use crate::huge::{at_rest, hold_all};
 use crate::place::{granules, settle};
-use crate::state::{TABLE, address_of, count, may_have_hugetlb, no_hugetlb_left, set_kind};
+use crate::state::{TABLE, address_of, count, kind, may_have_hugetlb, no_hugetlb_left, set_kind};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 use crate::userfault::Userfault;
 use crate::{pinned, place, policy, raw};
@@ -77,7 +77,9 @@ pub(crate) fn before_fork() {
     if !may_have_hugetlb() {
         return;
     }
-    set_kind(PageKind::Thp);
+    if kind() != PageKind::Small4k {
+        set_kind(PageKind::Thp);
+    }
     // Bounded: a thread that is stuck in the kernel's page clearing must not hang the fork for ever.
     for _ in 0..100_000 {
         if MAPPING.load(SeqCst) == 0 {

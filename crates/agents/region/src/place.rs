@@ -17,7 +17,7 @@ use crate::state::{
     TABLE, address_of, base, contains, count, granule_of, hugetlb_forbidden, is_exact, is_mosaic, is_picked, kind,
     limit, page_of, prefault, reserve, touches,
 };
-use crate::table::{GIANT, GRANULE, GRANULES, PAGE, PageBits, State};
+use crate::table::{GIANT, GRANULE, PAGE, PageBits, State};
 use crate::{huge, small};
 
 /// Read and write: the only protection that is served beside "none yet".
@@ -37,6 +37,9 @@ const STACK_GROWTH: usize = 8 << 20;
 /// # Errors
 /// A negated errno: the kernel's, or `-ENOSPC` when no address range of the region is free.
 pub(crate) fn map(bytes: usize, prot: i32, flags: i32) -> Raw {
+    if is_exact() {
+        count(Outside::Exact, bytes);
+    }
     let stack = flags & libc::MAP_STACK != 0;
     let flags = flags & KEPT_FLAGS;
     if stack {
@@ -362,6 +365,7 @@ pub(crate) fn leave_below(address: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::GRANULES;
 
     #[test]
     fn a_range_has_a_part_in_each_of_its_granules() {

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What is slack needs no system call; other addresses are mapped only where nothing lies. Once placement is exact
-//! ([`crate::state::is_exact`]) there is no slack: each request maps its own pages, on small pages.
+//! ([`crate::state::is_exact`]) there is no slack: each request maps its own pages.
 
 #![allow(unsafe_code, reason = "unmaps addresses that the table proves to be this agent's own")]
 
@@ -114,8 +114,10 @@ fn back(granule: usize, first: usize, pages: usize, prot: i32, flags: i32) -> Re
             free_run(granule, bits, start, first + pages - start, result == TAKEN);
             return Err(result);
         }
-        if !slack {
-            settle_run(address, bytes, prot);
+        if slack {
+            count_resident(address, bytes);
+        } else {
+            settle(address, bytes, prot);
         }
     }
     bits::clear(&bits.spare, first, pages);
@@ -133,12 +135,17 @@ fn apply(address: usize, bytes: usize, flags: i32) -> Raw {
     if locked { 0 } else { -(libc::EAGAIN as Raw) }
 }
 
-/// Neighbours in a granule have one huge page; where placement is exact, a page of one must not come with another's.
-fn settle_run(address: usize, bytes: usize, prot: i32) {
-    if is_exact() {
-        place::advise(address, bytes, false);
-    } else {
-        settle(address, bytes, prot);
+/// Counts the pages of fresh memory that a neighbour's huge page has made resident.
+fn count_resident(address: usize, bytes: usize) {
+    if kind() == PageKind::Small4k {
+        return;
+    }
+    let mut pages = [0_u8; PAGES];
+    // SAFETY: the kernel writes one byte a page, of which a granule has as many.
+    let seen = unsafe { raw::syscall(libc::SYS_mincore, [address, bytes, pages.as_mut_ptr() as usize, 0, 0, 0]) };
+    let resident = pages.iter().filter(|&&page| page & 1 == 1).count();
+    if !raw::failed(seen) && resident > 0 {
+        count(Outside::Resident, resident * PAGE);
     }
 }
 

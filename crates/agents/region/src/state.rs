@@ -65,7 +65,7 @@ pub(crate) fn kind() -> PageKind {
 
 /// Whether some of the region stays on small pages by intention.
 pub(crate) fn is_mosaic() -> bool {
-    MOSAIC_BOUND.load(SeqCst) < mosaic::ALL
+    MOSAIC_BOUND.load(SeqCst) < mosaic::ALL && kind() == PageKind::Thp
 }
 
 /// Whether a granule of the region is to have the pages that were asked for; in a mosaic not all are.

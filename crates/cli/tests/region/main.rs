@@ -19,3 +19,4 @@ mod server;
 mod stage;
 mod stress;
 mod unchanged;
+mod unseen;

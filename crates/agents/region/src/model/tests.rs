@@ -262,7 +262,7 @@ fn request(address: usize, pages: usize, prot: i32, flags: i32) -> Request {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_mapping_of_another_is_replaced_or_unmapped(steps in prop::collection::vec(step(), 1..80)) {
