@@ -47,12 +47,24 @@ pub enum Outside {
     /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or mremap.
     DemotedByCall,
     /// Inside the region and left on hugetlb although it should have moved: there was no memory for the copy.
-    DemotionFailed,
+    KeptNoMemory,
+    /// Left on hugetlb: the region has no free addresses for the copy.
+    KeptNoRoom,
+    /// Left on hugetlb: the process has as many mappings as the kernel allows.
+    KeptMappings,
+    /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it writes.
+    KeptPinned,
+    /// Left on hugetlb: the kernel does not say (any more) which frames it holds.
+    KeptUnseen,
+    /// Left on hugetlb: userfaultfd is not permitted any more.
+    KeptNoUserfault,
+    /// Left on hugetlb: the program has registered it with a userfaultfd of its own.
+    KeptWatched,
 }
 
 impl Outside {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 28] = [
         Self::Stack,
         Self::Fixed,
         Self::Hint,
@@ -74,7 +86,13 @@ impl Outside {
         Self::NoUserfault,
         Self::DemotedByFork,
         Self::DemotedByCall,
-        Self::DemotionFailed,
+        Self::KeptNoMemory,
+        Self::KeptNoRoom,
+        Self::KeptMappings,
+        Self::KeptPinned,
+        Self::KeptUnseen,
+        Self::KeptNoUserfault,
+        Self::KeptWatched,
     ];
 
     /// The words in a report.
@@ -102,7 +120,15 @@ impl Outside {
             Self::NoUserfault => "in the region on transparent pages: userfaultfd is not permitted",
             Self::DemotedByFork => "moved off hugetlb before a fork",
             Self::DemotedByCall => "moved off hugetlb for a page-grained call",
-            Self::DemotionFailed => "left on hugetlb: no memory for the copy",
+            Self::KeptNoMemory => "left on hugetlb: no memory for the copy, or a limit on it",
+            Self::KeptNoRoom => "left on hugetlb: region full",
+            Self::KeptMappings => "left on hugetlb: too many mappings, raise vm.max_map_count",
+            Self::KeptPinned => "left on hugetlb: the kernel does I/O to its frames",
+            Self::KeptUnseen => {
+                "left on hugetlb: the program gave up the right to clone(2) or to read /proc/self, which show I/O to its frames"
+            }
+            Self::KeptNoUserfault => "left on hugetlb: the program gave up the right to userfaultfd(2)",
+            Self::KeptWatched => "left on hugetlb: registered with a userfaultfd of the program",
         }
     }
 
