@@ -54,9 +54,9 @@ pub enum Outside {
     KeptMappings,
     /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it writes.
     KeptPinned,
-    /// Left on hugetlb: the kernel does not say (any more) which frames it holds.
+    /// Left on hugetlb: a limit or a filter refuses what shows which frames the kernel holds.
     KeptUnseen,
-    /// Left on hugetlb: userfaultfd is not permitted any more.
+    /// Left on hugetlb: userfaultfd was permitted at the start, and is not any more.
     KeptNoUserfault,
     /// Left on hugetlb: the program has registered it with a userfaultfd of its own.
     KeptWatched,
@@ -124,10 +124,8 @@ impl Outside {
             Self::KeptNoRoom => "left on hugetlb: region full",
             Self::KeptMappings => "left on hugetlb: too many mappings, raise vm.max_map_count",
             Self::KeptPinned => "left on hugetlb: the kernel does I/O to its frames",
-            Self::KeptUnseen => {
-                "left on hugetlb: the program gave up the right to clone(2) or to read /proc/self, which show I/O to its frames"
-            }
-            Self::KeptNoUserfault => "left on hugetlb: the program gave up the right to userfaultfd(2)",
+            Self::KeptUnseen => "left on hugetlb: clone(2) or /proc/self is refused, which show I/O to its frames",
+            Self::KeptNoUserfault => "left on hugetlb: userfaultfd(2) is refused since the program dropped a right",
             Self::KeptWatched => "left on hugetlb: registered with a userfaultfd of the program",
         }
     }

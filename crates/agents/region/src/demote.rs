@@ -58,7 +58,11 @@ impl Drop for Mapping {
 
 /// Whether hugetlb memory can be moved off its pages in this process. Keeps open what that takes.
 pub(crate) fn allowed() -> bool {
-    userfault::keep() && pinned::keep()
+    let allowed = userfault::keep() && pinned::keep();
+    if !allowed {
+        userfault::discard();
+    }
+    allowed
 }
 
 /// Makes every page of the range one that the kernel's page-grained calls accept. False where a page has to stay on
@@ -133,7 +137,9 @@ fn demote(range: Range<usize>, reason: Outside) -> bool {
                 }
             }
             State::Huge => TABLE.hold(next..next + policy::uniform(next, BATCH.min(range.end - next)), state),
-            _ => {
+            other => {
+                // Whoever holds it for so long may be moving it.
+                complete &= other != State::Busy;
                 next += 1;
                 continue;
             }

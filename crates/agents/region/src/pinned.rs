@@ -25,7 +25,7 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 
 use crate::kept::{Descriptor, Kept, raise};
-use crate::raw;
+use crate::raw::{self, Raw};
 use crate::table::{GIANT, GRANULE, PAGE};
 
 const TABLE: &CStr = c"/proc/self/pagemap";
@@ -35,6 +35,9 @@ const DESCRIPTORS: &CStr = c"/proc/self/fd";
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const EXCLUSIVE: u64 = 1 << 56;
+
+/// Descriptors are searched for up to this number: some milliseconds.
+const MOST_SEARCHED: c_int = 1 << 16;
 
 /// Magic numbers of file systems whose direct I/O takes references without pinning: NFS, Ceph, 9p, and FUSE of older kernels.
 const REMOTE: [i64; 4] = [0x6969, 0x00c3_6400, 0x0102_1997, 0x6573_5546];
@@ -118,24 +121,28 @@ pub(crate) fn look(address: usize, holds: &mut [Hold]) {
     let answers = core::ptr::with_exposed_provenance::<[AtomicU8; GIANT]>(mapped.cast_unsigned());
     // SAFETY: just mapped, zeroed, a page long and aligned; parent and child share it, and it is all atomics.
     let answers = unsafe { &*answers };
-    ask_child(table.fd, address, &answers[..holds.len()]);
-    for (hold, answer) in holds.iter_mut().zip(answers) {
-        *hold = Hold::of(answer.load(SeqCst));
+    // Without memory for the child's copy of a pinned page there is no child.
+    if ask_child(table.fd, address, &answers[..holds.len()]) == -(libc::ENOMEM as Raw) {
+        holds.fill(Hold::Pinned);
+    } else {
+        holds.iter_mut().zip(answers).for_each(|(hold, answer)| *hold = Hold::of(answer.load(SeqCst)));
     }
     // SAFETY: mapped by this call, and not referred to any more.
     unsafe { raw::munmap(mapped.cast_unsigned(), PAGE) };
 }
 
-/// Starts a child that answers for each granule from `address` on, and waits for its end. Leaves zeroes where that fails.
-fn ask_child(table: c_int, address: usize, answers: &[AtomicU8]) {
+/// Starts a child that answers for each granule from `address` on, and waits for its end. Leaves zeroes where that fails, with
+/// a negated errno.
+fn ask_child(table: c_int, address: usize, answers: &[AtomicU8]) -> Raw {
     let (all, mut mask) = (u64::MAX, 0_u64);
     let set_mask = |new: *const u64, old: *mut u64| {
         let arguments = [libc::SIG_SETMASK as usize, new as usize, old as usize, size_of::<u64>(), 0, 0];
         // SAFETY: the kernel reads the new mask and writes the old one, both of them eight bytes.
         unsafe { raw::syscall(libc::SYS_rt_sigprocmask, arguments) }
     };
-    if raw::failed(set_mask(&raw const all, &raw mut mask)) {
-        return;
+    let masked = set_mask(&raw const all, &raw mut mask);
+    if raw::failed(masked) {
+        return masked;
     }
     let flags = libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
     // SAFETY: without CLONE_VM the child has its own copy of this stack, as after fork(2); it makes system calls only.
@@ -148,6 +155,7 @@ fn ask_child(table: c_int, address: usize, answers: &[AtomicU8]) {
         unsafe { raw::syscall(libc::SYS_wait4, [child.cast_unsigned(), 0, libc::__WALL as usize, 0, 0, 0]) };
     }
     set_mask(&raw const mask, core::ptr::null_mut());
+    child
 }
 
 /// The child's whole life.
@@ -170,7 +178,7 @@ fn has_unpinned_writer() -> Option<bool> {
     // SAFETY: a C string.
     let directory = unsafe { raw::open(DESCRIPTORS.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) };
     if raw::failed(directory) {
-        return None;
+        return search_descriptors();
     }
     let directory = Descriptor::fresh(directory as i32);
     let mut buffer = [0u8; 2048];
@@ -185,6 +193,24 @@ fn has_unpinned_writer() -> Option<bool> {
             Ok(_) => {}
         }
     }
+}
+
+/// The answer where no descriptor is free for a look into the directory: its size is the number of those that are open
+/// (Linux 6.2), and each is searched for from the lowest on.
+fn search_descriptors() -> Option<bool> {
+    let mut left = raw::status_at(DESCRIPTORS).st_size;
+    for fd in 0..MOST_SEARCHED {
+        // SAFETY: asks for the flags of a descriptor.
+        let flags = unsafe { raw::syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) };
+        match () {
+            () if left == 0 => return None,
+            () if flags == -(libc::EBADF as isize) => continue,
+            () if writes_unpinned(fd) => return Some(true),
+            () if left == 1 => return Some(false),
+            () => left -= 1,
+        }
+    }
+    None
 }
 
 /// The descriptors in entries of `/proc/self/fd`.
@@ -275,6 +301,16 @@ mod tests {
         assert!(!raw::failed(unsafe { raw::syscall(libc::SYS_io_uring_register, register) }));
         assert_eq!(holds_of(mapped, 2), [Hold::Pinned, Hold::Free]);
         raw::close(ring as i32);
+    }
+
+    #[test]
+    fn descriptors_are_found_without_the_directory() {
+        let held = File::open("/dev/null").unwrap();
+        match search_descriptors() {
+            Some(found) => assert_eq!(Some(found), has_unpinned_writer()),
+            None => std::println!("SKIP this kernel does not say how many descriptors are open"),
+        }
+        drop(held);
     }
 
     #[test]

@@ -127,6 +127,17 @@ pub(crate) fn status(fd: i32) -> libc::stat {
     }
 }
 
+/// The status of the file at `path`; all zeroes where there is none.
+pub(crate) fn status_at(path: &core::ffi::CStr) -> libc::stat {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, status.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: a C string; the kernel fills the record, or leaves the zeroes, which are a valid one.
+    unsafe {
+        syscall(libc::SYS_newfstatat, arguments);
+        status.assume_init()
+    }
+}
+
 /// The length of a regular file; zero for anything else.
 pub(crate) fn file_bytes(fd: i32) -> usize {
     let status = status(fd);
