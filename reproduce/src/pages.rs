@@ -107,7 +107,7 @@ pub fn pool_on(kind: PageKind, block_bytes: usize, bytes: u64) -> Result<Pool> {
 pub fn large_page_kind(bytes: u64) -> PageKind {
     let wanted = (bytes.div_ceil(GIB) + 1).max(2);
     match huge_pages::pool(GIB) {
-        Some(pool) if pool.free.saturating_sub(pool.reserved) >= wanted => PageKind::Hugetlb1g,
+        Some(pool) if pool.available() >= wanted => PageKind::Hugetlb1g,
         _ => PageKind::Thp,
     }
 }

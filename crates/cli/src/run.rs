@@ -238,15 +238,30 @@ fn warn_of_empty_pool(arguments: &Arguments) {
 /// From outside, transparent pages are all there is, and nothing is placed.
 fn check_from_outside(arguments: &Arguments, file: &Path, what: &str) -> anyhow::Result<()> {
     let file = file.display();
-    let asked = arguments.pages != PageKind::Thp.into() || arguments.reserve > 0 || arguments.prefault;
-    if asked || !arguments.also.is_empty() || arguments.process.is_some() {
+    let refused = agent_only(arguments);
+    if !refused.is_empty() {
+        let command: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
         bail!(
-            "{file} cannot carry the agent: it is {what}. From outside it can have transparent pages as it grows: \
-               leave out --pages, --reserve, --prefault, --also and --process"
+            "cannot run {file} with {}: it is {what} and carries no agent. From outside it can have transparent huge pages\n\
+             try: fieldstone run --region --pages thp -- {}",
+            refused.join(", "),
+            command.join(" ")
         );
     }
     tell(format_args!("{file} is {what}: its memory is put on transparent huge pages from outside, as it grows"));
     Ok(())
+}
+
+/// The options that only the agent can serve.
+fn agent_only(arguments: &Arguments) -> Vec<String> {
+    let kind = (arguments.pages != PageKind::Thp.into()).then(|| format!("--pages {}", arguments.pages));
+    let others = [
+        (arguments.reserve > 0, "--reserve"),
+        (arguments.prefault, "--prefault"),
+        (!arguments.also.is_empty(), "--also"),
+        (arguments.process.is_some(), "--process"),
+    ];
+    kind.into_iter().chain(others.into_iter().filter(|other| other.0).map(|other| other.1.to_owned())).collect()
 }
 
 /// Opened before anything else is done: a path that cannot be written must not cost a run. What it holds stays until it is written.

@@ -76,10 +76,10 @@ fn folio_changes(folios: &[FolioMode]) -> Vec<(u64, &'static str)> {
 
 fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
     let page = kind.page_bytes();
-    let Some(pool) = huge_pages::pool(page) else {
+    let wanted = bytes.div_ceil(page);
+    let Some(pool) = huge_pages::settled_pool(page, wanted) else {
         return Err(refused(kind, "this kernel has no pool of that page size"));
     };
-    let wanted = bytes.div_ceil(page);
     let mut held = Held::default();
     let mut why = "no more memory was contiguous enough; try soon after boot".to_owned();
     if wanted > pool.available() {
@@ -90,7 +90,7 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
             Err(error) => why = error.to_string(),
         }
     }
-    let got = huge_pages::pool(page).map_or(0, |pool| pool.available());
+    let got = huge_pages::settled_pool(page, wanted).map_or(0, |pool| pool.available());
     if wanted > 0 && got == 0 {
         return Err(refused(kind, "no memory is contiguous enough for one; try soon after boot"));
     }

@@ -3,7 +3,7 @@
 //! A name without a slash is looked up as a shell would, then among the bundled workloads. The file decides what is
 //! possible: the dynamic loader takes the agent along only into a 64-bit program of this machine that has a loader
 //! (not static) of glibc, and never into a set-user-id one. A script is as good as its interpreter. What has no loader, or
-//! another libc's, is mended from outside (see [`crate::collapse`]).
+//! another libc's, gets transparent huge pages from outside (see [`crate::collapse`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,7 +17,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
 
-const PLAIN: &str = "`fieldstone run --region` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
+const PLAIN: &str = "`fieldstone run --region --pages thp` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
 
 /// As much of a file as is read to judge it: linkers put the program headers and the loader's name at the start.
 const HEAD_BYTES: u64 = 64 << 10;

@@ -6,7 +6,7 @@
 pub(crate) mod pools;
 mod transparent;
 
-pub use pools::{Pool, pool, pool_pages_path, pools};
+pub use pools::{Pool, pool, pool_pages_path, pools, settled_pool};
 pub use transparent::{FolioMode, Khugepaged, Mode, Transparent, global_mode_path, mode_path, transparent};
 
 /// Whether this user may turn the knobs of both: root where `/sys` is writable, which it is not in many containers.

@@ -51,12 +51,24 @@ pub enum Outside {
     /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or mremap.
     DemotedByCall,
     /// Inside the region and left on hugetlb although it should have moved: there was no memory for the copy.
-    DemotionFailed,
+    KeptNoMemory,
+    /// Left on hugetlb: the region has no free addresses for the copy.
+    KeptNoRoom,
+    /// Left on hugetlb: the process has as many mappings as the kernel allows.
+    KeptMappings,
+    /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it writes.
+    KeptPinned,
+    /// Left on hugetlb: a limit or a filter refuses what shows which frames the kernel holds.
+    KeptUnseen,
+    /// Left on hugetlb: userfaultfd was permitted at the start, and is not any more.
+    KeptNoUserfault,
+    /// Left on hugetlb: the program has registered it with a userfaultfd of its own.
+    KeptWatched,
 }
 
 impl Outside {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 30] = [
         Self::Stack,
         Self::Fixed,
         Self::Hint,
@@ -80,7 +92,13 @@ impl Outside {
         Self::Exact,
         Self::DemotedByFork,
         Self::DemotedByCall,
-        Self::DemotionFailed,
+        Self::KeptNoMemory,
+        Self::KeptNoRoom,
+        Self::KeptMappings,
+        Self::KeptPinned,
+        Self::KeptUnseen,
+        Self::KeptNoUserfault,
+        Self::KeptWatched,
     ];
 
     /// The words in a report.
@@ -112,7 +130,13 @@ impl Outside {
             }
             Self::DemotedByFork => "moved off hugetlb before a fork",
             Self::DemotedByCall => "moved off hugetlb for a page-grained call",
-            Self::DemotionFailed => "left on hugetlb: no memory for the copy",
+            Self::KeptNoMemory => "left on hugetlb: no memory for the copy, or a limit on it",
+            Self::KeptNoRoom => "left on hugetlb: region full",
+            Self::KeptMappings => "left on hugetlb: too many mappings, raise vm.max_map_count",
+            Self::KeptPinned => "left on hugetlb: the kernel does I/O to its frames",
+            Self::KeptUnseen => "left on hugetlb: clone(2) or /proc/self is refused, which show I/O to its frames",
+            Self::KeptNoUserfault => "left on hugetlb: userfaultfd(2) is refused since the program dropped a right",
+            Self::KeptWatched => "left on hugetlb: registered with a userfaultfd of the program",
         }
     }
 

@@ -6,13 +6,15 @@
 //!
 //! ```text
 //! 1. userfaultfd write-protects the pages: writers wait, readers read
-//! 2. the contents are copied to fresh memory elsewhere in the region
-//! 3. mremap(MREMAP_FIXED) puts the copy in their place, in one step for every other thread
-//! 4. the userfaultfd is closed: the writers go on, on the copy
+//! 2. pages that the kernel holds by their frames stay as they are (crate::pinned)
+//! 3. the contents of the others are copied to fresh memory elsewhere in the region
+//! 4. mremap(MREMAP_FIXED) puts the copy in their place, in one step for every other thread
+//! 5. the protection ends: the writers go on, on the copy
 //! ```
 //!
-//! Without userfaultfd none of this is safe, and [`allowed`] keeps hugetlb from being used at all. Writers that reach
-//! the pages past the page tables would be lost: see [`crate::pinned`], which keeps such a program's pages in place.
+//! Where step 1 or 2 is not permitted at the start, [`allowed`] keeps hugetlb from being used at all. Where it is not
+//! permitted any more, because the program dropped privileges or installed a filter, the pages stay and no new memory
+//! goes to hugetlb. Each page that stays is counted under its reason.
 
 #![allow(unsafe_code, reason = "copies and replaces the program's pages, and speaks to userfaultfd")]
 
@@ -22,11 +24,13 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::huge::{at_rest, hold_all};
-use crate::place::{granules, settle};
-use crate::state::{TABLE, address_of, count, kind, may_have_hugetlb, no_hugetlb_left, set_kind};
+use crate::pinned::{self, Hold};
+use crate::place::{self, READ_WRITE, granules, settle};
+use crate::raw::Raw;
+use crate::state::{TABLE, address_of, count, forbid_new_hugetlb, kind, may_have_hugetlb, no_hugetlb_left, set_kind};
 use crate::table::{GIANT, GRANULE, PAGE, State};
-use crate::userfault::Userfault;
-use crate::{pinned, place, policy, raw};
+use crate::userfault::{self, Userfault};
+use crate::{policy, raw};
 
 /// Granules copied before they are put in place: bounds the extra memory, and the number of mappings left behind.
 pub(crate) const BATCH: usize = 32;
@@ -50,13 +54,17 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether hugetlb memory can be moved off its pages in this process.
+/// Whether hugetlb memory can be moved off its pages in this process. Keeps open what that takes.
 pub(crate) fn allowed() -> bool {
-    Userfault::open().is_some()
+    let allowed = userfault::keep() && pinned::keep();
+    if !allowed {
+        userfault::discard();
+    }
+    allowed
 }
 
-/// Makes every page of the range one that the kernel's page-grained calls accept. False where there was no memory for
-/// a copy; the caller's call then fails as the kernel says.
+/// Makes every page of the range one that the kernel's page-grained calls accept. False where a page has to stay on
+/// hugetlb, which is counted with its reason.
 pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: Outside) -> bool {
     demote(units(granules(address, bytes)), reason)
 }
@@ -90,6 +98,8 @@ pub(crate) fn before_fork() {
     place::drop_reserve(State::ReservedHuge);
     if demote(0..TABLE.high(), Outside::DemotedByFork) {
         no_hugetlb_left();
+        userfault::discard();
+        pinned::discard();
     }
 }
 
@@ -109,7 +119,6 @@ pub(crate) fn after_fork() {
 fn demote(range: Range<usize>, reason: Outside) -> bool {
     let mut next = range.start;
     let mut complete = true;
-    let mut userfault = None;
     while next < range.end {
         let state = at_rest(next);
         let held = match state {
@@ -122,24 +131,59 @@ fn demote(range: Range<usize>, reason: Outside) -> bool {
                 }
             }
             State::Huge => TABLE.hold(next..next + policy::uniform(next, BATCH.min(range.end - next)), state),
-            _ => {
+            other => {
+                // Whoever holds it for so long may be moving it.
+                complete &= other != State::Busy;
                 next += 1;
                 continue;
             }
         };
         // Zero: another thread was faster, and the next look shows what it made of the granule.
         if held > 0 {
-            if userfault.is_none() && !pinned::possible() {
-                userfault = Userfault::open();
-            }
-            let moved = userfault.as_ref().is_some_and(|fault| replace(fault, next, held));
-            (next..next + held).for_each(|granule| let_go(granule, moved, state));
-            count(if moved { reason } else { Outside::DemotionFailed }, held * GRANULE);
-            complete &= moved;
+            complete &= replace(next..next + held, state, reason);
             next += held;
         }
     }
     complete
+}
+
+/// Replaces held hugetlb granules by copies on transparent pages, and lets go of them. Whether all were replaced.
+fn replace(held: Range<usize>, state: State, reason: Outside) -> bool {
+    let (address, bytes) = (address_of(held.start), held.len() * GRANULE);
+    let fault = Userfault::get().ok_or(Outside::KeptNoUserfault);
+    let fault = match fault.and_then(|fault| fault.write_protect(address, bytes).map(|()| fault)) {
+        Ok(fault) => fault,
+        Err(why) => return end(held, state, Err(why)),
+    };
+    let mut holds = [Hold::Unknown; GIANT];
+    pinned::look(address, &mut holds[..held.len()]);
+    let mut complete = true;
+    let mut first = held.start;
+    while first < held.end {
+        let hold = holds[first - held.start];
+        let like = |&granule: &usize| state == State::Giant || holds[granule - held.start] == hold;
+        let run = first..first + (first..held.end).take_while(like).count();
+        let outcome = match hold {
+            Hold::Free => copy_over(address_of(first), run.len(), copy_present).map(|()| reason),
+            Hold::Pinned => Err(Outside::KeptPinned),
+            Hold::Unknown => Err(Outside::KeptUnseen),
+        };
+        fault.release(address_of(first), run.len() * GRANULE);
+        first = run.end;
+        complete &= end(run, state, outcome);
+    }
+    complete
+}
+
+/// Lets go of held granules that were moved for a reason, or were not. Whether they were.
+fn end(held: Range<usize>, state: State, outcome: Result<Outside, Outside>) -> bool {
+    let moved = outcome.is_ok();
+    count(outcome.unwrap_or_else(|why| why), held.len() * GRANULE);
+    if matches!(outcome, Err(Outside::KeptNoUserfault | Outside::KeptUnseen)) {
+        forbid_new_hugetlb();
+    }
+    held.for_each(|granule| let_go(granule, moved, state));
+    moved
 }
 
 fn let_go(granule: usize, moved: bool, state: State) {
@@ -149,36 +193,45 @@ fn let_go(granule: usize, moved: bool, state: State) {
     }
 }
 
-/// Replaces held hugetlb granules by a copy on transparent pages.
-fn replace(userfault: &Userfault, first: usize, granules: usize) -> bool {
-    let (address, bytes) = (address_of(first), granules * GRANULE);
-    let moved = userfault.write_protect(address, bytes) && copy_over(address, granules, copy_present);
-    if !moved {
-        userfault.write_unprotect(address, bytes);
-    }
-    moved
-}
-
 /// Puts a copy on ordinary pages in the place of whole granules of one policy. `copy` fills it: from, to, granules.
 /// Nobody may write to them meanwhile.
-pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, usize, usize)) -> bool {
+///
+/// # Errors
+/// Why the granules stay as they are.
+pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, usize, usize)) -> Result<(), Outside> {
     let bytes = granules * GRANULE;
-    let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    let mapped = place::map_granules(granules, 1, |scratch| raw::map_new(scratch, bytes, read_write, 0));
-    let Ok(first) = mapped else { return false };
+    let mapped = place::map_granules(granules, 1, |scratch| raw::map_new(scratch, bytes, READ_WRITE, 0));
+    let first = mapped.map_err(why_unmapped)?;
     let scratch = address_of(first);
     policy::copy(address, scratch, bytes);
     settle(scratch, bytes, 0);
     copy(address, scratch, granules);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
-    let done = !raw::failed(unsafe { raw::mremap(scratch, bytes, bytes, flags, address) });
-    if !done {
+    let moved = unsafe { raw::mremap(scratch, bytes, bytes, flags, address) };
+    let outcome = if raw::failed(moved) { Err(Outside::KeptMappings) } else { Ok(()) };
+    if outcome.is_err() {
         // SAFETY: the scratch memory is this call's own.
         unsafe { raw::munmap(scratch, bytes) };
     }
     (first..first + granules).for_each(|granule| TABLE.free(granule));
-    done
+    outcome
+}
+
+/// Why the kernel mapped no memory for a copy. Too many mappings give the same errno as too little memory, but keep out
+/// even a page that needs no memory.
+fn why_unmapped(errno: Raw) -> Outside {
+    // SAFETY: no address is named, so nothing that exists is touched.
+    let trial = unsafe { raw::map_anonymous(0, PAGE, libc::PROT_NONE, libc::MAP_NORESERVE) };
+    if !raw::failed(trial) {
+        // SAFETY: what this function just mapped.
+        unsafe { raw::munmap(trial.cast_unsigned(), PAGE) };
+    }
+    match errno {
+        _ if errno == -(libc::ENOSPC as Raw) => Outside::KeptNoRoom,
+        _ if raw::failed(trial) && raw::limit(libc::RLIMIT_AS) == usize::MAX => Outside::KeptMappings,
+        _ => Outside::KeptNoMemory,
+    }
 }
 
 /// Copies the granules that hold anything; untouched ones read as zeroes on either side.

@@ -66,7 +66,7 @@ fn segment(data: Range<usize>, file_end: usize) {
     let mut at = whole.start;
     while at < from_file {
         let granules = ((from_file - at) / GRANULE).min(BATCH);
-        let moved = copy_over(at, granules, copy_all);
+        let moved = copy_over(at, granules, copy_all).is_ok();
         count(if moved { Outside::Globals } else { Outside::GlobalsKept }, granules * GRANULE);
         at += granules * GRANULE;
     }

@@ -158,7 +158,8 @@ fn map_behind(first: usize, bytes: usize, flags: i32) -> bool {
 }
 
 /// Unmaps a range of the region that has hugetlb pages: one goes when none of it is the program's any more; one that
-/// keeps some is made ordinary first, and `unmap_ordinary` does the rest, as it does with what is ordinary already.
+/// keeps some is made ordinary first, and `unmap_ordinary` does the rest, as it does with what is ordinary already. Where
+/// it has to stay on hugetlb, its part of the range is zeroed and not the program's any more, but stays mapped.
 pub(crate) fn unmap(address: usize, bytes: usize, unmap_ordinary: impl Fn(usize, usize) -> Raw) -> Raw {
     let range = granules(address, bytes);
     let end = address + bytes;
@@ -166,24 +167,57 @@ pub(crate) fn unmap(address: usize, bytes: usize, unmap_ordinary: impl Fn(usize,
     let mut result = 0;
     for granule in range {
         // What is ordinary is gathered: one call for a run.
-        let Some((unit, state)) = hold_unit(granule) else { continue };
+        let Some((unit, state, keeps)) = hold_to_unmap(granule, address, bytes) else { continue };
         let start = address_of(unit.start).max(address);
-        if unit.clone().any(|granule| keeps_some(granule, address, bytes)) {
-            TABLE.let_go(unit, state);
-            if !make_ordinary(start, PAGE, Outside::DemotedByCall) {
-                return -(libc::ENOMEM as Raw);
-            }
-            continue;
-        }
         if at < start {
             result = unmap_ordinary(at, start - at).min(result);
         }
         at = (address_of(unit.end)).min(end);
+        if keeps {
+            unit.clone().for_each(|granule| give_up(granule, address, bytes));
+            TABLE.let_go(unit, state);
+            continue;
+        }
         // SAFETY: the program gave up every page of it, and nobody else changes it meanwhile.
         unsafe { raw::munmap(address_of(unit.start), unit.len() * GRANULE) };
         unit.for_each(|granule| TABLE.free(granule));
     }
     if at < end { unmap_ordinary(at, end - at).min(result) } else { result }
+}
+
+/// Holds the hugetlb page that `granule` is in, and whether the program keeps some of it. `None` if it is in none, or was
+/// made ordinary because the program keeps some.
+fn hold_to_unmap(granule: usize, address: usize, bytes: usize) -> Option<(Range<usize>, State, bool)> {
+    let keeps = |unit: &Range<usize>| unit.clone().any(|granule| keeps_some(granule, address, bytes));
+    let (unit, state) = hold_unit(granule)?;
+    if !keeps(&unit) {
+        return Some((unit, state, false));
+    }
+    TABLE.let_go(unit.clone(), state);
+    if make_ordinary(address_of(unit.start), PAGE, Outside::DemotedByCall) {
+        return None;
+    }
+    let (unit, state) = hold_unit(granule)?;
+    let keeps = keeps(&unit);
+    Some((unit, state, keeps))
+}
+
+/// Takes the part of a range that lies in a held hugetlb granule from the program: it reads as zeroes if it is given again.
+fn give_up(granule: usize, address: usize, bytes: usize) {
+    let (first, count) = part(granule, address, bytes);
+    if let Some(pages) = TABLE.pages(granule, map_chunk).filter(|_| count > 0) {
+        // SAFETY: mapped, readable and writable, and the program gave it up.
+        unsafe { zero(address_of(granule) + first * PAGE, count * PAGE) };
+        bits::set(&pages.spare, first, count);
+    }
+}
+
+/// # Safety
+/// The range has to be hugetlb pages of ours, which are always readable and writable: protecting them makes them
+/// ordinary. Nobody may want its contents.
+unsafe fn zero(start: usize, bytes: usize) {
+    // SAFETY: the caller's range is mapped and writable.
+    unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, bytes) };
 }
 
 /// Whether the program has pages of a hugetlb granule outside the range.
@@ -201,8 +235,8 @@ pub(crate) fn drop_contents(granule: usize, address: usize, bytes: usize) -> Raw
     let (first, count) = part(granule, address, bytes);
     let (start, bytes) = (address_of(granule) + first * PAGE, count * PAGE);
     if at_rest(granule).is_hugetlb() {
-        // SAFETY: hugetlb pages of ours are always readable and writable: protecting them makes them ordinary.
-        unsafe { core::ptr::write_bytes(core::ptr::with_exposed_provenance_mut::<u8>(start), 0, bytes) };
+        // SAFETY: a part of a hugetlb page of ours, whose contents the program gave up.
+        unsafe { zero(start, bytes) };
         return 0;
     }
     // SAFETY: the program gave the contents up.

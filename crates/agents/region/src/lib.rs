@@ -23,7 +23,8 @@
 //! | `exact` | programs that see what is mapped ahead |
 //! | `grown` | a mapping that grows in steps gets large pages too |
 //! | `huge` | pages that the kernel takes as a whole only |
-//! | `demote`, `userfault`, `pinned` | off them, under the program's feet |
+//! | `demote`, `userfault`, `pinned` | memory moves off hugetlb pages while the program runs |
+//! | `kept` | descriptors that stay open, for when the program gives up the right to open them |
 //! | `policy` | memory that moves keeps its nodes |
 //! | `globals`, `first_stack` | what cannot lie in the region, advised where it is |
 //! | `state`, `raw` | what all share |
@@ -57,6 +58,7 @@ mod heap;
 mod huge;
 #[cfg(test)]
 mod model;
+mod kept;
 mod patch;
 mod pieces;
 mod pinned;

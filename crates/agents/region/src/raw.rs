@@ -148,6 +148,17 @@ pub(crate) fn status(fd: i32) -> libc::stat {
     }
 }
 
+/// The status of the file at `path`; all zeroes where there is none.
+pub(crate) fn status_at(path: &core::ffi::CStr) -> libc::stat {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, status.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: a C string; the kernel fills the record, or leaves the zeroes, which are a valid one.
+    unsafe {
+        syscall(libc::SYS_newfstatat, arguments);
+        status.assume_init()
+    }
+}
+
 /// The length of a regular file; zero for anything else.
 pub(crate) fn file_bytes(fd: i32) -> usize {
     let status = status(fd);
@@ -168,6 +179,35 @@ pub(crate) fn sysinfo() -> libc::sysinfo {
         syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
         info.assume_init()
     }
+}
+
+/// The soft limit on a resource, `usize::MAX` where there is none or it cannot be read.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> usize {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let arguments = [0, resource as usize, 0, (&raw mut limit) as usize, 0, 0];
+    // SAFETY: sets nothing; the kernel fills the record or leaves it.
+    unsafe { syscall(libc::SYS_prlimit64, arguments) };
+    limit.rlim_cur as usize
+}
+
+/// Whether the running kernel is of this version or a later one. False where that cannot be read.
+pub(crate) fn kernel_is(major: u32, minor: u32) -> bool {
+    let mut names = core::mem::MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: the kernel fills the record; zeroed is a valid one.
+    let names = unsafe {
+        syscall(libc::SYS_uname, [names.as_mut_ptr() as usize, 0, 0, 0, 0, 0]);
+        names.assume_init()
+    };
+    let mut numbers = [0_u32; 2];
+    let mut at = 0;
+    for byte in names.release.map(|byte| byte as u8) {
+        match byte {
+            b'0'..=b'9' => numbers[at] = numbers[at].saturating_mul(10) + u32::from(byte - b'0'),
+            b'.' if at == 0 => at = 1,
+            _ => break,
+        }
+    }
+    numbers >= [major, minor]
 }
 
 /// Gives up the processor for a moment.

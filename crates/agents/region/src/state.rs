@@ -80,8 +80,13 @@ pub(crate) fn hugetlb_forbidden() -> bool {
 
 /// Hugetlb was asked for and is not used: transparent pages serve instead, and are counted.
 pub(crate) fn forbid_hugetlb() {
-    FORBIDDEN.store(true, SeqCst);
     HUGETLB.store(false, SeqCst);
+    forbid_new_hugetlb();
+}
+
+/// Memory that lies on hugetlb pages cannot be moved off them any more: new memory is given transparent ones.
+pub(crate) fn forbid_new_hugetlb() {
+    FORBIDDEN.store(true, SeqCst);
     set_kind(PageKind::Thp);
 }
 

@@ -61,9 +61,10 @@ impl Pool {
     }
 }
 
-/// Pages of the pool that are promised to somebody.
+/// Pages of the pool that are promised to somebody. The count is below zero, a number near 2^64, while pinned pages of a
+/// program that has ended are still coming back.
 pub(crate) fn reserved_pages() -> u64 {
-    pool("resv_hugepages").unwrap_or(0)
+    wait_until("the pool to settle", || pool("resv_hugepages").filter(|&pages| i64::try_from(pages).is_ok()))
 }
 
 impl Drop for Pool {

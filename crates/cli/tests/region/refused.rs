@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::outside::may_not;
 use crate::stage::{compiled, run, said};
 
 /// The command ends with 2, prints nothing, and says all of `words`.
@@ -45,15 +46,18 @@ fn a_set_user_id_copy() {
 #[test]
 fn a_static_program_with_what_only_the_agent_gives() {
     let Some((_room, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };
-    for options in ["--pages 4k", "--pages thp --prefault", "--reserve 4M", "--also stacks", "--process x"] {
+    for options in ["--pages 4k", "--pages hugetlb", "--prefault", "--reserve 4M", "--also stacks", "--process x"] {
         let output = run(options, &[&program]);
+        let said = said(&output);
         assert_eq!(output.status.code(), Some(2), "{options}");
-        assert!(
-            said(&output).contains("statically linked") && said(&output).contains("leave out"),
-            "{}",
-            said(&output)
-        );
+        let option = options.strip_suffix(" 4M").or_else(|| options.strip_suffix(" stacks"));
+        let option = option.or_else(|| options.strip_suffix(" x")).unwrap_or(options);
+        assert!(said.contains(option) && said.contains("statically linked"), "{said}");
+        let remedy = format!("try: fieldstone run --region --pages thp -- {program}");
+        assert_eq!(said.lines().nth(1), Some(remedy.as_str()), "{said}");
     }
+    let remedied = run("--pages thp", &[&program]);
+    assert!(remedied.status.success() || may_not(&said(&remedied)), "{}", said(&remedied));
 }
 
 #[test]
