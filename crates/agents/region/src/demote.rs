@@ -33,7 +33,7 @@ use crate::userfault::{self, Userfault};
 use crate::{policy, raw};
 
 /// Granules copied before they are put in place: bounds the extra memory, and the number of mappings left behind.
-pub(crate) const BATCH: usize = 32;
+const BATCH: usize = 32;
 
 /// Calls that are mapping hugetlb memory right now; a fork waits for them.
 static MAPPING: AtomicUsize = AtomicUsize::new(0);
@@ -164,7 +164,7 @@ fn replace(held: Range<usize>, state: State, reason: Outside) -> bool {
         let like = |&granule: &usize| state == State::Giant || holds[granule - held.start] == hold;
         let run = first..first + (first..held.end).take_while(like).count();
         let outcome = match hold {
-            Hold::Free => copy_over(address_of(first), run.len(), copy_present).map(|()| reason),
+            Hold::Free => copy_over(address_of(first), run.len()).map(|()| reason),
             Hold::Pinned => Err(Outside::KeptPinned),
             Hold::Unknown => Err(Outside::KeptUnseen),
         };
@@ -193,19 +193,18 @@ fn let_go(granule: usize, moved: bool, state: State) {
     }
 }
 
-/// Puts a copy on ordinary pages in the place of whole granules of one policy. `copy` fills it: from, to, granules.
-/// Nobody may write to them meanwhile.
+/// Puts a copy on ordinary pages in the place of whole granules of one policy. Nobody may write to them meanwhile.
 ///
 /// # Errors
 /// Why the granules stay as they are.
-pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, usize, usize)) -> Result<(), Outside> {
+fn copy_over(address: usize, granules: usize) -> Result<(), Outside> {
     let bytes = granules * GRANULE;
     let mapped = place::map_granules(granules, 1, |scratch| raw::map_new(scratch, bytes, READ_WRITE, 0));
     let first = mapped.map_err(why_unmapped)?;
     let scratch = address_of(first);
     policy::copy(address, scratch, bytes);
     settle(scratch, bytes, 0);
-    copy(address, scratch, granules);
+    copy_present(address, scratch, granules);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
     let moved = unsafe { raw::mremap(scratch, bytes, bytes, flags, address) };

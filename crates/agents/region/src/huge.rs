@@ -205,7 +205,7 @@ fn hold_to_unmap(granule: usize, address: usize, bytes: usize) -> Option<(Range<
 /// Takes the part of a range that lies in a held hugetlb granule from the program: it reads as zeroes if it is given again.
 fn give_up(granule: usize, address: usize, bytes: usize) {
     let (first, count) = part(granule, address, bytes);
-    if let Some(pages) = TABLE.pages(granule, map_chunk).filter(|_| count > 0) {
+    if let Some(pages) = TABLE.pages(granule).filter(|_| count > 0) {
         // SAFETY: mapped, readable and writable, and the program gave it up.
         unsafe { zero(address_of(granule) + first * PAGE, count * PAGE) };
         bits::set(&pages.spare, first, count);

@@ -26,7 +26,8 @@
 //! | `demote`, `userfault`, `pinned` | memory moves off hugetlb pages while the program runs |
 //! | `kept` | descriptors that stay open, for when the program gives up the right to open them |
 //! | `policy` | memory that moves keeps its nodes |
-//! | `globals`, `first_stack` | what cannot lie in the region, advised where it is |
+//! | `globals`, `first_stack`, `in_place` | what cannot lie in the region, advised where it is |
+//! | `spans` | what is reserved or lies outside, and why |
 //! | `state`, `raw` | what all share |
 //!
 //! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
@@ -56,9 +57,10 @@ mod globals;
 mod grown;
 mod heap;
 mod huge;
+mod in_place;
+mod kept;
 #[cfg(test)]
 mod model;
-mod kept;
 mod patch;
 mod pieces;
 mod pinned;
@@ -67,6 +69,7 @@ mod policy;
 mod raw;
 mod remap;
 mod small;
+mod spans;
 mod start;
 mod state;
 mod table;
