@@ -29,6 +29,7 @@
 //! Source: Appel and Li, *Virtual Memory Primitives for User Programs*, ASPLOS 1991.
 
 mod choice;
+mod custodian;
 mod error;
 mod fault;
 mod filling;
@@ -37,13 +38,16 @@ mod fork;
 mod guard;
 #[doc(hidden)]
 pub mod log;
+mod mail;
 mod memory;
 mod region;
 mod registry;
 mod serve;
 mod service;
 mod signal;
+mod spin;
 mod survey;
+mod threads;
 mod tracking;
 mod trapping;
 
