@@ -88,6 +88,7 @@ fn time_plain(contender: &Contender) -> anyhow::Result<f64> {
     let mut command = Command::new(&contender.command[0]);
     command.args(&contender.command[1..]).envs(contender.environment.iter().map(|(name, value)| (name, value)));
     let since = Instant::now();
+    // Contenders do a fixed amount of work, and end.
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let seconds = since.elapsed().as_secs_f64();
     let output = output.with_context(|| format!("{} cannot be started", contender.name))?;
@@ -101,6 +102,7 @@ fn time_small(contender: &Contender) -> anyhow::Result<f64> {
     let program = Program::find(&contender.command)?;
     let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null(), own_group: false };
     let mut running = launch(&program, &Treatment::SmallPages, wiring)?;
+    // The contender does a fixed amount of work, and ends.
     let status = running.child.wait().with_context(|| format!("{} cannot be waited for", contender.name))?;
     let seconds = running.since.elapsed().as_secs_f64();
     if !status.success() {

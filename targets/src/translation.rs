@@ -166,6 +166,7 @@ impl Place {
         let program: OsString = if bundled.exists() { bundled.into() } else { name.into() };
         let mut command = Command::new(self.directory.join("fieldstone"));
         command.args(["profile", "--trace", "--json"]).arg(&json).args(options).arg("--").arg(program).args(arguments);
+        // `profile` bounds its runs by `--timeout`.
         let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
         if output.status.code() != Some(0) {
             bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));

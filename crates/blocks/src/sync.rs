@@ -125,6 +125,8 @@ mod spin {
                     self.0.store(false, Ordering::Release);
                 }
             }
+            // The wait ends: `f` takes a block off a list or puts one back, and waits for nothing. Without an operating system there
+            // is no other thread to yield to.
             while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 core::hint::spin_loop();
             }

@@ -52,6 +52,9 @@ pub(crate) fn bits(losses: &[Loss]) -> c_uint {
     let bit = |loss: &Loss| match loss {
         Loss::KernelAccesses => 1,
         Loss::Mappings => 2,
+        Loss::BlockedSignals => 4,
+        Loss::PinnedPages => 8,
+        Loss::SharedMemory => 16,
         _ => 0,
     };
     losses.iter().map(bit).fold(0, |bits, bit| bits | bit)
@@ -73,6 +76,18 @@ extern "C" fn fs_loss_text(loss: c_uint) -> *const c_char {
         2 => {
             c"each piece that is protected apart from its neighbours takes one of vm.max_map_count mappings: protect long \
               pieces, or use userfaultfd, which needs none"
+        }
+        4 => {
+            c"the kernel kills a thread that blocks SIGSEGV and SIGBUS at a trapped page: leave both unblocked, or use \
+              FS_USERFAULT_THREAD, which needs no signal"
+        }
+        8 => {
+            c"this process has pinned pages: writes through registered buffers of io_uring, and by devices, do not make pages \
+              dirty: mark such buffers (fs_tracking_mark), or do not register tracked memory"
+        }
+        16 => {
+            c"writes to shared memory or a file through another mapping, by write(2) or by another process do not make pages \
+              dirty: mark the pages (fs_tracking_mark), or use private anonymous memory"
         }
         _ => c"unknown",
     };

@@ -96,6 +96,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         }
     });
     drop(told);
+    // It ends: the channel is closed, and at most `MOST_UNREAD` events are left. A reader of the output that stops reading holds it
+    // up, as with any program.
     let broken = teller.join().unwrap_or(Ok(())).err();
     if lost > 0 {
         talk(&format!("fieldstone: {} not told, since nobody read what was told before\n", plural(lost, "event")));

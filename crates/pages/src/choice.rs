@@ -23,9 +23,9 @@ pub(crate) fn first_that_works<T>(wanted: &[Mechanism], set_up: impl Fn(Mechanis
     Err(last)
 }
 
-/// Whether another mechanism may do better: it is not memory that is short.
+/// Whether another mechanism may do better: it is not memory that is short. `EAGAIN` is a thread too many for a limit.
 fn is_refusal(error: &Error) -> bool {
-    const REFUSED: [i32; 8] = [
+    const REFUSED: [i32; 9] = [
         libc::EPERM,
         libc::EACCES,
         libc::ENOSYS,
@@ -34,6 +34,7 @@ fn is_refusal(error: &Error) -> bool {
         libc::ENOTTY,
         libc::ENOENT,
         libc::EMFILE,
+        libc::EAGAIN,
     ];
     matches!(error, Error::Unsupported { .. }) || error.errno().is_some_and(|errno| REFUSED.contains(&errno))
 }

@@ -62,6 +62,12 @@ fn remedy(call: &str, error: &io::Error) -> &'static str {
         Some(libc::ENOMEM) => {
             " (no memory, or a limit: see `ulimit -v`, the cgroup's memory.max, vm.overcommit_memory)"
         }
+        Some(libc::EPERM) if call == "PAGEMAP_SCAN" => {
+            " (the program has mapped other memory over a part of it: track the new mapping, or do not replace tracked memory)"
+        }
+        Some(libc::EOWNERDEAD) => {
+            " (the thread that keeps the descriptors has ended: do not end threads that the program did not start)"
+        }
         Some(libc::EBUSY) => " (another userfaultfd has this memory, or another thread has the page)",
         _ => "",
     }

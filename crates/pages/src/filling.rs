@@ -184,10 +184,10 @@ impl Filling {
         self.region.mechanism
     }
 
-    /// What another mechanism would give.
+    /// What another mechanism would give; with writes tracked, as [`crate::Tracking::losses`].
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        self.region.losses()
+        if self.tracked { self.region.losses_of_tracking() } else { self.region.losses() }
     }
 }
 

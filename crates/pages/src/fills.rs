@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::log::{Gate, Log};
 use crate::memory::Alias;
 use crate::region::{Region, mprotect};
 use crate::signal::without_signals;
+use crate::spin::{lock, unlock};
 
 pub(crate) struct Fills {
     alias: Alias,
@@ -87,9 +87,9 @@ impl Fills {
     /// Alone, and without signals, whose handlers might touch a missing page and wait for this thread.
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
         without_signals(|| {
-            fork::lock(&self.locked);
+            lock(&self.locked);
             let result = f();
-            fork::unlock(&self.locked);
+            unlock(&self.locked);
             result
         })
     }

@@ -116,11 +116,14 @@ impl Log {
     }
 
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
+        // The wait ends: the holder makes a system call or two and waits for nothing else.
+        #[cfg(not(loom))]
+        let mut tries = 0;
         while self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             #[cfg(loom)]
             loom::thread::yield_now();
             #[cfg(not(loom))]
-            std::thread::yield_now();
+            crate::spin::pause(&mut tries);
         }
         let result = f();
         self.locked.store(false, Ordering::Release);

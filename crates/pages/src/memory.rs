@@ -8,26 +8,26 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap, munmap,
+};
 
 use crate::error::{Error, Result};
 
 const HUGE_BYTES: usize = 2 << 20;
 
-/// What a mapping lies on.
-#[derive(Debug)]
+/// What a mapping lies on. No descriptor is kept: the program could close it, or put another file there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backing {
     Anonymous,
-    /// A descriptor of the memory.
-    Shared(OwnedFd),
-    /// A descriptor of the file, and where in it the mapping begins.
-    File(OwnedFd, u64),
+    Shared,
+    File,
     PrivateFile,
 }
 
@@ -81,7 +81,7 @@ impl Memory {
         let fd = memfd_create("fieldstone", MemfdFlags::CLOEXEC).map_err(system("memfd_create"))?;
         ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
         let start = map_at(&fd, 0, bytes, MapFlags::SHARED)?;
-        Ok(Self::of(start, bytes, page_bytes, Backing::Shared(fd)))
+        Ok(Self::of(start, bytes, page_bytes, Backing::Shared))
     }
 
     /// A part of a file, shared: what is written reaches the file. `offset` and `bytes` are of whole pages, but for the file's end.
@@ -90,9 +90,8 @@ impl Memory {
     /// [`Error::Range`] beyond the file's end, and as mmap(2).
     pub fn file(file: &File, offset: u64, bytes: usize) -> Result<Self> {
         let bytes = Self::within(file, offset, bytes)?;
-        let fd = file.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup", 0, bytes, error))?;
-        let start = map_at(&fd, offset, bytes, MapFlags::SHARED)?;
-        Ok(Self::of(start, bytes, rustix::param::page_size(), Backing::File(fd, offset)))
+        let start = map_at(file, offset, bytes, MapFlags::SHARED)?;
+        Ok(Self::of(start, bytes, rustix::param::page_size(), Backing::File))
     }
 
     /// A part of a file, private: what is written stays in memory.
@@ -140,17 +139,21 @@ impl Memory {
     /// # Errors
     /// [`Error::Unsupported`] for private memory.
     pub fn alias(&self) -> Result<Alias> {
-        let (fd, offset) = match &self.0.backing {
-            Backing::Shared(fd) => (fd, 0),
-            Backing::File(fd, offset) => (fd, *offset),
-            Backing::Anonymous | Backing::PrivateFile => {
-                return Err(Error::Unsupported {
-                    what: "a second view",
-                    why: "the memory is private: use `Memory::shared`",
-                });
-            }
-        };
-        Ok(Alias { start: map_at(fd, offset, self.bytes(), MapFlags::SHARED)?, bytes: self.bytes() })
+        if matches!(self.0.backing, Backing::Anonymous | Backing::PrivateFile) {
+            return Err(Error::Unsupported {
+                what: "a second view",
+                why: "the memory is private: use `Memory::shared`",
+            });
+        }
+        let failed = |call| move |errno| Error::system(call, self.start(), self.bytes(), errno);
+        // SAFETY: an old size of 0 leaves the mapping as it is, and maps the same pages at a place that the kernel chooses.
+        let view = unsafe { mremap(self.as_ptr().cast(), 0, self.bytes(), MremapFlags::MAYMOVE) };
+        let start = not_null(view.map_err(failed("mremap"))?.cast());
+        let alias = Alias { start, bytes: self.bytes() };
+        // SAFETY: the new mapping, which may have come with the protection of the first page.
+        unsafe { mprotect(start.as_ptr().cast(), self.bytes(), MprotectFlags::READ | MprotectFlags::WRITE) }
+            .map_err(failed("mprotect"))?;
+        Ok(alias)
     }
 
     /// Asks for transparent huge pages. Protecting one page of a huge page splits it.
@@ -220,11 +223,11 @@ impl Memory {
     }
 
     pub(crate) fn is_file(&self) -> bool {
-        matches!(self.0.backing, Backing::File(..) | Backing::PrivateFile)
+        matches!(self.0.backing, Backing::File | Backing::PrivateFile)
     }
 
     pub(crate) fn is_private_anonymous(&self) -> bool {
-        matches!(self.0.backing, Backing::Anonymous)
+        self.0.backing == Backing::Anonymous
     }
 
     /// The addresses of a range of whole pages, given in bytes from the start.

@@ -76,7 +76,7 @@ pub enum Watch {
     Accesses,
 }
 
-/// What a mechanism does not give, that another one would.
+/// What a region does not give: for its mechanism, which another one may give, or for its memory, which none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
@@ -84,6 +84,13 @@ pub enum Loss {
     KernelAccesses,
     /// Each piece that is protected apart from its neighbours is a mapping of its own.
     Mappings,
+    /// A thread that blocks `SIGSEGV` and `SIGBUS` is killed at a protected or missing page.
+    BlockedSignals,
+    /// Writes to dirty pages may have been missed: the process has pinned pages now, which devices and io_uring write by their
+    /// frames.
+    PinnedPages,
+    /// Writes to dirty pages may be missed: the memory is a file's or shared, and is written through other mappings too.
+    SharedMemory,
 }
 
 impl Loss {
@@ -93,6 +100,9 @@ impl Loss {
         match self {
             Self::KernelAccesses => "kernel accesses",
             Self::Mappings => "mappings",
+            Self::BlockedSignals => "blocked signals",
+            Self::PinnedPages => "pinned pages",
+            Self::SharedMemory => "shared memory",
         }
     }
 }
@@ -107,6 +117,18 @@ impl fmt::Display for Loss {
             Self::Mappings => {
                 "each piece that is protected apart from its neighbours takes one of vm.max_map_count mappings: protect long \
                  pieces; userfaultfd needs none"
+            }
+            Self::BlockedSignals => {
+                "the kernel kills a thread that blocks SIGSEGV and SIGBUS at a trapped page: leave both unblocked; \
+                 userfaultfd with a handler in a thread needs no signal"
+            }
+            Self::PinnedPages => {
+                "this process has pinned pages (VmPin): writes through registered buffers of io_uring, and by devices, change \
+                 pages without making them dirty: mark such buffers as dirty, or do not register tracked memory"
+            }
+            Self::SharedMemory => {
+                "writes to shared memory or a file through another mapping, by write(2) or by another process do not make \
+                 pages dirty: mark the pages, or use private anonymous memory"
             }
         })
     }
@@ -157,7 +179,7 @@ impl Region {
             signal::install().map_err(failed("sigaction"))?;
         }
         if mechanism == Mechanism::ProtectThread {
-            serve::start_post().map_err(failed("pthread_create"))?;
+            serve::start_mail().map_err(failed("pthread_create"))?;
         }
         memory.take_control()?;
         let mut region = Box::new(Self {
@@ -175,7 +197,7 @@ impl Region {
         });
         registry::insert(&region);
         if let Some(service) = service {
-            if let Err(error) = service.fd.register(range, modes) {
+            if let Err(error) = service.run(|fd| fd.register(range.clone(), modes)) {
                 // Another userfaultfd may have the memory: it is not ours to unregister.
                 region.service = None;
                 return Err(failed("UFFDIO_REGISTER")(error));
@@ -221,7 +243,18 @@ impl Region {
         self.check_generation()?;
         let Some(service) = self.service else { return mprotect(range, protection) };
         let (start, bytes) = (range.start, range.len());
-        service.fd.write_protect(range, on).map_err(|error| Error::system("UFFDIO_WRITEPROTECT", start, bytes, error))
+        let done = service.run(|fd| fd.write_protect(range.clone(), on));
+        done.map_err(|error| Error::system("UFFDIO_WRITEPROTECT", start, bytes, error))
+    }
+
+    /// Opens the pages of a range that are still this region's, where the program has mapped over others.
+    #[cold]
+    pub(crate) fn unprotect_what_is_left(&self, range: Range<usize>) {
+        let half = range.len() / self.page_bytes / 2 * self.page_bytes;
+        if self.unprotect(range.clone()).is_err() && half > 0 {
+            self.unprotect_what_is_left(range.start..range.start + half);
+            self.unprotect_what_is_left(range.start + half..range.end);
+        }
     }
 
     pub(crate) fn fill(&self, page: usize, contents: &[u8]) -> Result<()> {
@@ -241,7 +274,7 @@ impl Region {
     /// Filled pages whose writes are noted are clean.
     fn copy(&self, page: usize, contents: &[u8]) -> Result<()> {
         let write_protected = self.mechanism == Mechanism::Scan;
-        self.filled(self.service()?.fd.copy(page, contents, write_protected), "UFFDIO_COPY", page)
+        self.filled(self.service()?.run(|fd| fd.copy(page, contents, write_protected)), "UFFDIO_COPY", page)
     }
 
     pub(crate) fn zero(&self, page: usize) -> Result<()> {
@@ -252,7 +285,7 @@ impl Region {
         let range = page..page + self.page_bytes;
         let service = self.service()?;
         if self.mechanism != Mechanism::Scan && self.page_bytes == rustix::param::page_size() {
-            return self.filled(service.fd.zero(range), "UFFDIO_ZEROPAGE", page);
+            return self.filled(service.run(|fd| fd.zero(range.clone())), "UFFDIO_ZEROPAGE", page);
         }
         // No zero page can be write-protected, and hugetlb has none.
         static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
@@ -268,13 +301,13 @@ impl Region {
                 why: "it takes userfaultfd on private anonymous memory whose writes are not tracked",
             });
         }
-        // SAFETY: as promised.
-        let moved = unsafe { self.service()?.fd.move_pages(page, from..from + self.page_bytes) };
+        // SAFETY: the caller promises that nobody uses the page at `from`.
+        let moved = self.service()?.run(|fd| unsafe { fd.move_pages(page, from..from + self.page_bytes) });
         self.filled(moved, "UFFDIO_MOVE", page)
     }
 
     pub(crate) fn poison(&self, page: usize) -> Result<()> {
-        let poisoned = self.service()?.fd.poison(page..page + self.page_bytes);
+        let poisoned = self.service()?.run(|fd| fd.poison(page..page + self.page_bytes));
         if poisoned.as_ref().is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTTY))) {
             return Err(Error::Unsupported { what: "poison", why: "it takes Linux 6.6" });
         }
@@ -283,7 +316,7 @@ impl Region {
             return poisoned.map_err(|error| Error::system("UFFDIO_POISON", page, self.page_bytes, error));
         }
         // Poison wakes nobody.
-        let woken = self.service()?.fd.wake(page..page + self.page_bytes);
+        let woken = self.service()?.run(|fd| fd.wake(page..page + self.page_bytes));
         self.filled(poisoned.and(woken), "UFFDIO_POISON", page)
     }
 
@@ -291,7 +324,7 @@ impl Region {
     fn filled(&self, done: io::Result<()>, call: &'static str, page: usize) -> Result<()> {
         match done {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                let woken = self.service()?.fd.wake(page..page + self.page_bytes);
+                let woken = self.service()?.run(|fd| fd.wake(page..page + self.page_bytes));
                 woken.map_err(|error| Error::system("UFFDIO_WAKE", page, self.page_bytes, error))
             }
             done => done.map_err(|error| Error::system(call, page, self.page_bytes, error)),
@@ -308,12 +341,25 @@ impl Region {
             // What is missing waits for a handler, what is written does not.
             Mechanism::Scan if !self.missing => true,
             Mechanism::Scan | Mechanism::UserfaultThread => {
-                self.service.is_some_and(|service| service.fd.reach() == Reach::UserAndKernel)
+                self.service.is_some_and(|service| service.reach() == Reach::UserAndKernel)
             }
             _ => false,
         };
-        let kernel = (!reaches_kernel).then_some(Loss::KernelAccesses);
-        kernel.into_iter().chain(self.mechanism.is_protect().then_some(Loss::Mappings)).collect()
+        let by_signal = self.mechanism.is_protect() || self.mechanism.is_in_signal();
+        let losses = [
+            (!reaches_kernel, Loss::KernelAccesses),
+            (self.mechanism.is_protect(), Loss::Mappings),
+            (by_signal, Loss::BlockedSignals),
+        ];
+        losses.into_iter().filter_map(|(is_lost, loss)| is_lost.then_some(loss)).collect()
+    }
+
+    /// [`Region::losses`], and what may write to the memory without making its pages dirty.
+    pub(crate) fn losses_of_tracking(&self) -> Vec<Loss> {
+        let mut losses = self.losses();
+        losses.extend(has_pinned_pages().then_some(Loss::PinnedPages));
+        losses.extend((!self.memory.is_private_anonymous()).then_some(Loss::SharedMemory));
+        losses
     }
 
     /// Opens what mprotect(2) closed. Userfaultfd's traps are gone in a child already.
@@ -337,9 +383,8 @@ impl Drop for Region {
         // In a child the descriptor would name the parent's memory.
         if self.check_generation().is_ok() {
             if let Some(service) = self.service {
-                // Who waits finds the memory plain, or gone. The kernel wakes only those who wait for missing pages.
-                let _ = service.fd.unregister(self.range.clone());
-                let _ = service.fd.wake(self.range.clone());
+                // Threads that wait find the memory plain, or gone. The kernel itself wakes only those that wait for missing pages.
+                let _ = service.run(|fd| fd.unregister(self.range.clone()).and(fd.wake(self.range.clone())));
             } else {
                 let _ = mprotect(self.range.clone(), libc::PROT_READ | libc::PROT_WRITE);
             }
@@ -356,6 +401,13 @@ pub(crate) fn mprotect(range: Range<usize>, protection: i32) -> Result<()> {
         return Ok(());
     }
     Err(Error::system("mprotect", range.start, range.len(), io::Error::last_os_error()))
+}
+
+/// Whether the process has pages that the kernel counts as pinned (`VmPin`), as it does for io_uring and RDMA.
+fn has_pinned_pages() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let pinned = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    pinned.is_some_and(|kib| kib.trim_start_matches([' ', '\t']).split(' ').next() != Some("0"))
 }
 
 /// Before Linux 6.4 protection does not hold on a page that was never touched.

@@ -14,8 +14,9 @@ use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use crate::fork;
 use crate::region::Region;
+use crate::spin::pause;
+use crate::{fork, spin};
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -91,12 +92,15 @@ pub(crate) fn insert(region: &Region) {
 pub(crate) fn remove(region: &Region) {
     change(|table| table.retain(|entry| !ptr::eq(entry.region.as_ptr(), region)));
     // A child has the pins of its parent's threads, but not the threads.
+    // The wait lasts as long as the region's handlers, which do not drop it themselves.
+    let mut tries = 0;
     while region.check_generation().is_ok() && region.pins.load(Ordering::Acquire) != 0 {
-        std::thread::yield_now();
+        pause(&mut tries);
     }
 }
 
 fn change(edit: impl FnOnce(&mut Vec<Entry>)) {
+    fork::notice();
     lock();
     let old = TABLE.load(Ordering::Relaxed);
     // SAFETY: only who has the lock replaces and frees tables.
@@ -105,8 +109,10 @@ fn change(edit: impl FnOnce(&mut Vec<Entry>)) {
     edit(&mut table);
     TABLE.store(Box::into_raw(Box::new(table)), Ordering::SeqCst);
     let before = EPOCH.fetch_add(1, Ordering::SeqCst) & 1;
+    // It ends: a look-up waits for nothing.
+    let mut tries = 0;
     while READERS[before].load(Ordering::SeqCst) != 0 {
-        std::thread::yield_now();
+        pause(&mut tries);
     }
     if !old.is_null() {
         // SAFETY: nobody looks at the old table any more, and nobody can find it.
@@ -131,9 +137,9 @@ pub(crate) fn forget_readers_in_child() {
 
 /// Held while the table changes, and over a fork, so that a child finds it whole.
 pub(crate) fn lock() {
-    fork::lock(&CHANGING);
+    spin::lock(&CHANGING);
 }
 
 pub(crate) fn unlock() {
-    fork::unlock(&CHANGING);
+    spin::unlock(&CHANGING);
 }

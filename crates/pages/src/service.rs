@@ -2,16 +2,29 @@
 //!
 //! A mode belongs to the descriptor, not to the memory: asynchronous write protection and faults by signal are asked for when it
 //! is opened. So there are three, however many regions.
+//!
+//! The program may close a descriptor, or put another file at its number. A custodian holds a copy (`custodian`), so that faults go on
+//! being noted and served:
+//!
+//! ```text
+//! a call of any thread:  by the number; if that fails and the number is no longer ours, by the custodian from then on
+//! a worker's read:       the number is checked first, since a read from the program's file would take its data;
+//!                        if it is no longer ours, a thread that shares the custodian's table reads
+//! ```
 
 #![allow(unsafe_code, reason = "publishes descriptors that live as long as the process")]
 
 use std::io;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use fieldstone_sys::userfault::{PageScan, Reach, Userfaultfd};
+use fieldstone_sys::userfault::{Event, PageScan, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 
+use crate::custodian::Custodian;
+use crate::threads::{end_process, spawn};
 use crate::{fork, serve};
 
 /// How the faults of a descriptor's memory are told.
@@ -27,11 +40,132 @@ pub(crate) enum Told {
 
 #[derive(Debug)]
 pub(crate) struct Service {
-    pub(crate) fd: Userfaultfd,
+    fd: Userfaultfd,
     /// For [`Told::Scan`].
-    pub(crate) scan: Option<PageScan>,
+    scan: Option<PageScan>,
     /// Whether write protection holds on pages that were never touched.
     pub(crate) unpopulated: bool,
+    custodian: &'static Custodian,
+    /// Whether the process's table no longer has `fd`.
+    is_lost: AtomicBool,
+    /// Faults read in the custodian's table, once `fd` is lost.
+    relayed: OnceLock<Mutex<Receiver<Event>>>,
+}
+
+/// What a worker cannot do when it ends the process, and what helps: a filter for system calls is the usual cause.
+const READ: &str = "read faults from the userfaultfd";
+const REMEDY: &str =
+    "allow read, ioctl, fcntl, futex and clone3 in the filter for system calls, or make the memory after it";
+
+/// All addresses that a program can have, but those below `vm.mmap_min_addr`.
+const EVERYWHERE: std::ops::Range<usize> = 0x1_0000..0x7fff_ffff_f000;
+
+impl Service {
+    /// Whose faults it gets.
+    pub(crate) fn reach(&self) -> Reach {
+        self.fd.reach()
+    }
+
+    /// Makes a call on the userfaultfd, in the custodian's table of descriptors if this thread's has lost it or may not use it.
+    /// Async-signal-safe if the call is.
+    ///
+    /// # Errors
+    /// As the call.
+    #[inline]
+    pub(crate) fn run<R>(&self, call: impl Fn(&Userfaultfd) -> io::Result<R>) -> io::Result<R> {
+        if !self.is_lost.load(Ordering::Relaxed) {
+            match call(&self.fd) {
+                Err(error) if self.needs_custodian(&error) => {}
+                done => return done,
+            }
+        }
+        self.custodian.run(|| call(&self.fd))
+    }
+
+    /// Makes a call on the page map. A number that names another process's page map would give wrong pages, so it is checked first.
+    ///
+    /// # Errors
+    /// As the call; `ENOTTY` where none is open.
+    pub(crate) fn scan<R>(&self, mut call: impl FnMut(&PageScan) -> io::Result<R>) -> io::Result<R> {
+        let scan = self.scan.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTTY))?;
+        if self.custodian.is_ours(scan.number()) {
+            match call(scan) {
+                Err(error) if is_filtered(&error) => {}
+                done => return done,
+            }
+        }
+        let call = std::cell::RefCell::new(call);
+        self.custodian.run(|| (call.borrow_mut())(scan))
+    }
+
+    #[cold]
+    fn needs_custodian(&self, error: &io::Error) -> bool {
+        !self.has_number() || is_filtered(error)
+    }
+
+    /// Whether the calling thread's table has our userfaultfd. Once it has not, the number is never used again.
+    fn has_number(&self) -> bool {
+        if self.is_lost.load(Ordering::Relaxed) {
+            return false;
+        }
+        let has = self.custodian.is_ours(self.fd.number());
+        if !has {
+            self.is_lost.store(true, Ordering::SeqCst);
+        }
+        has
+    }
+
+    /// Waits for a fault, in a worker: for as long as the process lives, if none comes.
+    pub(crate) fn event(&self) -> Event {
+        while self.has_number() {
+            match self.fd.read() {
+                Ok(Some(event)) => return event,
+                Ok(None) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(_) => self.is_lost.store(true, Ordering::SeqCst),
+            }
+        }
+        let relayed = self.relayed.get_or_init(|| self.relay()).lock().unwrap_or_else(PoisonError::into_inner);
+        relayed.recv().unwrap_or_else(|error| end_process(READ, &error, REMEDY))
+    }
+
+    /// Has a thread that shares the custodian's table read the faults.
+    fn relay(&self) -> Mutex<Receiver<Event>> {
+        let (tell, told) = sync_channel(0);
+        // SAFETY: a service is published, or about to be, and never freed.
+        let this: &'static Self = unsafe { &*std::ptr::from_ref(self) };
+        let started = self.custodian.run(|| {
+            let tell = tell.clone();
+            spawn("fs-reader", move || this.read_for_workers(&tell)).map(drop)
+        });
+        // Workers may have woken threads by another userfaultfd that stands at our number: all try again.
+        let woken = self.custodian.run(|| self.fd.wake(EVERYWHERE));
+        if let Err(error) = started.and(woken) {
+            end_process(READ, &error, REMEDY);
+        }
+        Mutex::new(told)
+    }
+
+    fn read_for_workers(&self, tell: &SyncSender<Event>) {
+        loop {
+            match self.fd.read() {
+                // Workers live as long as the process, so that one takes it.
+                Ok(Some(event)) => _ = tell.send(event),
+                Ok(None) => {}
+                Err(error) if is_passing(&error) => {}
+                Err(error) => end_process(READ, &error, REMEDY),
+            }
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
+}
+
+/// Whether a filter for system calls may have refused the call to this thread. The custodian may have another one, or none.
+fn is_filtered(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
 static SERVICES: [AtomicPtr<Service>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
@@ -77,7 +211,9 @@ fn open(told: Told) -> io::Result<Service> {
     let reach = if told == Told::Signal { Reach::User } else { Reach::UserAndKernel };
     let (fd, has) = Userfaultfd::open(needed, own | more, reach)?;
     let scan = if told == Told::Scan { Some(PageScan::open()?) } else { None };
-    Ok(Service { fd, scan, unpopulated: has & u64::from(uapi::UFFD_FEATURE_WP_UNPOPULATED) != 0 })
+    let custodian = Custodian::start([fd.number()].into_iter().chain(scan.as_ref().map(PageScan::number)).collect())?;
+    let unpopulated = has & u64::from(uapi::UFFD_FEATURE_WP_UNPOPULATED) != 0;
+    Ok(Service { fd, scan, unpopulated, custodian, is_lost: AtomicBool::new(false), relayed: OnceLock::new() })
 }
 
 /// Closes what names the parent's memory.
@@ -86,8 +222,11 @@ pub(crate) fn forget_in_child() {
         // SAFETY: a published service is never freed, and the child's only thread runs this. The regions of the parent's
         // generation do not use it any more.
         if let Some(service) = unsafe { place.swap(null_mut(), Ordering::AcqRel).as_ref() } {
-            // SAFETY: the descriptor is this process's own copy; nothing of ours uses it again.
-            unsafe { libc::close(service.fd.number()) };
+            let numbers = [Some(service.fd.number()), service.scan.as_ref().map(PageScan::number)];
+            for number in numbers.into_iter().flatten().filter(|&number| service.custodian.is_ours(number)) {
+                // SAFETY: the descriptor is this process's own copy; nothing of ours uses it again.
+                unsafe { libc::close(number) };
+            }
         }
     }
 }

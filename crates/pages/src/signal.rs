@@ -10,9 +10,11 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::{self, null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::fault::{Access, Fault, Outcome};
 use crate::region::{Mechanism, Region};
+use crate::threads::own_number;
 use crate::{fork, registry, serve};
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -81,7 +83,12 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // Codes above 0 are the kernel's own; a signal that somebody sent has no address.
     let is_ours = code > 0 && !(signal == libc::SIGBUS && code == POISONED) && !is_fetch(context);
     let region = if is_ours { registry::find(address) } else { None };
-    let outcome = region.as_deref().map_or(Outcome::Chain, |region| handle(region, address, context));
+    let outcome = match region.as_deref() {
+        None => Outcome::Chain,
+        // The child of a bare clone(2), whose memory is plain from now on.
+        Some(_) if fork::notice() => Outcome::Resolved,
+        Some(region) => handle(region, address, context),
+    };
     drop(region);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
@@ -93,10 +100,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 fn handle(region: &Region, address: usize, context: *mut c_void) -> Outcome {
     let access = access(context);
     match region.mechanism {
-        Mechanism::ProtectThread => {
-            let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-            serve::pass_on(region, address, access, thread)
-        }
+        Mechanism::ProtectThread => serve::pass_on(region, address, access, own_number()),
         Mechanism::ProtectSignal | Mechanism::UserfaultSignal => {
             (region.handler)(&Fault::new(region, address, access, 0, context))
         }
@@ -121,7 +125,7 @@ struct FaultInformation {
 /// A thread that faulted in a system call does not come to the signal before the access has passed, and faults again; so does one
 /// that blocks the signal, which would end the process if the kernel had sent it. Either ends the process.
 pub(crate) fn send_fault(thread: u32, address: usize) {
-    if is_pending(thread) {
+    if is_pending(thread, address) {
         eprintln!(
             "fieldstone-pages: a system call of thread {thread} touched {address:#x}, which the fault handler refused"
         );
@@ -146,9 +150,19 @@ pub(crate) fn send_fault(thread: u32, address: usize) {
     }
 }
 
+/// Signals to a thread for the same address, one after the other, before it counts as not coming to them.
+const MOST_REPEATS: u32 = 1000;
+
 /// Whether a `SIGSEGV` waits for a thread.
-fn is_pending(thread: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap_or_default();
+fn is_pending(thread: u32, address: usize) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else {
+        // No descriptor is left, or no /proc is there. A thread that does not come to the signal faults again and again.
+        static REPEATS: Mutex<(u32, usize, u32)> = Mutex::new((0, 0, 0));
+        let mut repeats = REPEATS.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = if (repeats.0, repeats.1) == (thread, address) { repeats.2 + 1 } else { 0 };
+        *repeats = (thread, address, count);
+        return count > MOST_REPEATS;
+    };
     let pending = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigPnd:")?.trim(), 16).ok());
     pending.is_some_and(|set| set & (1 << (libc::SIGSEGV - 1)) != 0)
 }

@@ -69,10 +69,13 @@ impl Tracking {
     /// The written ranges of the whole memory, each of which counts as clean from the moment that the iterator finds it: read
     /// its contents after that, and a write that came in between makes it dirty again.
     ///
-    /// A write that was done before the call is found. Ranges that are found but not taken from the iterator stay dirty.
+    /// A write that was done before the call is found, if it was made by an instruction or a system call at this memory's
+    /// addresses. Writes by other ways to the same frames are not: see [`Tracking::losses`] and [`Tracking::mark`]. Ranges
+    /// that are found but not taken from the iterator stay dirty.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a child.
+    /// [`Error::Forked`] in a child; from the iterator, [`Error::System`] with `EPERM` for memory that the program has mapped
+    /// over: all that is left of the range counts as written then.
     pub fn dirty(&self) -> Result<Dirty<'_>> {
         self.dirty_in(0..self.region.memory.bytes())
     }
@@ -101,8 +104,8 @@ impl Tracking {
         Dirty::new(&self.region, self.log.as_deref(), range, false)
     }
 
-    /// Makes pages dirty, given in bytes from the start: for writes that nobody could note, such as another process's to shared
-    /// memory.
+    /// Makes pages dirty, given in bytes from the start: for writes that nothing notes, such as those of another process to shared
+    /// memory, or of io_uring to a registered buffer.
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::Forked`] in a child.
@@ -116,10 +119,11 @@ impl Tracking {
         self.region.mechanism
     }
 
-    /// What another mechanism would give.
+    /// What another mechanism would give, and which writes may have been missed: [`Loss::SharedMemory`] by the kind of memory,
+    /// [`Loss::PinnedPages`] while the process has pinned pages. Reads `/proc/self/status`: some 20 µs.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
-        self.region.losses()
+        self.region.losses_of_tracking()
     }
 }
 
@@ -175,13 +179,16 @@ impl<'a> Dirty<'a> {
         self.next = 0;
         self.found.clear();
         let Some(log) = self.log else {
-            let service = self.region.service()?;
-            let scan =
-                service.scan.as_ref().ok_or(Error::Unsupported { what: "a scan", why: "no page map is open" })?;
             let (start, bytes) = (self.rest.start, self.rest.len());
-            self.rest.start = scan
-                .written(self.rest.clone(), self.protect, &mut self.found)
-                .map_err(|error| Error::system("PAGEMAP_SCAN", start, bytes, error))?;
+            let written =
+                self.region.service()?.scan(|scan| scan.written(self.rest.clone(), self.protect, &mut self.found));
+            self.rest.start = written.map_err(|error| {
+                // Pages before the one that failed may be clean already, and are not in the list.
+                if self.protect {
+                    self.region.unprotect_what_is_left(start..start + bytes);
+                }
+                Error::system("PAGEMAP_SCAN", start, bytes, error)
+            })?;
             return Ok(());
         };
         let (start, page_bytes) = (self.region.range.start, self.region.page_bytes);

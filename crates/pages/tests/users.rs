@@ -167,7 +167,7 @@ fn without_userfaultfd_mprotect_takes_over_and_says_what_is_lost() {
         assert!(!doors.user_faults && !doors.kernel_faults && !doors.device, "{doors:?}");
         assert!(File::open("/dev/zero").is_ok(), "other calls pass");
         everything_works();
-        let lost = [Loss::KernelAccesses, Loss::Mappings];
+        let lost = [Loss::KernelAccesses, Loss::Mappings, Loss::BlockedSignals];
         let trapping = Trapping::new(memory(), Watch::Writes, open).unwrap();
         assert_eq!((trapping.mechanism(), trapping.losses()), (Mechanism::ProtectThread, lost.to_vec()));
         // SAFETY: the handler makes a system call.

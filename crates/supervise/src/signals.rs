@@ -47,7 +47,9 @@ impl Forward {
                 }
             }
         });
+        // This waits as long as the program runs; signals reach it meanwhile.
         let ended = wait(Some(pid), true);
+        // Which ends the thread's loop.
         handle.close();
         let _ = thread.join();
         let gone = || Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid });

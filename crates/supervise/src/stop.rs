@@ -50,12 +50,13 @@ impl Deadline {
     /// Ends the watch; whether the time had passed.
     pub(crate) fn finish(self) -> bool {
         drop(self.done);
+        // It ends: the thread looks at the closed channel every 100 ms.
         let _ = self.thread.join();
         self.passed.load(SeqCst)
     }
 }
 
-/// Waits for a child to end.
+/// Waits for a child to end: for as long as it runs. Callers bound it by a [`Deadline`], or have killed the child.
 pub(crate) fn wait(pid: u32) -> Result<Ended> {
     wait4(Some(pid), true)?.ok_or(Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid }))
 }

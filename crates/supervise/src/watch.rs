@@ -67,6 +67,7 @@ impl Watch {
         if let Some(session) = &self.session {
             session.call_attention();
         }
+        // It ends: the thread was woken, and looks at `stop` after each step.
         thread.join().ok()
     }
 }

@@ -204,6 +204,7 @@ impl Shared {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         line.get_mut().write_all(format!("{request}\n").as_bytes())?;
         let mut answer = String::new();
+        // It ends: the restorer writes a knob, for which the kernel may compact memory for seconds, or its end of the line is closed.
         line.read_line(&mut answer)?;
         answer.strip_suffix('\n').map(str::to_owned).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }

@@ -14,6 +14,7 @@
 //! | [`knob`] | turns a kernel knob and gives it back, come what may |
 //! | [`warm`] | memory that a hypervisor has taken back |
 //! | [`cache`] | where this user keeps what can be made again |
+//! | [`descriptors`] | keeps files open that the program may close |
 //! | [`userfault`], [`perf`], [`limits`], [`machine`] | what this user may do on this machine |
 //! | [`doctor`] | all of that, and a verdict for each command |
 //!
@@ -26,6 +27,7 @@ mod cgroup;
 pub mod collapse;
 pub mod counters;
 pub mod cpuid;
+pub mod descriptors;
 pub mod doctor;
 mod error;
 pub mod huge_pages;

@@ -13,7 +13,7 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process::has_ended;
 use crate::turns;
@@ -85,6 +85,8 @@ const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 /// Who is waited for is looked at so often at once, and then each time after so long.
 const SHORT_LOOKS: u32 = 64;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
+/// A thread that was interrupted, or runs one system call, stops long before.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 const OPTIONS: libc::c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
@@ -128,12 +130,13 @@ impl Tracee {
         unsafe { self.request(libc::PTRACE_INTERRUPT, 0, 0) }
     }
 
-    /// Waits until it stops. No end is told of the first thread of a process until all others have ended, which may wait for us: so it is
-    /// looked for, and `try_wait` has it later.
+    /// Waits until it stops, for half a minute at most. The end of a process's first thread is not reported until all others have
+    /// ended, which may wait for this process: so `/proc` is looked at, and `try_wait` returns the end later.
     ///
     /// # Errors
-    /// As waitpid(2).
+    /// As waitpid(2); `ETIMEDOUT` for a thread that does not leave the kernel, such as one that is frozen.
     pub fn wait(&mut self) -> Result<Stop> {
+        let until = Instant::now() + LONGEST_WAIT;
         for looks in 0_u32.. {
             if let Some(stop) = self.try_wait()? {
                 return Ok(stop);
@@ -142,6 +145,8 @@ impl Tracee {
                 turns::pause(looks);
             } else if has_ended(self.thread) {
                 break;
+            } else if Instant::now() > until {
+                return Err(Error::Call { call: "waitpid", source: io::Error::from_raw_os_error(libc::ETIMEDOUT) });
             } else {
                 std::thread::sleep(BETWEEN_LOOKS);
             }

@@ -455,6 +455,21 @@ fn dropping_the_sampler_detaches_and_the_program_runs_on() {
 }
 
 #[test]
+fn a_tracer_that_does_not_leave_is_killed_and_the_program_runs_on() {
+    let mut other = Other::start();
+    let spinner = other.thread();
+    let Some(sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
+    // SAFETY: no memory is named; the tracer is not reaped before the sampler is dropped.
+    unsafe { libc::kill(i32::try_from(tracer_of(spinner.tid)).unwrap(), libc::SIGSTOP) };
+    let since = Instant::now();
+    drop(sampler);
+    assert!(since.elapsed() < Duration::from_secs(10), "the wait for the tracer has a bound");
+    assert_eq!(tracer_of(spinner.tid), 0);
+    other.say("exit");
+    assert_eq!(other.wait().code(), Some(7));
+}
+
+#[test]
 fn a_tracer_that_is_killed_is_told_and_harms_nobody() {
     let mut other = Other::start();
     let spinner = other.thread();

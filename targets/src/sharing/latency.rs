@@ -87,6 +87,7 @@ impl Part {
         let status = wait(&mut program, HANGS)?;
         let run = Run::read(status, since.elapsed().as_secs_f64(), output, errors)?;
         wait(&mut repairer, HANGS)?;
+        // It ends with the repairer, which holds the other end.
         let heard = listener.join().unwrap_or_default();
         let run = run.successful(self.program)?;
         let began_s = run.began_s.context("it does not tell when its threads began")?;

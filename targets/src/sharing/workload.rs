@@ -189,6 +189,7 @@ pub(super) fn wait(child: &mut Child, most: Duration) -> anyhow::Result<Option<E
     if !ended {
         kill_process_group(Pid::from_child(child), Signal::KILL)?;
     }
+    // It ends: the child has ended, or was killed.
     let status = child.wait()?;
     Ok(ended.then_some(status))
 }

@@ -207,6 +207,7 @@ impl Writer {
         self.at = (self.at + 1) % BATCHES;
         self.fresh = 0;
         let next = self.batch();
+        // It ends: the reader takes the batch, closes the record, or is found gone within a second.
         while next.state.load(Acquire) == Standing::Full as u32 && trace.closed.load(Relaxed) == 0 {
             sleep_while(&next.state, Standing::Full as u32);
             if reader_is_gone(trace.reader) {

@@ -57,11 +57,17 @@
  *     async-signal-safe may be called: of this library, all fs_fault_…, fs_memory_start, _bytes, _page_bytes, fs_x_memory,
  *     fs_error_name. No malloc, no printf, no lock that others hold. It runs on the thread's alternate stack, if it has one,
  *     which may be small.
- * Who installs a handler of SIGSEGV or SIGBUS does so before the first fs_trapping, fs_tracking or fs_filling is made: it
- * gets the faults that are none of this library's, and those that a handler answers by FS_CHAIN.
+ * Install handlers of SIGSEGV and SIGBUS before the first fs_trapping, fs_tracking or fs_filling is made. They get the faults
+ * that are none of this library's, and those that a handler answers by FS_CHAIN.
  *
- * After fork(), the child's copy of all this memory is plain: no traps, no notes, missing pages zeros. Its handles may be freed;
- * protect, dirty and the like give FS_ERROR_FORKED. New memory can be put under control there.
+ * Blocked signals. Every mechanism but FS_USERFAULT_THREAD and FS_SCAN uses SIGSEGV or SIGBUS. The kernel kills a thread that
+ * blocks them at a trapped page: "Segmentation fault" or "Bus error". fs_x_losses reports that as FS_LOSS_BLOCKED_SIGNALS.
+ *
+ * Descriptors. The program may close all descriptors (close_range, closefrom) or put other files at their numbers: a thread of
+ * the library keeps copies of those that it needs, and faults are still served, more slowly. daemon() forks: see below.
+ *
+ * After fork(), the child's copy of all this memory is plain: no traps, no dirty pages, missing pages are zeros. Its handles may
+ * be freed; protect, dirty and the like return FS_ERROR_FORKED. New memory can be put under control there.
  */
 #ifndef FIELDSTONE_PAGES_H
 #define FIELDSTONE_PAGES_H
@@ -179,10 +185,14 @@ enum fs_mechanism {
     FS_SCAN = 5              /* the kernel notes writes, and nobody waits: Linux 6.7 */
 };
 
-/* What a mechanism does not give, that another one would: bits. */
+/* What a handle does not give: bits. The first three come with the mechanism, and another one may give what this one lacks. The
+ * last two concern dirty pages, come with the memory and the process, and hold for every mechanism. */
 enum fs_loss {
     FS_LOSS_KERNEL_ACCESSES = 1, /* a system call that touches a trapped page fails with EFAULT */
-    FS_LOSS_MAPPINGS = 2         /* each protected piece is a mapping of its own; vm.max_map_count bounds them */
+    FS_LOSS_MAPPINGS = 2,        /* each protected piece is a mapping of its own; vm.max_map_count bounds them */
+    FS_LOSS_BLOCKED_SIGNALS = 4, /* the kernel kills a thread that blocks SIGSEGV and SIGBUS at a trapped page */
+    FS_LOSS_PINNED_PAGES = 8,    /* the process has pinned pages now: writes to them may have been missed */
+    FS_LOSS_SHARED_MEMORY = 16   /* the memory is shared or a file's: writes by other mappings are missed */
 };
 
 /* The mechanism's name, and one loss with its remedy, for people. The texts never change or go. */
@@ -293,15 +303,23 @@ const fs_memory *fs_tracking_memory(const fs_tracking *tracking);
  *
  * A page counts as clean from the moment that it is listed: read its contents after that. A write that comes in between makes it
  * dirty again; a write that was done before the call is listed by it. What did not fit into the array stays dirty. Neighbours may
- * come as two ranges. If it fails midway, the ranges that `count` tells are listed all the same, and clean. */
+ * come as two ranges. If it fails midway, `count` ranges are listed all the same, and clean. Memory that the program has mapped
+ * over fails with EPERM, and all that is left of the range stays dirty.
+ *
+ * WRITES THAT NO MECHANISM SEES: those that do not go through this memory's addresses. io_uring writes registered (fixed) buffers,
+ * and devices write pinned pages, by their frames; shared memory and files are written through a second mapping, by write(2),
+ * or by another process. fs_tracking_losses() reports FS_LOSS_PINNED_PAGES while the process has pinned pages, and
+ * FS_LOSS_SHARED_MEMORY. Call it after fs_tracking_dirty, and mark such pages by fs_tracking_mark. */
 int fs_tracking_dirty(const fs_tracking *tracking, fs_range *rest, fs_range *ranges, size_t room, size_t *count);
 
 /* The same, but all stays dirty. */
 int fs_tracking_peek(const fs_tracking *tracking, fs_range *rest, fs_range *ranges, size_t room, size_t *count);
 
-/* Makes pages dirty: for writes that nobody here could note, such as those through an alias or of another process. */
+/* Makes pages dirty: for writes that no mechanism sees, such as those through an alias, of another process, or of io_uring to a
+ * registered buffer. */
 int fs_tracking_mark(const fs_tracking *tracking, size_t offset, size_t bytes);
 
+/* The losses are looked up at each call, in some 20 us: pages may be pinned at any time. */
 enum fs_mechanism fs_tracking_mechanism(const fs_tracking *tracking);
 unsigned fs_tracking_losses(const fs_tracking *tracking);
 

@@ -24,6 +24,8 @@ int main(void)
     for (int mechanism = FS_USERFAULT_THREAD; mechanism <= FS_SCAN; mechanism++)
         CHECK(strcmp(fs_mechanism_name((enum fs_mechanism)mechanism), fs_mechanism_name((enum fs_mechanism)9)) != 0);
     CHECK(strstr(fs_loss_text(FS_LOSS_KERNEL_ACCESSES), "EFAULT") && strstr(fs_loss_text(FS_LOSS_MAPPINGS), "max_map_count"));
+    CHECK(strstr(fs_loss_text(FS_LOSS_BLOCKED_SIGNALS), "SIGBUS") && strstr(fs_loss_text(FS_LOSS_PINNED_PAGES), "io_uring"));
+    CHECK(strstr(fs_loss_text(FS_LOSS_SHARED_MEMORY), "fs_tracking_mark") && strcmp(fs_loss_text((enum fs_loss)32), "unknown") == 0);
 
     fs_memory *memory = pages_of(fs_memory_anonymous);
     fs_trapping *trapping;

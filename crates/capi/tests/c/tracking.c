@@ -56,8 +56,21 @@ static void tracks(enum fs_mechanism mechanism)
     fs_tracking_free(tracking);
 }
 
+/* Writes to shared memory may come from elsewhere, whatever the mechanism. */
+static void shared(void)
+{
+    fs_tracking *private, *shared;
+    CHECK(fs_tracking_new(pages_of(fs_memory_anonymous), &private) == FS_OK);
+    CHECK(fs_tracking_new(pages_of(fs_memory_shared), &shared) == FS_OK);
+    CHECK(!(fs_tracking_losses(private) & (FS_LOSS_SHARED_MEMORY | FS_LOSS_PINNED_PAGES)));
+    CHECK(fs_tracking_losses(shared) & FS_LOSS_SHARED_MEMORY);
+    fs_tracking_free(private);
+    fs_tracking_free(shared);
+}
+
 int main(void)
 {
+    shared();
     for (int mechanism = 0; mechanism <= FS_SCAN; mechanism++)
         if (mechanism != FS_PROTECT_THREAD) /* as FS_PROTECT_SIGNAL, with a loss that is the same */
             tracks((enum fs_mechanism)mechanism);

@@ -37,6 +37,7 @@ static void traps(int (*make)(size_t, fs_memory **), enum fs_mechanism mechanism
     int by_protect = got == FS_PROTECT_THREAD || got == FS_PROTECT_SIGNAL;
     unsigned losses = fs_trapping_losses(trapping);
     CHECK(!in_signal || (losses & FS_LOSS_KERNEL_ACCESSES));
+    CHECK(!(losses & FS_LOSS_BLOCKED_SIGNALS) == !(in_signal || by_protect));
     CHECK(!(losses & FS_LOSS_MAPPINGS) == !by_protect);
 
     volatile char *start = fs_memory_start(fs_trapping_memory(trapping));

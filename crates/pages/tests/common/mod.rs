@@ -1,6 +1,7 @@
 //! What the tests share: touching memory, and bodies that run in a process of their own.
 
 #![allow(dead_code, reason = "each test program uses a part")]
+#![allow(clippy::cast_possible_truncation, reason = "numbers of processes")]
 
 use std::ffi::c_int;
 use std::process::{Command, Output};
@@ -67,22 +68,67 @@ pub(crate) fn told(output: &Output) -> String {
 
 /// Runs `body` in a forked child, which ends after 20 s at most; the child's status as of waitpid(2). A panic in it is status 101.
 pub(crate) fn forked(body: impl FnOnce() -> bool) -> c_int {
-    // SAFETY: the child calls what this library promises to work there, and leaves without running the parent's destructors.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0, "{}", std::io::Error::last_os_error());
-        if child == 0 {
-            libc::alarm(20);
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    // SAFETY: fork(3) takes nothing.
+    unsafe { child_by(|| libc::fork(), body) }
+}
+
+/// As [`forked`], by a bare clone(2), of which no handler of fork(3) learns.
+pub(crate) fn cloned(body: impl FnOnce() -> bool) -> c_int {
+    // SAFETY: without flags for sharing it is a fork.
+    unsafe { child_by(|| libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t, body) }
+}
+
+/// # Safety
+/// `make` forks: it returns 0 in the child.
+unsafe fn child_by(make: impl FnOnce() -> libc::pid_t, body: impl FnOnce() -> bool) -> c_int {
+    let child = make();
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        // SAFETY: the child leaves without running the parent's destructors.
+        unsafe {
             libc::_exit(match result {
                 Ok(true) => 0,
                 Ok(false) => 1,
                 Err(_) => 101,
             });
         }
-        let mut status = 0;
-        while libc::waitpid(child, &raw mut status, 0) != child {}
-        status
+    }
+    let mut status = 0;
+    // A child may hang with its signals blocked, where no alarm(2) ends it.
+    for wait in 0_u32.. {
+        // SAFETY: a live local, and a child of this process.
+        unsafe {
+            if libc::waitpid(child, &raw mut status, libc::WNOHANG) == child {
+                break;
+            }
+            if wait == 200_000 {
+                libc::kill(child, libc::SIGKILL);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    status
+}
+
+/// Has the kernel refuse a system call by an errno: to the calling thread, or to all threads.
+pub(crate) fn refuse(call: libc::c_long, errno: c_int, all_threads: bool) {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: u16::try_from(code).unwrap(), jt: 0, jf: 0, k };
+    let is_other = u16::try_from(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K).unwrap();
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut program = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter { code: is_other, jt: 0, jf: 1, k: u32::try_from(call).unwrap() },
+        statement(answer, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()),
+        statement(answer, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: u16::try_from(program.len()).unwrap(), filter: program.as_mut_ptr() };
+    let flags = if all_threads { libc::SECCOMP_FILTER_FLAG_TSYNC } else { 0 };
+    // SAFETY: the filter and its program are live locals, which the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let installed = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter);
+        assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
     }
 }
 

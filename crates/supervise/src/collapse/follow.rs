@@ -54,6 +54,7 @@ impl Follow {
     pub(crate) fn finish(self) -> Vec<ProcessStats> {
         self.stop.store(true, SeqCst);
         self.thread.thread().unpark();
+        // It ends after the pass that is under way.
         let all = self.thread.join().unwrap_or_default();
         let largest = all.iter().max_by_key(|(_, followed)| followed.peak.resident_bytes).map(|(&pid, _)| pid);
         all.iter().map(|(&pid, followed)| followed.stats(pid, Some(pid) == largest)).collect()

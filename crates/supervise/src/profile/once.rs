@@ -4,8 +4,8 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
 use std::process::{ChildStdout, Stdio};
-use std::thread::{JoinHandle, spawn};
-use std::time::Duration;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
 
 use fieldstone_report::Footprint;
 use fieldstone_sys::counters::Walks;
@@ -110,7 +110,7 @@ pub(super) fn run(
         once.broken = true;
     }
     once.walks = counting.map(Counting::finish);
-    once.output_hash = output.and_then(|thread| thread.join().ok());
+    once.output_hash = output.and_then(ended_within_patience);
     once.stderr = words.finish();
     once.left = strays.left;
     Ok((once, watched))
@@ -151,6 +151,18 @@ pub(super) fn seen(watch: Watch, running: &Running, kind: Mixture, name: Option<
         peak_bytes: sight.peak_bytes(pid),
         places: sight.places(pid).cloned(),
     }
+}
+
+/// How long a process that still holds the other end is waited for, when the program has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a thread found that reads until the end of a pipe; `None` if some process that could not be ended keeps the pipe open.
+fn ended_within_patience(thread: JoinHandle<u64>) -> Option<u64> {
+    let until = Instant::now() + PATIENCE;
+    while !thread.is_finished() && Instant::now() < until {
+        sleep(Duration::from_millis(1));
+    }
+    thread.is_finished().then(|| thread.join().ok()).flatten()
 }
 
 fn hash_output(mut output: ChildStdout) -> JoinHandle<u64> {

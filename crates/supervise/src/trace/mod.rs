@@ -99,6 +99,7 @@ impl Tracing {
     pub fn finish(self) -> Result<Followed> {
         self.over.store(true, SeqCst);
         self.records.trace.ring();
+        // It ends: the thread waits `PATIENCE` at most, and then reads what there is.
         self.thread.join().map_err(|_| Error::Tracer { why: "the models stopped".to_owned() })
     }
 }

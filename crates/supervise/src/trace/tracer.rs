@@ -92,6 +92,7 @@ impl Tracer {
 /// The version that QEMU tells of itself: `7.2.19`.
 fn version(qemu: &Path) -> Result<String> {
     let unusable = |why: String| Error::Tracer { why: format!("{}: {why}", qemu.display()) };
+    // Both calls end: QEMU prints and exits, with no input.
     let output = Command::new(qemu).arg("--version").output().map_err(|error| unusable(error.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));

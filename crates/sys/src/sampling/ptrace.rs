@@ -24,10 +24,12 @@ use std::time::{Duration, Instant};
 
 use super::lane::{Lane, Phase, Told};
 use super::{Drained, Means, Sample, Source, tracer};
-use crate::{Error, Result};
+use crate::{Error, Result, turns};
 
 /// How long attaching may take: it stops nobody, so it is a matter of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a tracer that was asked to leave may take to release its tracees, before it is killed.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// The tracer's process, as long as it is wanted.
 pub(super) struct Stopper {
@@ -122,9 +124,17 @@ impl Source for Stopper {
 
 impl Drop for Stopper {
     fn drop(&mut self) {
-        // SAFETY: a child of ours that is not reaped yet, so the number is still its own. The status is not asked for.
+        // SAFETY: a child of this process that is not reaped yet, so that the number is still its own.
+        unsafe { libc::kill(self.tracer, libc::SIGTERM) };
+        let until = Instant::now() + RELEASE;
+        let mut looks = 0;
+        while !self.tracer_has_ended() && Instant::now() < until {
+            turns::pause(looks);
+            looks += 1;
+        }
+        // SAFETY: not reaped yet, as before. The wait ends: a process that is killed leaves, and its tracees go on without it.
         unsafe {
-            libc::kill(self.tracer, libc::SIGTERM);
+            libc::kill(self.tracer, libc::SIGKILL);
             while libc::waitpid(self.tracer, ptr::null_mut(), libc::__WALL) < 0
                 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
             {}

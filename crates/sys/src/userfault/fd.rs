@@ -13,6 +13,7 @@ use linux_raw_sys::ioctl as request;
 use rustix::mm::UserfaultfdFlags;
 
 use super::{by_call, by_device, features};
+use crate::descriptors::raised;
 
 /// `_IOWR(0xAA, 5, struct uffdio_move)`, Linux 6.8; not in linux-raw-sys.
 pub(crate) const UFFDIO_MOVE: u32 = 0xC028_AA05;
@@ -111,7 +112,8 @@ pub struct Userfaultfd {
 
 impl Userfaultfd {
     /// Opens one by the door with the longest reach, or by the one for user faults alone, with the features (`UFFD_FEATURE_*`)
-    /// that are needed and those of the wanted that the kernel has; with it, all that the kernel has.
+    /// that are needed and those of the wanted that the kernel has; with it, all that the kernel has. Its number is a high one,
+    /// out of the program's way.
     ///
     /// # Errors
     /// `EPERM` and `EACCES` where no door opens, `EOPNOTSUPP` where the kernel lacks a needed feature.
@@ -130,7 +132,7 @@ impl Userfaultfd {
             },
         };
         let features = has & u64::from(needed | wanted);
-        let this = Self { fd, reach };
+        let this = Self { fd: raised(fd), reach };
         this.ask(request::UFFDIO_API, &mut uapi::uffdio_api { api: uapi::UFFD_API.into(), features, ioctls: 0 })?;
         Ok((this, has))
     }
@@ -268,6 +270,7 @@ impl Userfaultfd {
     }
 
     fn ask<T>(&self, request: u32, argument: &mut T) -> io::Result<()> {
+        // It ends: the kernel returns EAGAIN only while another thread changes the address space, which does not wait for this one.
         loop {
             // SAFETY: each caller passes the request's own structure, a live local.
             let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), request.into(), std::ptr::from_mut(argument)) };
@@ -294,7 +297,7 @@ fn of(range: &Range<usize>) -> uapi::uffdio_range {
 
 /// `/proc/self/pagemap`, open for `PAGEMAP_SCAN` (Linux 6.7): which pages of asynchronously protected memory were written.
 #[derive(Debug)]
-pub struct PageScan(File);
+pub struct PageScan(OwnedFd);
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`; not in linux-raw-sys.
 pub(crate) const PAGEMAP_SCAN: u32 = 0xC060_6610;
@@ -327,12 +330,18 @@ impl WrittenRange {
 }
 
 impl PageScan {
-    /// Opens this process's.
+    /// Opens this process's, at a high number, out of the program's way.
     ///
     /// # Errors
     /// As open(2).
     pub fn open() -> io::Result<Self> {
-        File::open("/proc/self/pagemap").map(Self)
+        Ok(Self(raised(File::open("/proc/self/pagemap")?.into())))
+    }
+
+    /// The number of the descriptor.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
     }
 
     /// Finds written pages until the list's capacity is used up or the range is done; with `protect`, each one that is found is
