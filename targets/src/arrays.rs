@@ -35,6 +35,36 @@ const HEAP_LIMIT: f64 = 1.3;
 const HEAP_WORKLOADS: [Workload; 3] = [Workload::Trees, Workload::Map, Workload::Mail];
 const HEAP_ROUNDS: usize = 31;
 
+/// Measures the cells of one goal, one for each size or peer.
+type Measure = fn(&Stage, &Goal) -> Vec<Cell>;
+
+/// Every goal of the section.
+const CELLS: [(&str, Measure); 15] = [
+    ("linear_large_vs_vec4k", |stage, goal| each(&LARGE, |bytes| stage.linear(goal, bytes, Vector::Small))),
+    ("linear_large_vs_vecthp", |stage, goal| each(&LARGE, |bytes| stage.linear(goal, bytes, Vector::Huge))),
+    ("linear_small_vs_vec4k", |stage, goal| {
+        each(&[4 * KIB, 4 * MIB], |bytes| stage.linear(goal, bytes, Vector::Small))
+    }),
+    ("strided_large_vs_vec4k", |stage, goal| each(&LARGE, |bytes| stage.strided(goal, bytes, Vector::Small))),
+    ("strided_large_vs_vecthp", |stage, goal| each(&LARGE, |bytes| stage.strided(goal, bytes, Vector::Huge))),
+    ("gups_4g_vs_vec4k", |stage, goal| vec![stage.gups(goal, Vector::Small, false)]),
+    ("gups_4g_vs_vecthp", |stage, goal| vec![stage.gups(goal, Vector::Huge, false)]),
+    ("gups_4g_batched_vs_vec4k", |stage, goal| vec![stage.gups(goal, Vector::Small, true)]),
+    ("gups_4g_batched_vs_vecthp", |stage, goal| vec![stage.gups(goal, Vector::Huge, true)]),
+    ("chase_small_vs_vec", |stage, goal| vec![stage.chase(goal)]),
+    ("push_mean_vs_vec", |stage, goal| vec![stage.push_mean(goal)]),
+    ("push_worst_cold_vs_vec", |stage, goal| vec![stage.push_worst(goal)]),
+    ("get_vs_std_deque", |stage, goal| stage.deque(goal, true)),
+    ("linear_vs_std_deque", |stage, goal| stage.deque(goal, false)),
+    ("get_vs_best_crate", Stage::crates),
+];
+
+const LARGE: [usize; 3] = [256 * MIB, GIB, 4 * GIB];
+
+fn each(sizes: &[usize], cell: impl Fn(usize) -> Cell) -> Vec<Cell> {
+    sizes.iter().map(|&bytes| cell(bytes)).collect()
+}
+
 /// Where the vector of a comparison lies.
 #[derive(Clone, Copy, PartialEq)]
 enum Vector {
@@ -55,31 +85,9 @@ pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn
         if tuned { "transparent huge" } else { "the system's default" }
     );
     let stage = Stage { limit };
-    let of = |name: &str| goals.get(SECTION, name);
-    let mut take = |name: &str, cells: &dyn Fn(Goal) -> Vec<Cell>| -> anyhow::Result<()> {
-        if name.contains(only) {
-            cells(of(name)?).into_iter().for_each(&mut *show);
-        }
-        Ok(())
-    };
-    let large = [256 * MIB, GIB, 4 * GIB];
-    let each = |sizes: &[usize], cell: &dyn Fn(usize) -> Cell| sizes.iter().map(|&bytes| cell(bytes)).collect();
-    take("linear_large_vs_vec4k", &|goal| each(&large, &|bytes| stage.linear(&goal, bytes, Vector::Small)))?;
-    take("linear_large_vs_vecthp", &|goal| each(&large, &|bytes| stage.linear(&goal, bytes, Vector::Huge)))?;
-    take("linear_small_vs_vec4k", &|goal| {
-        each(&[4 * KIB, 4 * MIB], &|bytes| stage.linear(&goal, bytes, Vector::Small))
-    })?;
-    take("strided_large_vs_vec4k", &|goal| each(&large, &|bytes| stage.strided(&goal, bytes, Vector::Small)))?;
-    take("strided_large_vs_vecthp", &|goal| each(&large, &|bytes| stage.strided(&goal, bytes, Vector::Huge)))?;
-    take("gups_4g_vs_vec4k", &|goal| vec![stage.gups(&goal, Vector::Small, false)])?;
-    take("gups_4g_batched_vs_vec4k", &|goal| vec![stage.gups(&goal, Vector::Small, true)])?;
-    take("gups_4g_batched_vs_vecthp", &|goal| vec![stage.gups(&goal, Vector::Huge, true)])?;
-    take("chase_small_vs_vec", &|goal| vec![stage.chase(&goal)])?;
-    take("push_mean_vs_vec", &|goal| vec![stage.push_mean(&goal)])?;
-    take("push_worst_cold_vs_vec", &|goal| vec![stage.push_worst(&goal)])?;
-    take("get_vs_std_deque", &|goal| stage.deque(&goal, true))?;
-    take("linear_vs_std_deque", &|goal| stage.deque(&goal, false))?;
-    take("get_vs_best_crate", &|goal| stage.crates(&goal))?;
+    for (name, measure) in CELLS.into_iter().filter(|(name, _)| name.contains(only)) {
+        measure(&stage, &goals.get(SECTION, name)?).into_iter().for_each(&mut *show);
+    }
     if HEAP.contains(only) {
         HEAP_WORKLOADS.into_iter().map(heap).for_each(show);
     }
@@ -342,4 +350,19 @@ fn longest(count: usize, mut push: impl FnMut(u64)) -> f64 {
         last = now;
     }
     longest.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_goal_is_measured() {
+        let goals = Goals::read().unwrap();
+        let asked: BTreeSet<String> = goals.of(SECTION).map(|goal| goal.name).collect();
+        let measured: BTreeSet<String> = CELLS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(measured, asked);
+    }
 }

@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::goals::{Goal, Limit};
 
-/// What the 95 % interval says of a goal.
+/// How a measurement compares with its goal, by the rule at the top of `goals.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Verdict {
-    /// All of it lies on the good side.
+    /// The median is on the good side of the limit.
     Ok,
-    /// All of it lies on the bad side.
+    /// The whole 95 % interval is on the bad side.
     Miss,
-    /// It straddles the goal, or there are too few pairs for an interval.
+    /// The median is on the bad side and the interval reaches the good side; or there are too few pairs for an interval.
     Undecided,
     /// Not measured.
     Skip,
@@ -70,18 +70,23 @@ impl Cell {
     }
 }
 
-/// The verdict of the 95 % interval.
+/// The verdict of a median with its 95 % interval. An interval holds its median, so that one wholly on the bad side never has a
+/// median on the good side.
 pub(crate) fn judge(limit: Limit, estimate: Option<Estimate>) -> Verdict {
-    let Some(estimate) = estimate.filter(|estimate| estimate.confidence.is_some()) else { return Verdict::Undecided };
-    let (good, bad) = match limit {
-        Limit::AtMost(most) => (estimate.high <= most, estimate.low > most),
-        Limit::AtLeast(least) => (estimate.low >= least, estimate.high < least),
-    };
-    match (good, bad) {
+    let Some(estimate) = estimate.filter(Estimate::is_interval) else { return Verdict::Undecided };
+    let reaches_the_good_side = limit.allows(estimate.low) || limit.allows(estimate.high);
+    match (limit.allows(estimate.median), reaches_the_good_side) {
         (true, _) => Verdict::Ok,
-        (_, true) => Verdict::Miss,
-        _ => Verdict::Undecided,
+        (false, true) => Verdict::Undecided,
+        (false, false) => Verdict::Miss,
     }
+}
+
+/// Whether the whole 95 % interval is on one side of the limit: when to stop measuring. Stopping as soon as the verdict is `Ok`
+/// would end each run at its first lucky median.
+pub(crate) fn is_settled(limit: Limit, estimate: Option<Estimate>) -> bool {
+    let interval = estimate.filter(Estimate::is_interval);
+    interval.is_some_and(|estimate| limit.allows(estimate.low) == limit.allows(estimate.high))
 }
 
 impl fmt::Display for Cell {
@@ -109,15 +114,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_judges() {
-        let of =
-            |low, high, confidence| Some(Estimate { n: 6, median: f64::midpoint(low, high), low, high, confidence });
-        let most = Limit::AtMost(1.0);
-        assert_eq!(judge(most, of(0.8, 0.9, Some(0.96))), Verdict::Ok);
-        assert_eq!(judge(most, of(0.9, 1.1, Some(0.96))), Verdict::Undecided);
-        assert_eq!(judge(most, of(1.1, 1.2, Some(0.96))), Verdict::Miss);
-        assert_eq!(judge(most, of(0.8, 0.9, None)), Verdict::Undecided, "a range is no interval");
-        assert_eq!(judge(Limit::AtLeast(1.0), of(1.1, 1.2, Some(0.96))), Verdict::Ok);
-        assert_eq!(judge(most, None), Verdict::Undecided);
+    fn the_median_decides_unless_the_interval_contradicts_it() {
+        let of = |low, median, high| Some(Estimate { n: 6, median, low, high, confidence: Some(0.96) });
+        // An interval below 1, three that reach over 1 with a median below, on and above it, one above 1.
+        let estimates =
+            [of(0.8, 0.85, 0.9), of(0.9, 0.99, 1.1), of(0.9, 1.0, 1.1), of(0.9, 1.01, 1.1), of(1.05, 1.1, 1.2)];
+        let (most, least) = (Limit::AtMost(1.0), Limit::AtLeast(1.0));
+        use Verdict::{Miss, Ok, Undecided};
+        assert_eq!(estimates.map(|estimate| judge(most, estimate)), [Ok, Ok, Ok, Undecided, Miss]);
+        assert_eq!(estimates.map(|estimate| judge(least, estimate)), [Miss, Undecided, Ok, Ok, Ok]);
+        for limit in [most, least] {
+            let settled = estimates.map(|estimate| is_settled(limit, estimate));
+            assert_eq!(settled, [true, false, false, false, true], "an ok that straddles is measured on");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_an_interval_touches_is_reached() {
+        let touching = Some(Estimate { n: 6, median: 1.1, low: 1.0, high: 1.2, confidence: Some(0.96) });
+        assert_eq!(judge(Limit::AtMost(1.0), touching), Verdict::Undecided);
+        assert_eq!(judge(Limit::AtLeast(1.2), touching), Verdict::Undecided);
+        assert_eq!(judge(Limit::AtLeast(1.1), touching), Verdict::Ok);
+    }
+
+    #[test]
+    fn a_range_of_few_values_is_no_verdict() {
+        let range = Some(Estimate { n: 3, median: 0.85, low: 0.8, high: 0.9, confidence: None });
+        for estimate in [range, None] {
+            assert_eq!(judge(Limit::AtMost(1.0), estimate), Verdict::Undecided);
+            assert!(!is_settled(Limit::AtMost(1.0), estimate));
+        }
     }
 }

@@ -11,7 +11,7 @@ use fieldstone_supervise::launch::{Treatment, Wiring, launch};
 
 use fieldstone_sys::warm::warm;
 
-use crate::cell::{Verdict, judge};
+use crate::cell::is_settled;
 use crate::goals::Limit;
 
 /// A command that takes part, with its environment.
@@ -69,7 +69,7 @@ pub(crate) fn hold(contenders: &[Contender], memory_bytes: u64, limit: Limit, mo
             times.seconds[index].push(seconds);
         }
         let enough = round + 1 >= FEWEST_FOR_INTERVAL && (round + 1) % 2 == 0;
-        let stands = enough && judge(limit, times.ratio_to(times.best_peer())) != Verdict::Undecided;
+        let stands = enough && is_settled(limit, times.ratio_to(times.best_peer()));
         // Without an interval there is no verdict: six rounds are run, however long they take.
         if stands || enough && since.elapsed() > most {
             break;

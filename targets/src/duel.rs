@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::cell::{Cell, Verdict, judge};
+use crate::cell::{Cell, is_settled};
 use crate::goals::Goal;
 
 /// A kernel's time on the processor, in seconds: what others do on the machine is not counted.
@@ -58,7 +58,7 @@ pub(crate) fn duel_of_at_least(
         }
         let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(own, other)| own / other).collect();
         let estimate = Estimate::of_median(&ratios);
-        let stands = judge(goal.limit, estimate) != Verdict::Undecided;
+        let stands = is_settled(goal.limit, estimate);
         // An even number of pairs, so that both orders weigh the same; and a verdict has to stand twice, since it is looked at often.
         if ours.len() < fewest || ours.len() % 2 == 1 {
             continue;

@@ -7,6 +7,10 @@ use serde::Deserialize;
 
 const TEXT: &str = include_str!("../../goals.toml");
 
+/// Sections that nothing measures yet. They are listed by name, so that a section is never left out by accident.
+pub(crate) const NOT_MEASURED_YET: [&str; 9] =
+    ["sharing-code", "checkpoint", "store", "guard", "paging", "gc", "dsm", "handles", "bare"];
+
 /// Every goal, by section and name.
 #[derive(Debug)]
 pub(crate) struct Goals(BTreeMap<String, BTreeMap<String, Bound>>);
@@ -33,6 +37,16 @@ pub(crate) struct Goal {
 pub(crate) enum Limit {
     AtMost(f64),
     AtLeast(f64),
+}
+
+impl Limit {
+    /// Whether a measured value is on the good side; the limit itself is.
+    pub(crate) fn allows(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(most) => value <= most,
+            Self::AtLeast(least) => value >= least,
+        }
+    }
 }
 
 impl Goals {
@@ -81,6 +95,6 @@ mod tests {
                 assert!(bound.max.is_some() != bound.min.is_some(), "{section}: {bound:?}");
             }
         }
-        assert_eq!(goals.get("region", "gups_2g_vs_4k").unwrap().limit, Limit::AtMost(0.5));
+        assert_eq!(goals.get("region", "gups_2g_vs_4k").unwrap().limit, Limit::AtMost(0.6));
     }
 }

@@ -13,6 +13,7 @@
 //! sharing   the section [sharing], and `make soak-sharing`
 //! stacks    the section [stacks]
 //! ```
+//! A section that nothing measures yet (`goals::NOT_MEASURED_YET`) is printed cell by cell as SKIP.
 //! Exit code: 0 without a MISS, 1 with one, 2 when nothing could be measured.
 
 mod arrays;
@@ -37,7 +38,22 @@ use anyhow::Context;
 use clap::Parser;
 
 use cell::{Cell, Verdict};
-use goals::Goals;
+use goals::{Goals, NOT_MEASURED_YET};
+
+/// Measures the cells of one section whose names contain the given text, each within the given time, and passes them to the function.
+type Section = fn(&Goals, &Arguments, Duration, &mut dyn FnMut(Cell)) -> anyhow::Result<()>;
+
+/// The sections that this program measures.
+const SECTIONS: &[(&str, Section)] = &[
+    ("region", |goals, arguments, limit, show| region::measure(goals, limit, &arguments.only, show)),
+    ("arrays", |goals, arguments, limit, show| arrays::measure(goals, limit, &arguments.only, show)),
+    ("pages", |goals, arguments, limit, show| pages::measure(goals, limit, &arguments.only, show)),
+    ("translation", |goals, arguments, limit, show| translation::measure(goals, limit, &arguments.only, show)),
+    #[cfg(target_arch = "x86_64")]
+    ("sharing", |goals, arguments, limit, show| sharing::measure(goals, limit, &arguments.only, arguments.runs, show)),
+    #[cfg(target_arch = "x86_64")]
+    ("stacks", |goals, arguments, limit, show| stacks::measure(goals, limit, &arguments.only, show)),
+];
 
 /// Measures the goals, cell by cell.
 #[derive(Debug, Parser)]
@@ -80,16 +96,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
             println!("{cell}");
             cells.push(cell);
         };
-        match section.as_str() {
-            "region" => region::measure(&goals, limit, &arguments.only, &mut show)?,
-            "arrays" => arrays::measure(&goals, limit, &arguments.only, &mut show)?,
-            "pages" => pages::measure(&goals, limit, &arguments.only, &mut show)?,
-            "translation" => translation::measure(&goals, limit, &arguments.only, &mut show)?,
-            #[cfg(target_arch = "x86_64")]
-            "sharing" => sharing::measure(&goals, limit, &arguments.only, arguments.runs, &mut show)?,
-            #[cfg(target_arch = "x86_64")]
-            "stacks" => stacks::measure(&goals, limit, &arguments.only, &mut show)?,
-            _ => goals.of(&section).for_each(|goal| show(Cell::skipped(goal, "nothing measures it yet"))),
+        match SECTIONS.iter().find(|(name, _)| *name == section) {
+            Some((_, measure)) => measure(&goals, arguments, limit, &mut show)?,
+            None => unmeasured(&goals, &section, &arguments.only).for_each(show),
         }
     }
     if let Some(directory) = arguments.json.parent() {
@@ -98,4 +107,39 @@ fn run(arguments: &Arguments) -> anyhow::Result<Vec<Cell>> {
     let text = serde_json::to_string_pretty(&cells)?;
     std::fs::write(&arguments.json, text).with_context(|| format!("cannot write {}", arguments.json.display()))?;
     Ok(cells)
+}
+
+/// A skipped cell for each goal of a section that is not in [`SECTIONS`].
+fn unmeasured(goals: &Goals, section: &str, only: &str) -> impl Iterator<Item = Cell> {
+    let why = if NOT_MEASURED_YET.contains(&section) { "not measured yet" } else { "not measured on this processor" };
+    goals.of(section).filter(move |goal| goal.name.contains(only)).map(move |goal| Cell::skipped(goal, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_section_is_measured_or_listed_as_not_measured_yet() {
+        let asked: BTreeSet<String> = Goals::read().unwrap().sections(None).unwrap().into_iter().collect();
+        let named = SECTIONS.iter().map(|(name, _)| *name).chain(NOT_MEASURED_YET);
+        let listed: Vec<String> = named.map(str::to_owned).collect();
+        assert_eq!(listed.iter().cloned().collect::<BTreeSet<_>>(), asked);
+        assert_eq!(listed.len(), asked.len(), "no section is in both lists: {listed:?}");
+    }
+
+    #[test]
+    fn a_goal_that_nothing_measures_is_skipped_by_name() {
+        let goals = Goals::read().unwrap();
+        for section in NOT_MEASURED_YET {
+            let cells: Vec<Cell> = unmeasured(&goals, section, "").collect();
+            assert_eq!(cells.len(), goals.of(section).count(), "{section}");
+            for cell in cells {
+                let line = cell.to_string();
+                assert!(cell.verdict == Verdict::Skip && line.ends_with("SKIP not measured yet"), "{line}");
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL, median};
 use fieldstone_report::{Profile, Sample, Saved, Translation};
 use fieldstone_supervise::Program;
 
-use crate::cell::{Cell, Verdict, judge};
+use crate::cell::{Cell, is_settled};
 use crate::goals::{Goal, Goals};
 
 const SECTION: &str = "translation";
@@ -150,7 +150,7 @@ impl Place {
             let found = values(&rounds);
             let estimate = Estimate::of_median(&found);
             let enough = found.len() >= FEWEST_FOR_INTERVAL;
-            if enough && (judge(goal.limit, estimate) != Verdict::Undecided || since.elapsed() > self.limit) {
+            if enough && (is_settled(goal.limit, estimate) || since.elapsed() > self.limit) {
                 let mut cell = Cell::measured(goal, part, estimate, note);
                 cell.samples = vec![(part.to_owned(), found)];
                 return Ok(cell);

@@ -1,4 +1,4 @@
-//! A stack at its end: its limit, or no memory. Says whose it is and how deep, and what helps; then the process aborts.
+//! How large a stack may become, and its end: reports whose stack it is, how deep it is, and what helps; then the process aborts.
 //!
 //! The limit is a thread's own. It counts what its segments hold, not what they use. By default it is a quarter of the machine's
 //! memory, or what `FIELDSTONE_STACK_LIMIT` says (bytes, or with K, M, G): so deep that no sound program meets it, and small enough
@@ -6,12 +6,17 @@
 
 #![allow(unsafe_code, reason = "asks the system, and reads the environment")]
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use fieldstone_blocks::Error;
 
+use crate::segment::FIRST_BYTES;
 use crate::thread::Thread;
+
+/// The smallest limit: a thread's first bytes with their headroom fit.
+const LEAST_LIMIT_BYTES: usize = 128 << 10;
 
 /// The calling thread's limit in bytes, for all of its stack.
 #[must_use]
@@ -36,8 +41,22 @@ pub(crate) fn default_bytes() -> usize {
     if known != 0 {
         return known;
     }
-    let found = from_environment().unwrap_or_else(quarter_of_memory);
+    let found = from_environment(c"FIELDSTONE_STACK_LIMIT", LEAST_LIMIT_BYTES).unwrap_or_else(quarter_of_memory);
     DEFAULT.store(found, Ordering::Relaxed);
+    found
+}
+
+/// How much of the stack that the system gave a thread is used before its blocks; at most all of it. A program that measures its
+/// recursion by the distance of addresses from where a thread began finds the distances of a plain stack up to there.
+pub(crate) fn first_bytes() -> usize {
+    /// Found once; 0 before.
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+    let known = FIRST.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let found = from_environment(c"FIELDSTONE_STACK_FIRST", FIRST_BYTES).unwrap_or(FIRST_BYTES);
+    FIRST.store(found, Ordering::Relaxed);
     found
 }
 
@@ -48,22 +67,25 @@ fn quarter_of_memory() -> usize {
     (bytes / 4).max(64 << 20)
 }
 
-fn from_environment() -> Option<usize> {
-    // SAFETY: the name is a C string; the value is read before anybody could change the environment.
+/// The size that an environment variable holds; `None` if it is not set, and after a message if it is no size of at least `least` bytes.
+fn from_environment(name: &CStr, least: usize) -> Option<usize> {
+    // SAFETY: the name is a C string; the value is read before the program could change its environment.
     let value = unsafe {
-        let value = libc::getenv(c"FIELDSTONE_STACK_LIMIT".as_ptr());
+        let value = libc::getenv(name.as_ptr());
         if value.is_null() {
             return None;
         }
-        core::ffi::CStr::from_ptr(value)
+        CStr::from_ptr(value)
     };
-    let parsed = value.to_str().ok().and_then(parse);
+    let parsed = value.to_str().ok().and_then(|text| parse(text, least));
     if parsed.is_none() {
         let mut line = Line::new();
         let _ = writeln!(
             line,
-            "fieldstone: FIELDSTONE_STACK_LIMIT={value:?} is no size: give bytes, or a number with K, M or G, of at least 128K; \
-             going on with the default"
+            "fieldstone: {}={value:?} is no size: give bytes, or a number with K, M or G, of at least {}K; \
+             going on with the default",
+            name.to_str().unwrap_or("?"),
+            least >> 10,
         );
         line.show();
     }
@@ -71,7 +93,7 @@ fn from_environment() -> Option<usize> {
 }
 
 /// A size as one writes it: digits, and K, M or G.
-fn parse(text: &str) -> Option<usize> {
+fn parse(text: &str, least: usize) -> Option<usize> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
         b'M' | b'm' => (&text[..text.len() - 1], 20),
@@ -79,7 +101,7 @@ fn parse(text: &str) -> Option<usize> {
         _ => (text, 0),
     };
     let number = digits.parse::<usize>().ok()?;
-    number.checked_mul(1 << unit).filter(|&bytes| bytes >= 128 << 10)
+    number.checked_mul(1 << unit).filter(|&bytes| bytes >= least)
 }
 
 /// The limit is reached.
@@ -111,7 +133,7 @@ fn end(thread: &Thread, held: usize, wanted: usize, what: fmt::Arguments<'_>, re
     let mut name = [0_u8; 16];
     // SAFETY: the kernel writes at most 16 bytes, with a zero at their end.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    let name = core::ffi::CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok()).unwrap_or("?");
+    let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok()).unwrap_or("?");
     // SAFETY: asks for a number.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) };
     let segments = segments(thread);
@@ -183,10 +205,12 @@ mod tests {
 
     #[test]
     fn a_size_is_digits_and_a_unit() {
-        assert_eq!(parse("131072"), Some(128 << 10));
-        assert_eq!((parse("256K"), parse("4m"), parse("2G")), (Some(256 << 10), Some(4 << 20), Some(2 << 30)));
+        let limit = |text| parse(text, LEAST_LIMIT_BYTES);
+        assert_eq!(limit("131072"), Some(128 << 10));
+        assert_eq!((limit("256K"), limit("4m"), limit("2G")), (Some(256 << 10), Some(4 << 20), Some(2 << 30)));
         for bad in ["", "K", "-1", "1", "64K", "4 M", "4MB", "99999999999G"] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(limit(bad), None, "{bad}");
         }
+        assert_eq!((parse("64K", FIRST_BYTES), parse("63K", FIRST_BYTES)), (Some(64 << 10), None));
     }
 }

@@ -19,6 +19,8 @@
 
 use core::ptr::{NonNull, null_mut};
 
+use crate::limit;
+
 /// Bytes of a block. The smaller, the less of the page tables a coroutine takes: 0.06 KiB.
 pub(crate) const BLOCK_BYTES: usize = 32 << 10;
 /// Blocks that a segment begins with that can grow.
@@ -29,8 +31,9 @@ pub(crate) const HEADROOM_BYTES: usize = 44 << 10;
 /// The same in a segment of one block, which is a coroutine's first.
 const SMALL_HEADROOM_BYTES: usize = 28 << 10;
 
-/// How much of the stack that the system gave a thread is used before its blocks: as much as a block, so that a program behaves
-/// alike in every thread, and as it would where nothing contiguous is given.
+/// How much of the stack that the system gave a thread is used before its blocks, unless `FIELDSTONE_STACK_FIRST` asks for more
+/// ([`limit::first_bytes`]): about a block, so that a program behaves alike in every thread, and as it would where nothing contiguous
+/// is given.
 pub(crate) const FIRST_BYTES: usize = 64 << 10;
 
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -116,7 +119,7 @@ impl Segment {
     /// Bytes that it holds; of what the system gave a thread, those that are taken for its stack.
     pub(crate) fn bytes(&self) -> usize {
         let all = self.high - self.low;
-        if self.is_of_blocks() { all } else { all.min(FIRST_BYTES + HEADROOM_BYTES) }
+        if self.is_of_blocks() { all } else { all.min(limit::first_bytes().saturating_add(HEADROOM_BYTES)) }
     }
 
     /// Whether a stack pointer points into it.

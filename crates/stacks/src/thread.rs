@@ -20,6 +20,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::arena;
+use crate::limit;
 use crate::segment::{FIRST_BYTES, HEADROOM_BYTES, PAGE_BYTES, Segment};
 
 /// Guard while a thread passes from one segment to another: every prologue comes to us, and is led on to the next one.
@@ -181,12 +182,14 @@ pub(crate) fn begin() {
     let given = given();
     // Who is on a stack of another kind now has its own further up.
     let here = Some(stack_pointer()).filter(|here| given.contains(here)).unwrap_or(given.end);
-    thread.first.low = given.start.max(here.saturating_sub(FIRST_BYTES + HEADROOM_BYTES));
+    if thread.limit_bytes == 0 {
+        thread.limit_bytes = limit::default_bytes();
+    }
+    // The limit counts the headroom too. No limit is smaller than the default of what is used first.
+    let first_bytes = limit::first_bytes().saturating_add(HEADROOM_BYTES).min(thread.limit_bytes);
+    thread.first.low = given.start.max(here.saturating_sub(first_bytes));
     thread.first.guard = thread.first.low + HEADROOM_BYTES;
     thread.first.high = given.end;
-    if thread.limit_bytes == 0 {
-        thread.limit_bytes = crate::limit::default_bytes();
-    }
     register(thread);
     thread.current = &raw mut thread.first;
     set_guard(thread.first.guard);
@@ -216,8 +219,9 @@ unsafe extern "C" fn after_fork() {
 fn given() -> Range<usize> {
     // SAFETY: both ask for a number.
     if unsafe { i64::from(libc::getpid()) == libc::syscall(libc::SYS_gettid) } {
-        // The main thread's grows by itself, and is larger than what we take of it.
-        return 0..main_end();
+        // The kernel lets the main thread's grow down to RLIMIT_STACK, and keeps other mappings out of that range.
+        let end = main_end();
+        return end.saturating_sub(main_limit())..end;
     }
     // SAFETY: `attributes` is filled by the first call where it succeeds, read by the others, and destroyed.
     unsafe {
@@ -232,6 +236,16 @@ fn given() -> Range<usize> {
         libc::pthread_attr_destroy(&raw mut attributes);
         low.addr() + guard_bytes..low.addr() + bytes
     }
+}
+
+/// How large the kernel lets the main thread's stack grow; `usize::MAX` without a limit.
+fn main_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the record, which is this frame's own.
+    if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
+        return usize::MAX;
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
 /// Where the main thread's stack ends: behind the program's name, which the kernel puts there first.

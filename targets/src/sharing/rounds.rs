@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
 
-use crate::cell::{Verdict, judge};
+use crate::cell::is_settled;
 use crate::goals::Limit;
 
 /// After this many rounds and all the time, what still has no interval gets none: its rounds do not count.
@@ -32,7 +32,7 @@ pub(super) fn settle(
         }
         looked_at = values.len();
         // A verdict has to stand twice, since it is looked at often.
-        let stands = judge(limit, Estimate::of_median(&values)) != Verdict::Undecided;
+        let stands = is_settled(limit, Estimate::of_median(&values));
         stood = if stands { stood + 1 } else { 0 };
         if stood == 2 {
             break;

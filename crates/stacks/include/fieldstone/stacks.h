@@ -20,7 +20,7 @@ size_t fieldstone_stack_limit(void);
 void fieldstone_stack_set_limit(size_t bytes);
 
 /* Bytes of addresses that the segments take in which the calling thread's stack lies now, what the system gave it among them (108 KiB
- * of that are used); not the segments that it has been in and keeps, nor how many of the pages are resident. */
+ * of that are used, or FIELDSTONE_STACK_FIRST and 44 KiB); not the segments that it has been in and keeps, nor how many of the pages are resident. */
 size_t fieldstone_stack_held(void);
 
 /* How often this process took a segment or a coroutine's stack, or grew one. */

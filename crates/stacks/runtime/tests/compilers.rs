@@ -143,6 +143,30 @@ fn a_stack_at_its_limit_says_whose_it_is_and_how_deep() {
     assert!(text(&bad).contains("is no size: give bytes"), "{}", text(&bad));
 }
 
+/// Blocks are far from the stack that the system gave a thread, so a guard by distance refuses where the first block begins.
+/// `FIELDSTONE_STACK_FIRST` moves that place.
+#[test]
+fn a_guard_by_distance_allows_what_the_first_part_of_a_stack_holds() {
+    let made = compile(driver("c", "gcc"), "distance.c", &["-O1", "-pthread"], "distance");
+    let levels = |first: Option<&str>, deep: &str| {
+        let mut command = program(&made);
+        command.args(["4000", deep]).envs(first.map(|first| ("FIELDSTONE_STACK_FIRST", first)));
+        let printed = run(&mut command);
+        ["first", "other"].map(|thread| {
+            let line = printed.lines().find_map(|line| line.strip_prefix(&format!("{thread}: ")));
+            line.unwrap_or_else(|| panic!("{printed}")).parse::<u32>().unwrap()
+        })
+    };
+    let refused = levels(None, "0");
+    assert!(refused.iter().all(|&levels| (100..400).contains(&levels)), "64 KiB of some 350 bytes: {refused:?}");
+    let allowed = levels(Some("1M"), "0");
+    assert!(allowed.iter().all(|&levels| (2000..4000).contains(&levels)), "1 MiB: {allowed:?}");
+    // More than there is means all of it; what is deeper goes on in blocks.
+    assert_eq!(levels(Some("1G"), "20000"), [4000, 4000]);
+    let bad = program(&made).env("FIELDSTONE_STACK_FIRST", "1K").output().unwrap();
+    assert!(text(&bad).contains("of at least 64K"), "{}", text(&bad));
+}
+
 #[test]
 fn memory_that_is_used_up_is_told() {
     let made = compile(driver("c", "gcc"), "limit.c", &["-O1", "-pthread"], "memory");

@@ -1,0 +1,45 @@
+/* How many levels of recursion fit before the address of a local variable is further than ALLOWED from where the thread began: the guard
+ * that databases and interpreters have. In the first thread, in another one, and beyond what the system gave that one.
+ *
+ *   distance LEVELS DEEP     prints the levels that were allowed of LEVELS in each thread; goes DEEP levels without a guard first */
+#include "descend.h"
+#include <pthread.h>
+
+enum { ALLOWED = 2 << 20, LEVEL_BYTES = 320 };
+static int levels, deep;
+static __thread char *began;
+
+static long distance(void) {
+    char here;
+    long distance = began - &here;
+    return distance < 0 ? -distance : distance;
+}
+
+KEEP static int allowed(int level) {
+    volatile char frame[LEVEL_BYTES];
+    USE(frame);
+    frame[0] = frame[LEVEL_BYTES - 1] = (char)level;
+    if (level == levels || distance() > ALLOWED) return level;
+    int below = allowed(level + 1);
+    CHECK(frame[0] == (char)level && frame[LEVEL_BYTES - 1] == (char)level);
+    return below;
+}
+
+static void *thread(void *name) {
+    char here;
+    began = &here;
+    CHECK(!deep || descend(deep) == deep);
+    printf("%s: %d\n", (char *)name, allowed(0));
+    return NULL;
+}
+
+int main(int count, char **words) {
+    levels = count > 1 ? atoi(words[1]) : 4000;
+    deep = count > 2 ? atoi(words[2]) : 0;
+    thread("first");
+    pthread_attr_t attributes;
+    pthread_t made;
+    CHECK(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, 4 << 20));
+    CHECK(!pthread_create(&made, &attributes, thread, "other") && !pthread_join(made, NULL));
+    return 0;
+}
