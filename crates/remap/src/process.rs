@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::has_ended;
 use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -22,7 +23,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::{goes_on_at, is_elsewhere, is_ending, room_for_descriptors};
+use crate::tasks::{goes_on_at, is_elsewhere, is_ending, room_for_descriptors, tasks};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -63,6 +64,8 @@ pub struct Process {
     looked: Instant,
     /// Where calls are made in its name.
     pub(crate) way: Way,
+    /// How often the userfaultfd was opened again.
+    reopened: u32,
 }
 
 impl Process {
@@ -73,17 +76,23 @@ impl Process {
     /// [`Error::Refused`] for a program of 32 bits, and where the kernel's own accesses to moved pages could not be seen;
     /// [`Error::Process`] and [`Error::Linux`] where this user may not, or a debugger holds it.
     pub fn open(pid: u32) -> Result<Self> {
+        Self::open_with(pid, None)
+    }
+
+    /// The same with the userfaultfd of a killed repairer, which was shared with us: the program may have closed its own descriptor since.
+    fn open_with(pid: u32, shared: Option<OwnedFd>) -> Result<Self> {
         check_class(pid)?;
         if is_elsewhere(&pid.to_string()) {
             let why = "it is in a pid namespace of its own, where its threads have other numbers: repair it from inside of its container";
             return Err(Error::Refused { pid, why: why.to_owned() });
         }
-        let memory = Memory::open(pid)?;
-        let table = mappings(pid)?;
+        let shown_by = living_thread(pid);
+        let memory = Memory::open(shown_by)?;
+        let table = mappings(shown_by)?;
         let way = Way { syscall: find_syscall(pid, &memory, &table)?, home: None };
         let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
-        let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref())?;
+        let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref().map(|left| (left, shared)))?;
         let old_home = left.as_ref().and_then(|left| left.home);
         let mut this = Self::holding(pid, memory, threads, (userfault, theirs), way);
         (this.ours, this.record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
@@ -118,7 +127,30 @@ impl Process {
             alarm: None,
             looked: Instant::now(),
             way,
+            reopened: 0,
         }
+    }
+
+    /// Puts back what a killed repairer has left behind in process `pid`, and lets go of it. `shared` is its [userfaultfd](Self::userfault)
+    /// where somebody still has it: without it nothing can be put back in a program that has closed all its descriptors. May be killed and
+    /// called again at any time.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; where another process is at it already, too.
+    pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<Done>> {
+        Self::open_with(pid, shared)?.release()
+    }
+
+    /// The userfaultfd that watches moved pages. It is another one after [`Self::reopened`].
+    #[must_use]
+    pub fn userfault(&self) -> BorrowedFd<'_> {
+        self.userfault.as_fd()
+    }
+
+    /// How often the userfaultfd was opened again, since the program had closed it. No page is moved when it is.
+    #[must_use]
+    pub const fn reopened(&self) -> u32 {
+        self.reopened
     }
 
     /// Whether somebody has left pages of process `pid` elsewhere who was killed: [`Self::open`] puts them back.
@@ -126,7 +158,8 @@ impl Process {
     /// # Errors
     /// As there.
     pub fn is_left_behind(pid: u32) -> Result<bool> {
-        let left = Left::find(pid, &Memory::open(pid)?, &mappings(pid)?)?;
+        let shown_by = living_thread(pid);
+        let left = Left::find(pid, &Memory::open(shown_by)?, &mappings(shown_by)?)?;
         Ok(left.is_some_and(|left| !left.ours.moved.is_empty()))
     }
 
@@ -178,6 +211,7 @@ impl Process {
         let opened = open_userfault(self.pid, &mut self.threads, &self.memory, self.way);
         self.resume_all()?;
         (self.userfault, self.theirs) = opened?;
+        self.reopened += 1;
         self.keep_record()?;
         Ok(done)
     }
@@ -260,6 +294,11 @@ impl Process {
     }
 }
 
+/// A thread of the process by which `/proc` shows its memory: not the first one where that has ended before the others.
+fn living_thread(pid: u32) -> u32 {
+    tasks(pid).into_iter().find(|&thread| !has_ended(thread)).unwrap_or(pid)
+}
+
 /// A page of it, as userfaultfd takes it.
 pub(crate) fn range(page: u64) -> std::ops::Range<usize> {
     let start = usize::try_from(page).unwrap_or(0);
@@ -273,7 +312,7 @@ pub(crate) const fn word(number: i32) -> u64 {
 fn check_class(pid: u32) -> Result<()> {
     let mut start = [0; 5];
     let failed = |source| Error::Process { pid, operation: "read the program of", source };
-    let file = std::fs::File::open(format!("/proc/{pid}/exe")).map_err(failed)?;
+    let file = std::fs::File::open(format!("/proc/{}/exe", living_thread(pid))).map_err(failed)?;
     io::Read::read_exact(&mut &file, &mut start).map_err(failed)?;
     if start == *b"\x7fELF\x02" {
         return Ok(());
@@ -320,10 +359,11 @@ fn begin(
     threads: &mut Threads,
     memory: &Memory,
     mut way: Way,
-    left: Option<&Left>,
+    left: Option<(&Left, Option<OwnedFd>)>,
 ) -> Result<(Way, Userfaultfd, i32)> {
-    let inherited =
-        left.map(|left| Ok::<_, Error>((left_userfault(pid, left.userfault)?, left.userfault))).transpose()?;
+    let is_left = left.is_some();
+    let inherited = left.map(|(left, shared)| left_userfault(pid, left.userfault, shared).map(|fd| (fd, left.userfault)));
+    let inherited = inherited.transpose()?;
     threads.stop_all()?;
     let (access, flags) = (word(libc::PROT_READ | libc::PROT_EXEC), word(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS));
     let map = ("mmap", libc::SYS_mmap);
@@ -331,7 +371,7 @@ fn begin(
     let mapped = call_in_its_name(pid, threads, &|_| false, (memory, way), map, page);
     let made = mapped.and_then(|home| memory.write(home, &home::code()).map(|()| home));
     way.home = match made {
-        Err(error) if left.is_none() => return Err(error),
+        Err(error) if !is_left => return Err(error),
         // All may wait for pages that somebody has left elsewhere: these can be put back without.
         made => made.ok(),
     };
@@ -369,8 +409,11 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
     Ok((Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(failed)?, theirs))
 }
 
-/// That of somebody who was killed: it watches the pages that were left behind.
-fn left_userfault(pid: u32, theirs: i32) -> Result<Userfaultfd> {
+/// The userfaultfd of a killed repairer: it watches the pages that were left behind.
+fn left_userfault(pid: u32, theirs: i32, shared: Option<OwnedFd>) -> Result<Userfaultfd> {
+    if let Some(fd) = shared {
+        return Ok(Userfaultfd::inherited(fd, Reach::UserAndKernel));
+    }
     if is_userfault(pid, theirs) != Some(true) {
         let why = "pages of it were moved by somebody who was killed, and it has closed the descriptor that watched them: nobody can \
                    put them back";
