@@ -14,6 +14,7 @@ use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use crate::births::{Birth, left_births};
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
 use crate::held::Held;
@@ -23,7 +24,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::{goes_on_at, is_elsewhere, is_ending, room_for_descriptors, tasks};
+use crate::tasks::{is_elsewhere, is_ending, room_for_descriptors, tasks};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -35,8 +36,6 @@ const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
 const HIGH_DESCRIPTOR: u64 = 800;
 /// Whether it still has it is looked so often.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// Two bytes that make a system call.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// A process with everything that remapping it takes.
 #[derive(Debug)]
@@ -66,6 +65,12 @@ pub struct Process {
     pub(crate) way: Way,
     /// How often the userfaultfd was opened again.
     reopened: u32,
+    /// All of ours as it was when a page was put back while a thread may have been forking: the child may have a copy of that.
+    pub(crate) before: Option<Ours>,
+    /// Children that have not been given their pages yet.
+    pub(crate) births: Vec<Birth>,
+    /// The page in which messages of children are kept.
+    pub(crate) births_at: Option<u64>,
 }
 
 impl Process {
@@ -89,18 +94,27 @@ impl Process {
         let shown_by = living_thread(pid);
         let memory = Memory::open(shown_by)?;
         let table = mappings(shown_by)?;
-        let way = Way { syscall: find_syscall(pid, &memory, &table)?, home: None };
         let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
+        let way = Way { first: home::settle_first(pid, &memory, &table)?, home: None };
         let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref().map(|left| (left, shared)))?;
         let old_home = left.as_ref().and_then(|left| left.home);
         let mut this = Self::holding(pid, memory, threads, (userfault, theirs), way);
         (this.ours, this.record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
+        // What is recorded is the page of who was killed: whoever comes after us reads there, too, what is left of that.
+        this.births_at = old_home.or(this.way.home);
+        for (watch, kept) in old_home.map(|home| left_births(pid, &this.memory, home)).unwrap_or_default() {
+            this.keep_birth(watch, Some(kept));
+        }
         this.resume_all()?;
         this.late = this.take_in_orphans(old_home)?;
-        let back = this.put_back_all(&Why::Left)?;
-        this.late.extend(back);
-        old_home.map_or(Ok(()), |home| this.leave_home(home))?;
+        if let Some(home) = old_home {
+            this.births_at = this.way.home;
+            this.keep_record()?;
+            let back = this.put_back_all(&Why::Left)?;
+            this.late.extend(back);
+            this.leave_home(home)?;
+        }
         Ok(this)
     }
 
@@ -128,6 +142,9 @@ impl Process {
             looked: Instant::now(),
             way,
             reopened: 0,
+            before: None,
+            births: Vec::new(),
+            births_at: None,
         }
     }
 
@@ -242,12 +259,10 @@ impl Process {
         call_in_its_name(self.pid, &mut self.threads, &unfit, (&self.memory, self.way), call, arguments)
     }
 
-    /// Unmaps a page in which calls were made, unless a thread that nobody waited for is on its way home from there.
-    pub(crate) fn leave_home(&mut self, home: u64) -> Result<()> {
+    /// Unmaps a page in which a killed repairer made calls, unless a thread may return there.
+    fn leave_home(&mut self, home: u64) -> Result<()> {
         self.threads.stop_all()?;
-        let page = Way { home: Some(home), ..self.way };
-        let inside = self.threads.numbers().any(|thread| goes_on_at(thread).is_some_and(|at| page.has(at)));
-        let left = if inside { Ok(()) } else { self.unmap(home, home::BYTES) };
+        let left = if home::is_busy(&self.memory, home) { Ok(()) } else { self.unmap(home, home::BYTES) };
         self.resume_all()?;
         left
     }
@@ -320,23 +335,6 @@ fn check_class(pid: u32) -> Result<()> {
     Err(Error::Refused { pid, why: "it is no 64-bit program, and only those are rewritten".to_owned() })
 }
 
-/// In the vdso, which every process has, or in any code of it.
-fn find_syscall(pid: u32, memory: &Memory, mappings: &[Mapping]) -> Result<u64> {
-    let is_code = |mapping: &&Mapping| mapping.permissions.starts_with("r-x");
-    let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
-    for mapping in vdso.chain(mappings).filter(is_code) {
-        let bytes = (mapping.range.end - mapping.range.start).min(4 << 20);
-        let mut code = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        if memory.read_exact(mapping.range.start, &mut code).is_err() {
-            continue;
-        }
-        if let Some(offset) = code.windows(2).position(|pair| pair == SYSCALL) {
-            return Ok(mapping.range.start + offset as u64);
-        }
-    }
-    Err(Error::Refused { pid, why: "it has no code that makes a system call".to_owned() })
-}
-
 fn call_in_its_name(
     pid: u32,
     threads: &mut Threads,
@@ -375,6 +373,9 @@ fn begin(
         // All may wait for pages that somebody has left elsewhere: these can be put back without.
         made => made.ok(),
     };
+    if way.home.is_some() {
+        home::leave_first(memory, way.first)?;
+    }
     let opened = inherited.map_or_else(|| open_userfault(pid, threads, memory, way), Ok);
     if let (Err(_), Some(home)) = (&opened, way.home) {
         way.home = None;
@@ -441,7 +442,8 @@ fn share(pid: u32, theirs: i32) -> Result<OwnedFd> {
     take(pid, theirs).map_err(|source| Error::Process { pid, operation: "share a descriptor with", source })
 }
 
-fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {
+/// Our own of a descriptor of the process.
+pub(crate) fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     let process = pidfd_open(number, PidfdFlags::empty())?;
     Ok(pidfd_getfd(process, theirs, PidfdGetfdFlags::empty())?)

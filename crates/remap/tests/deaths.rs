@@ -35,7 +35,7 @@ const STEPS: [libc::c_long; 6] = [
 /// Kills in the test suite, for each program.
 const FEW: u32 = 12;
 /// A program that has not gone on after this hangs.
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(40);
 
 /// No test: the repairer that the others start.
 #[test]
@@ -74,7 +74,7 @@ fn start_repairer(running: &Running) -> Child {
 }
 
 /// Lets a repairer work, and kills it before its step `last`.
-fn repair_and_die(running: &Running, last: u32) -> End {
+fn repair_and_die(running: &mut Running, last: u32) -> End {
     let mut child = start_repairer(running);
     let pid = i32::try_from(child.id()).unwrap();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
@@ -96,13 +96,16 @@ fn repair_and_die(running: &Running, last: u32) -> End {
         if thread < 0 || thread == pid && !libc::WIFSTOPPED(status) {
             return if libc::WIFSIGNALED(status) { End::Killed } else { End::Finished(steps) };
         }
+        let program = i32::try_from(running.child.id()).unwrap();
+        assert!(thread != program, "the program has ended before step {steps}: {status:#x} {:?}", running.said());
         if !libc::WIFSTOPPED(status) {
             continue;
         }
         let is_call = libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80;
-        if is_call && entered(thread).is_some_and(|number| STEPS.contains(&number)) {
+        if is_call && entered(thread).is_some_and(|(number, _)| STEPS.contains(&number)) {
             steps += 1;
             if steps == last {
+                println!("step {last}: {:x?}", entered(thread));
                 // SAFETY: no pointer.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 continue;
@@ -115,21 +118,24 @@ fn repair_and_die(running: &Running, last: u32) -> End {
     }
 }
 
-/// The system call that a thread enters, if it does.
-fn entered(thread: i32) -> Option<libc::c_long> {
+/// The system call that a thread enters, if it does, and its arguments.
+fn entered(thread: i32) -> Option<(libc::c_long, [u64; 6])> {
     // SAFETY: a structure of integers, for which zeros are good.
     let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
     let bytes = size_of::<libc::ptrace_syscall_info>();
     // SAFETY: the kernel writes no more than so many bytes, into a live local.
     unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, thread, bytes, &raw mut info) };
     // SAFETY: the union is that of an entry where the kernel says so.
-    (info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| unsafe { info.u.entry.nr }.cast_signed())
+    (info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| unsafe { (info.u.entry.nr.cast_signed(), info.u.entry.args) })
 }
 
 /// Puts back what is left, as a watchdog does.
-fn rescue(pid: u32) {
-    let begun = Instant::now();
+fn rescue(running: &mut Running) {
+    let (pid, begun) = (running.child.id(), Instant::now());
     while Process::is_left_behind(pid).unwrap_or(true) {
+        if let Some(status) = running.child.try_wait().unwrap() {
+            panic!("it has ended: {status} {:?}", running.said());
+        }
         if let Err(error) = Process::rescue(pid, None) {
             assert!(begun.elapsed() < LONGEST, "it cannot be put back: {error}");
         }
@@ -141,14 +147,14 @@ fn run(program: &Arc<TempPath>, step: u32) -> End {
     let mut running = Running::of(program);
     let page = running.page;
     running.say();
-    let end = repair_and_die(&running, step);
+    let end = repair_and_die(&mut running, step);
     let pid = running.child.id();
-    rescue(pid);
+    rescue(&mut running);
     let begun = Instant::now();
     let mut is_done = false;
     while !is_done {
         is_done = running.says("done");
-        if begun.elapsed() > LONGEST {
+        if begun.elapsed() > LONGEST || running.has_ended() {
             println!("step {step}: {}", left(pid));
             panic!("killed before step {step}, it hangs: pid {pid}, page {page:#x}");
         }
@@ -188,7 +194,7 @@ fn a_program_that_counts_goes_on() {
 
 #[test]
 fn a_program_that_forks_goes_on() {
-    let body = "counters[100] = 7; for (int i = 0; i < 20; i++) { pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(child());
+    let body = "while (counters[8] < 2000 || counters[9] < 2000) usleep(100); for (int i = 0; i < 8; i++) { pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(child());
         int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(status == 0); }";
     at_each_step(&Stage::of(body).with(CHILD).before("counters[100] = 7;"));
 }
@@ -196,9 +202,9 @@ fn a_program_that_forks_goes_on() {
 #[test]
 fn a_program_that_waits_for_signals_gets_each() {
     let globals = "static volatile int came; static pthread_t other; static void note(int s) { came++; }
-        static void *keep_sending(void *to) { for (int i = 0; i < 300; i++) { int was = came; CHECK(!pthread_kill(*(pthread_t *)to, SIGUSR1));
+        static void *keep_sending(void *to) { for (int i = 0; i < 40; i++) { int was = came; CHECK(!pthread_kill(*(pthread_t *)to, SIGUSR1));
         while (came == was) usleep(10); } return 0; }";
     let body = "signal(SIGUSR1, note); pthread_t me = pthread_self(), t; came = 0; pthread_create(&t, 0, keep_sending, &me);
-        while (came < 300) usleep(50); pthread_join(t, 0);";
+        while (came < 40) usleep(50); pthread_join(t, 0);";
     at_each_step(&Stage::of(body).with(globals));
 }

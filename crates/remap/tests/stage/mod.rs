@@ -303,6 +303,12 @@ impl Running {
         says
     }
 
+    /// All that it has said.
+    pub(crate) fn said(&mut self) -> &[String] {
+        self.says("");
+        &self.told
+    }
+
     /// Until it says that; nobody serves it here.
     pub(crate) fn wait_for(&mut self, what: &str) {
         let begun = Instant::now();

@@ -511,7 +511,7 @@ impl Repairer {
         if let Some(process) = self.process.take() {
             process.release()?;
         }
-        if let Some(watchdogs) = self.watchdogs.take() {
+        if let Some(mut watchdogs) = self.watchdogs.take() {
             watchdogs.dismiss();
         }
         self.repairs.clear();

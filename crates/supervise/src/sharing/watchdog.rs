@@ -11,6 +11,8 @@
 //! traces the program's first thread first does it, the other one looks whether something is left to do.
 //!
 //! A repairer that ends by itself has put everything back before; it dismisses the watchdogs.
+//!
+//! Cost: two processes of some 3 MiB each, most of it the command's own file, which sleep; four looks a second at a counter.
 #![allow(unsafe_code, reason = "signals are ignored between fork and exec, by bare system calls")]
 
 mod keep;
@@ -22,8 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
+use fieldstone_sys::process::has_ended;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
@@ -119,12 +120,22 @@ impl Watchdogs {
     }
 
     /// Ends the watchdogs. Everything has been put back.
-    pub(super) fn dismiss(mut self) {
+    pub(super) fn dismiss(&mut self) {
         self.each.iter().for_each(|watchdog| drop(watchdog.send(DISMISSED, None)));
         for watchdog in &mut self.each {
             let _ = poll(&mut [PollFd::new(&watchdog.ended, PollFlags::IN)], Some(&LONGEST_END));
             // One that is stopped ends when it is killed.
             let _ = watchdog.process.kill().and_then(|()| watchdog.process.wait());
+        }
+        self.each.clear();
+    }
+}
+
+impl Drop for Watchdogs {
+    /// After an error they stay, and put everything back when this process has ended.
+    fn drop(&mut self) {
+        if has_ended(self.program) {
+            self.dismiss();
         }
     }
 }
