@@ -65,6 +65,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(target_arch = "x86_64")]
+    if fieldstone_supervise::sharing::is_watchdog() {
+        fieldstone_supervise::sharing::run_watchdog();
+        return ExitCode::SUCCESS;
+    }
     let outcome = match Arguments::parse().command {
         Command::Doctor { format } => doctor::run(format),
         Command::Profile(arguments) => profile::run(&arguments),

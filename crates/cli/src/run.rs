@@ -181,14 +181,18 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
     words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--pid"));
-    let complain =
-        |error: &fieldstone_supervise::Error| talk(&format!("fieldstone: {error}; the program runs unrepaired\n"));
-    let (status, stats) = sharing::run(&program, command.as_os_str(), &words, &complain)?;
+    let (status, stats) = sharing::run(&program, command.as_os_str(), &words, complain)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
     if written.is_none() {
         tell_repair(&stats, arguments.stats.is_some());
     }
     end_alike(status, written.unwrap_or(Ok(())))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn complain(error: &fieldstone_supervise::Error) {
+    let more = if matches!(error, fieldstone_supervise::Error::RepairerDied { .. }) { "" } else { "; the program runs unrepaired" };
+    talk(&format!("fieldstone: {error}{more}\n"));
 }
 
 /// What the rules ask to be told; and all that was done, where that is asked for.

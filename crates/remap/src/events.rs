@@ -114,7 +114,7 @@ impl Process {
             }
         }
         done.extend(self.attend()?);
-        done.extend(self.restore_children()?);
+        done.extend(self.attend_children()?);
         if !self.threads.is_over() && !done.contains(&Done::Over) {
             done.extend(self.look_after_descriptor()?);
         }
@@ -145,15 +145,17 @@ impl Process {
         if !self.fault_waits() {
             self.threads.stop_all()?;
         }
-        match self.userfault.message() {
-            Ok(message) => Ok(Some(message)),
+        match self.next_message() {
+            Ok(Some(message)) => Ok(Some(message)),
+            // A child, which is held from its first instruction on.
+            Ok(None) => self.resume_all().map(|()| None),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.resume_all().map(|()| None),
             Err(source) => Err(Error::Process { pid: self.pid(), operation: "hear from", source }),
         }
     }
 
     /// Whether a fault is among the messages: those are given first.
-    fn fault_waits(&self) -> bool {
+    pub(crate) fn fault_waits(&self) -> bool {
         let told =
             std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.userfault.number())).unwrap_or_default();
         let pending = told.lines().find_map(|line| line.strip_prefix("pending:"));
@@ -179,9 +181,8 @@ impl Process {
     fn answer(&mut self, message: Message) -> Result<Vec<Done>> {
         let done = match message {
             Message::Fault(event) => self.fault(event).map(Vec::from_iter),
-            // The child is held from its first instruction on, and gets its pages back as plain memory.
             Message::Fork(watch) => {
-                drop(watch);
+                self.keep_birth(watch, None);
                 Ok(Vec::new())
             }
             Message::Moved { from, to } => self.follow(&from, to as u64),

@@ -12,17 +12,21 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
 use fieldstone_sys::turns;
-use fieldstone_sys::userfault::{Message, Userfaultfd};
+use fieldstone_sys::userfault::Userfaultfd;
 
+use crate::births::Birth;
 use crate::error::Result;
 use crate::events::Done;
 use crate::memory::Memory;
+use crate::ours::Ours;
 use crate::page::Moved;
-use crate::process::Process;
+use crate::process::{Process, range};
 use crate::tasks::in_system_call;
 
 /// A fork whose memory is copied is through so soon, or has failed.
 pub(crate) const LONGEST: Duration = Duration::from_secs(1);
+/// The same at the end, where nothing else holds a thread up that runs in the kernel.
+const LONGEST_LAST: Duration = Duration::from_secs(5);
 /// Between the copy and the word of it.
 const SHORTLY: Duration = Duration::from_millis(2);
 const FORKS: [libc::c_long; 4] = [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3];
@@ -47,7 +51,7 @@ impl Process {
                 break;
             }
             // Nobody watches these children's memory from here on: it is written soon.
-            awaited += self.hear_of_births(&mut begun).len();
+            awaited += self.hear_of_births(&mut begun);
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
@@ -56,7 +60,37 @@ impl Process {
         }
         let done = self.restore_children()?;
         self.late.extend(done);
+        // One that runs in the kernel may be copying memory, or access a page of ours: what it is is not known before it comes out.
+        let may_fork = !self.forking().is_empty();
+        self.before = may_fork.then(|| self.before.take().unwrap_or_else(|| self.ours.clone()));
         Ok(())
+    }
+
+    /// Has all stand still, and gives every child its pages that was being forked. No page is elsewhere any more, so that all threads come out
+    /// of the kernel or sleep in it.
+    pub(crate) fn await_last_births(&mut self) -> Result<()> {
+        let mut begun = Instant::now();
+        loop {
+            self.threads.stop_all()?;
+            self.hear_of_births(&mut begun);
+            let done = self.restore_children()?;
+            self.late.extend(done);
+            let waiting = self.forking();
+            if waiting.is_empty() || begun.elapsed() > LONGEST_LAST {
+                self.before = None;
+                return self.end_births(&|_| true);
+            }
+            for thread in waiting {
+                self.threads.still_waits(thread)?;
+            }
+            turns::nap();
+        }
+    }
+
+    /// An address of memory of ours that a child on its way has, too.
+    pub(crate) fn somewhere(&self) -> Option<u64> {
+        let known = self.ours.moved.values().chain(self.before.iter().flat_map(|before| before.moved.values()));
+        known.map(|moved| moved.room.start).next()
     }
 
     /// Threads that may be in the middle of a fork.
@@ -64,55 +98,89 @@ impl Process {
         self.threads.waiting().into_iter().filter(|&thread| may_fork(thread)).collect()
     }
 
-    /// Lets forks go on whose memory is copied: the userfaultfds of the children. While it is being copied nobody reads it, and we wait:
-    /// that is no part of the time since they were `begun` to be waited for.
-    pub(crate) fn hear_of_births(&mut self, begun: &mut Instant) -> Vec<Userfaultfd> {
+    /// Lets forks go on whose memory is copied; how many. While it is being copied nobody reads it, and we wait: that is no part of the time
+    /// since they were `begun` to be waited for.
+    pub(crate) fn hear_of_births(&mut self, begun: &mut Instant) -> usize {
         let asked = Instant::now();
-        let somewhere = self.ours.moved.values().next().map(|moved| moved.room.start);
-        let _ = somewhere.map(|at| self.memory.read_exact(at, &mut [0]));
+        let _ = self.somewhere().map(|at| self.memory.read_exact(at, &mut [0]));
         *begun += asked.elapsed();
-        let mut births = Vec::new();
-        while let Ok(message) = self.userfault.message() {
-            match message {
-                Message::Fork(watch) => births.push(Userfaultfd::inherited(watch, self.userfault.reach())),
-                other => self.heard.push(other),
-            }
+        let before = self.births.len();
+        while let Ok(message) = self.next_message() {
+            self.heard.extend(message);
         }
-        births
+        self.births.len() - before
     }
 
-    /// Gives children that were forked their pages back, and lets them go.
-    pub(crate) fn restore_children(&mut self) -> Result<Vec<Done>> {
+    /// Gives children that were forked their pages back, and lets them go. All threads stand still.
+    fn restore_children(&mut self) -> Result<Vec<Done>> {
         let mut done = Vec::new();
         for child in self.threads.children() {
+            let birth = self.birth_of(&child);
             // One that is killed before it has begun needs nothing.
-            let restored = self.restore(&child);
+            let restored = self.restore(&child, birth);
             if !has_ended(child.thread()) {
                 restored?;
             }
+            if let Some(number) = birth {
+                let over = self.births.remove(number);
+                self.end_birth(over)?;
+            }
             done.push(Done::Child(child.thread()));
         }
+        self.end_births_of_the_dead()?;
         Ok(done)
     }
 
-    /// A child has copies of everything: the views among them, which have the bytes as they were when it was born. Nothing watches its memory
-    /// any more, so that a page that was moved is one of zeros until it is written here.
-    fn restore(&self, child: &Tracee) -> Result<()> {
-        let memory = Memory::open(child.thread())?;
-        let mut registers = child.registers()?;
-        let was = registers.rip;
-        if self.ours.lead_out(&memory, &mut registers) && registers.rip != was {
-            child.set_registers(&registers)?;
+    /// The same while threads run: they are stopped for it if there are such children.
+    pub(crate) fn attend_children(&mut self) -> Result<Vec<Done>> {
+        if self.threads.born() == 0 {
+            return Ok(Vec::new());
         }
-        for (at, original) in self.ours.heads.jumps(&memory).into_iter().chain(self.ours.protections.jumps(&memory)) {
-            memory.write(at, &original)?;
-        }
-        for moved in self.ours.moved.values() {
-            // What the program keeps from its children is not there.
-            if let Ok(contents) = Moved::composed(moved, &memory) {
-                let _ = memory.write(moved.page.start, &contents);
-            }
-        }
-        Ok(())
+        self.threads.stop_all()?;
+        let done = self.restore_children();
+        self.resume_all()?;
+        done
     }
+
+    /// Which of the births is that of this child.
+    fn birth_of(&self, child: &Tracee) -> Option<usize> {
+        // A child exists only after its birth was heard of. So a single one is that of this child, or of one that is dead.
+        let is_its = |birth: &Birth| self.births.len() == 1 || self.child_watched_by(&birth.watch) == Some(child.thread());
+        self.births.iter().position(is_its)
+    }
+
+    /// A child has copies of everything: the views among them, which have the bytes as they were when it was born. Its userfaultfd stays open
+    /// until its pages are back: without it, a page that was moved is one of zeros.
+    fn restore(&self, child: &Tracee, birth: Option<usize>) -> Result<()> {
+        let memory = Memory::open(child.thread())?;
+        let watch = birth.map(|number| &self.births[number].watch);
+        let known = [self.before.as_ref(), Some(&self.ours)];
+        known.into_iter().flatten().try_for_each(|ours| restore_to(ours, child, &memory, watch))
+    }
+}
+
+/// Takes all of ours out of a child.
+fn restore_to(ours: &Ours, child: &Tracee, memory: &Memory, watch: Option<&Userfaultfd>) -> Result<()> {
+    let mut registers = child.registers()?;
+    let was = registers.rip;
+    if ours.lead_out(memory, &mut registers) && registers.rip != was {
+        child.set_registers(&registers)?;
+    }
+    for (at, original) in ours.heads.jumps(memory).into_iter().chain(ours.protections.jumps(memory)) {
+        memory.write(at, &original)?;
+    }
+    for moved in ours.moved.values() {
+        // What the program keeps from its children is not there.
+        let Ok(contents) = Moved::composed(moved, memory) else { continue };
+        let page = range(moved.page.start);
+        match watch {
+            // Refused where it is there already, or nothing is.
+            Some(watch) => {
+                let _ = watch.copy(page.start, &contents, false);
+                let _ = watch.unregister(page);
+            }
+            None => drop(memory.write(moved.page.start, &contents)),
+        }
+    }
+    Ok(())
 }

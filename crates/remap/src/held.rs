@@ -185,11 +185,14 @@ impl Held {
         call: (&'static str, libc::c_long),
         arguments: [u64; 6],
     ) -> Result<u64> {
-        let at = way.prepare(memory, &self.tracee.registers()?)?;
+        let at = way.prepare(memory, &self.tracee.registers()?, self.tracee.signal_mask()?)?;
+        // The signal in whose stop it is waits in the kernel meanwhile, as those do that come now. It is reported again.
+        let signal = if self.delivers && self.kept.len() == 1 { self.kept.remove(0).signal() } else { 0 };
         let mut came = Vec::new();
-        let result = self.tracee.call(at, call, arguments, &mut |info| came.push(info));
+        let result = self.tracee.call(at, call, arguments, signal, &mut |info| came.push(info));
         came.into_iter().for_each(|info| self.keep(info));
         self.delivers = false;
+        way.end(memory)?;
         // Its process may have been let go on meanwhile.
         if self.state == State::Stopped && !self.tracee.is_stopped() {
             self.state = State::Stands;

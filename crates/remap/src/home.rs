@@ -1,24 +1,41 @@
-//! Where a system call is made in a thread's name: a thread that nobody waits for any more goes home from there by itself.
+//! Where a system call is made in a thread's name. Should the repairer be killed in the middle, the thread goes on by itself from there.
 //!
 //! ```text
-//!   syscall                  the thread stops here, and is set where it was
-//!   mov rax, [saved]         should its tracer be killed, it runs on: every register as it was
+//!   syscall                    the thread stops here, and is set where it was
+//!   rt_sigprocmask [mask]      should its tracer be killed, it runs on: signals that were blocked for the call come now
+//!   mov rax, [saved]           every register as it was
 //!   …
-//!   jmp [saved]              and home
-//!   saved: rax, rcx, …, rip
+//!   jmp [saved]                and back to its own code
+//!   saved: rax, rcx, …, rip    mask   busy
 //! ```
-//! A page of its own in the process; one call is made at a time. Flags and the stack are not touched.
+//! The place is a page of its own in the process; the call that makes the page is made in the unused end of a page of code, as the vdso
+//! has one. One call is made at a time. Flags and the stack are not touched. `busy` is set from before a thread is sent here until it is
+//! back: a page in which it is set belongs to that thread, and is never used or unmapped by who comes next, since a handler of signals
+//! may return there.
 
 use fieldstone_sys::ptrace::Registers;
+use fieldstone_sys::userfault::Message;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Memory;
+use crate::space::Mapping;
 
 /// Bytes of the page.
 pub(crate) const BYTES: u64 = 4096;
+/// Bytes of the code with its words.
+const STUB_BYTES: usize = 256;
 const SAVED_AT: usize = 128;
 const WORD: usize = 8;
+const MASK_AT: usize = SAVED_AT + 10 * WORD;
+const BUSY_AT: usize = MASK_AT + WORD;
+/// Where messages of the userfaultfd that tell of children lie, and how many have room.
+const BIRTHS_AT: u64 = 1024;
+const MOST_BIRTHS: usize = 64;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// `mov eax, rt_sigprocmask; mov edi, SIG_SETMASK; mov edx, 0; mov r10d, 8; lea rsi, [rip + …]`: no flag is changed.
+const SET_MASK: [u8; 24] = [
+    0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0, 0x41, 0xba, 8, 0, 0, 0, 0x48, 0x8d, 0x35,
+];
 /// `mov register, [rip + …]`, in the order in which the words are kept: rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11.
 const LOADS: [[u8; 3]; 9] = [
     [0x48, 0x8b, 0x05],
@@ -39,35 +56,88 @@ const GOES_ON: i64 = -516;
 /// Where calls can be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// A `syscall` instruction of the program's own: who is left there goes astray.
-    pub(crate) syscall: u64,
+    /// The unused end of a page of code, which has the code as long as there is no page.
+    pub(crate) first: u64,
     /// The page, once there is one.
     pub(crate) home: Option<u64>,
 }
 
 impl Way {
-    /// Where the next call is made by a thread with these registers, which is kept for it.
-    pub(crate) fn prepare(self, memory: &Memory, before: &Registers) -> Result<u64> {
-        let Some(home) = self.home else { return Ok(self.syscall) };
-        memory.write(home + SAVED_AT as u64, &saved(before))?;
-        Ok(home)
+    const fn stub(self) -> u64 {
+        match self.home {
+            Some(home) => home,
+            None => self.first,
+        }
     }
 
-    /// Whether an address is in the page.
-    pub(crate) fn has(self, address: u64) -> bool {
-        self.home.is_some_and(|home| (home..home + BYTES).contains(&address))
+    /// Where the next call is made by a thread with these registers and blocked signals, which are kept for it.
+    pub(crate) fn prepare(self, memory: &Memory, before: &Registers, mask: u64) -> Result<u64> {
+        let mut words = saved(before);
+        words.extend(mask.to_le_bytes());
+        words.extend(1_u64.to_le_bytes());
+        memory.write(self.stub() + SAVED_AT as u64, &words)?;
+        Ok(self.stub())
+    }
+
+    /// The thread is back.
+    pub(crate) fn end(self, memory: &Memory) -> Result<()> {
+        memory.write(self.stub() + BUSY_AT as u64, &0_u64.to_le_bytes())
     }
 }
 
-/// The page's code.
+/// Where the messages lie that tell of children, in this page.
+pub(crate) fn birth_slots(home: u64) -> impl Iterator<Item = u64> {
+    (0..MOST_BIRTHS).map(move |number| home + BIRTHS_AT + (number * Message::BYTES) as u64)
+}
+
+/// Whether a thread may still return to this page, whose repairer was killed in the middle of a call.
+pub(crate) fn is_busy(memory: &Memory, home: u64) -> bool {
+    memory.word(home + BUSY_AT as u64).is_ok_and(|busy| busy != 0)
+}
+
+/// Finds room for the code at the end of a page of code, and writes it there. What killed repairers have left is left alone.
+///
+/// # Errors
+/// [`Error::Refused`] where there is no room.
+pub(crate) fn settle_first(pid: u32, memory: &Memory, mappings: &[Mapping]) -> Result<u64> {
+    let is_code = |mapping: &&Mapping| mapping.permissions == "r-xp";
+    let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
+    for mapping in vdso.chain(mappings).filter(is_code) {
+        let mut page = [0; 4096];
+        if memory.read_exact(mapping.range.end - BYTES, &mut page).is_err() {
+            continue;
+        }
+        let is_other = |slot: &&[u8]| !slot.starts_with(&code());
+        let slot = page.rchunks_exact(STUB_BYTES).take(8).position(|slot| is_other(&slot)).unwrap_or(0);
+        if page.rchunks_exact(STUB_BYTES).nth(slot).is_some_and(|slot| slot.iter().all(|&byte| byte == 0)) {
+            let at = mapping.range.end - ((slot + 1) * STUB_BYTES) as u64;
+            if memory.write(at, &code()).is_ok() {
+                return Ok(at);
+            }
+        }
+    }
+    let why = "none of its code ends before the end of a page, where a first system call could be made in its name";
+    Err(Error::Refused { pid, why: why.to_owned() })
+}
+
+/// Takes that code away again. Nobody is in it.
+pub(crate) fn leave_first(memory: &Memory, first: u64) -> Result<()> {
+    memory.write(first, &[0; STUB_BYTES])
+}
+
+/// The code.
 pub(crate) fn code() -> Vec<u8> {
     let mut code = SYSCALL.to_vec();
-    let opcodes = LOADS.iter().map(<[u8; 3]>::as_slice).chain([JUMP.as_slice()]);
-    for (number, opcode) in opcodes.enumerate() {
+    let refer = |opcode: &[u8], to: usize, code: &mut Vec<u8>| {
         code.extend(opcode);
         let next = code.len() + size_of::<i32>();
-        let distance = i32::try_from(SAVED_AT + number * WORD - next).unwrap_or(0);
-        code.extend(distance.to_le_bytes());
+        code.extend(i32::try_from(to - next).unwrap_or(0).to_le_bytes());
+    };
+    refer(&SET_MASK, MASK_AT, &mut code);
+    code.extend(SYSCALL);
+    let opcodes = LOADS.iter().map(<[u8; 3]>::as_slice).chain([JUMP.as_slice()]);
+    for (number, opcode) in opcodes.enumerate() {
+        refer(opcode, SAVED_AT + number * WORD, &mut code);
     }
     code
 }
@@ -98,8 +168,10 @@ mod tests {
         let code = code();
         assert!(code.len() <= SAVED_AT);
         let instructions: Vec<_> = Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE).into_iter().collect();
-        let [call, loads @ .., jump] = instructions.as_slice() else { panic!("{instructions:?}") };
-        assert_eq!((call.mnemonic(), jump.mnemonic()), (Mnemonic::Syscall, Mnemonic::Jmp));
+        let [call, _, _, _, _, mask, set, loads @ .., jump] = instructions.as_slice() else { panic!("{instructions:?}") };
+        assert_eq!((call.mnemonic(), set.mnemonic(), jump.mnemonic()), (Mnemonic::Syscall, Mnemonic::Syscall, Mnemonic::Jmp));
+        assert_eq!(mask.ip_rel_memory_address(), 0x1000 + MASK_AT as u64);
+        assert!(BUSY_AT + WORD <= STUB_BYTES);
         let order = [
             Register::RAX,
             Register::RCX,

@@ -21,7 +21,7 @@
 //! | `protect` | memory that the program has protected |
 //! | `leave` | threads led out of code of ours |
 //! | `undo` | everything as it was |
-//! | `forks`, `orphans` | children: of those that we saw born, and of those that nobody did |
+//! | `births`, `forks`, `orphans` | children: their userfaultfds; those that we saw born, and those that nobody did |
 //! | `ours`, `record` | all of ours in a process, and what is kept of it there for who comes after us |
 //!
 //! Nothing is loaded into the program and no handler of its signals is touched. The kernel's own accesses to a moved page (a read(2) into
@@ -31,6 +31,8 @@
 //! Source: Taylor, *Cachekata* (seed 002), chapter 5: there a hypervisor revokes the page, here userfaultfd; there every
 //! access faults, here loops are led into their clones.
 
+#[cfg(target_arch = "x86_64")]
+mod births;
 #[cfg(target_arch = "x86_64")]
 mod clones;
 #[cfg(target_arch = "x86_64")]

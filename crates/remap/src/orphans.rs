@@ -7,6 +7,7 @@
 //! ptrace tells nothing of such a child, since its parent was not traced when it began. Until it is held it waits as its parent would, at
 //! a page that is missing, and goes on in clones, in views of its own.
 
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use fieldstone_sys::process::{children, has_ended};
@@ -14,7 +15,7 @@ use fieldstone_sys::smaps;
 use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events::Done;
 use crate::forks::LONGEST;
 use crate::home::Way;
@@ -30,30 +31,34 @@ impl Process {
     pub(crate) fn take_in_orphans(&mut self, home: Option<u64>) -> Result<Vec<Done>> {
         let mut done = Vec::new();
         if self.ours.moved.is_empty() {
+            self.threads.stop_all()?;
+            self.end_births(&|_| true)?;
             return Ok(done);
         }
-        for watch in self.unheld_births()? {
-            let Some(child) = self.child_watched_by(&watch) else { continue };
-            let restored = self.restore_orphan(child, watch, home);
+        self.await_unheld_births()?;
+        for number in 0..self.births.len() {
+            let Some(child) = self.child_watched_by(&self.births[number].watch) else { continue };
+            let restored = self.restore_orphan(child, number, home);
             // One that is killed meanwhile needs nothing.
             if !has_ended(child) {
                 restored?;
             }
             done.push(Done::Child(child));
         }
+        self.end_births(&|_| true)?;
         Ok(done)
     }
 
-    /// Lets forks go on that have begun, and has all stand still; the userfaultfds of the children.
-    fn unheld_births(&mut self) -> Result<Vec<Userfaultfd>> {
+    /// Lets forks go on that have begun, and has all stand still.
+    fn await_unheld_births(&mut self) -> Result<()> {
         self.threads.stop_all()?;
-        let (mut begun, mut births) = (Instant::now(), Vec::new());
+        let mut begun = Instant::now();
         loop {
             let waiting = self.forking();
             if waiting.is_empty() || begun.elapsed() > LONGEST {
-                return Ok(births);
+                return Ok(());
             }
-            births.extend(self.hear_of_births(&mut begun));
+            self.hear_of_births(&mut begun);
             for thread in waiting {
                 self.threads.still_waits(thread)?;
             }
@@ -62,8 +67,8 @@ impl Process {
     }
 
     /// The child in whose memory a page of ours is watched as soon as this one watches it. It is there, so that nobody waits for it.
-    fn child_watched_by(&self, watch: &Userfaultfd) -> Option<u32> {
-        let page = self.ours.moved.values().next()?.room.start;
+    pub(crate) fn child_watched_by(&self, watch: &Userfaultfd) -> Option<u32> {
+        let page = self.somewhere()?;
         watch.register(range(page), Modes { missing: true, write_protect: false }).ok()?;
         let is_watched = |child: &u32| {
             let mappings = smaps::read(*child).unwrap_or_default();
@@ -75,7 +80,10 @@ impl Process {
     }
 
     /// A child has copies of everything of ours, as it was when its memory was copied; its own children may be born unheld, too.
-    fn restore_orphan(&self, child: u32, watch: Userfaultfd, home: Option<u64>) -> Result<()> {
+    fn restore_orphan(&self, child: u32, birth: usize, home: Option<u64>) -> Result<()> {
+        let failed = |source| Error::Process { pid: child, operation: "share the userfaultfd of", source };
+        let watch = self.births[birth].watch.as_fd().try_clone_to_owned().map_err(failed)?;
+        let watch = Userfaultfd::inherited(watch, self.userfault.reach());
         let (memory, threads) = (Memory::open(child)?, Threads::seize(child)?);
         let mut orphan = Self::holding(child, memory, threads, (watch, self.theirs), Way { home, ..self.way });
         orphan.ours = self.ours.clone();

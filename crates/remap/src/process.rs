@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use fieldstone_sys::process::has_ended;
 use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 use linux_raw_sys::general as uapi;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use crate::births::{Birth, left_births};
 use crate::error::{Error, Result};
 use crate::events::{Done, Why};
 use crate::held::Held;
@@ -22,7 +24,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::{goes_on_at, is_elsewhere, is_ending, room_for_descriptors};
+use crate::tasks::{is_elsewhere, is_ending, room_for_descriptors, tasks};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -34,8 +36,6 @@ const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
 const HIGH_DESCRIPTOR: u64 = 800;
 /// Whether it still has it is looked so often.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
-/// Two bytes that make a system call.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// A process with everything that remapping it takes.
 #[derive(Debug)]
@@ -63,6 +63,14 @@ pub struct Process {
     looked: Instant,
     /// Where calls are made in its name.
     pub(crate) way: Way,
+    /// How often the userfaultfd was opened again.
+    reopened: u32,
+    /// All of ours as it was when a page was put back while a thread may have been forking: the child may have a copy of that.
+    pub(crate) before: Option<Ours>,
+    /// Children that have not been given their pages yet.
+    pub(crate) births: Vec<Birth>,
+    /// The page in which messages of children are kept.
+    pub(crate) births_at: Option<u64>,
 }
 
 impl Process {
@@ -73,25 +81,40 @@ impl Process {
     /// [`Error::Refused`] for a program of 32 bits, and where the kernel's own accesses to moved pages could not be seen;
     /// [`Error::Process`] and [`Error::Linux`] where this user may not, or a debugger holds it.
     pub fn open(pid: u32) -> Result<Self> {
+        Self::open_with(pid, None)
+    }
+
+    /// The same with the userfaultfd of a killed repairer, which was shared with us: the program may have closed its own descriptor since.
+    fn open_with(pid: u32, shared: Option<OwnedFd>) -> Result<Self> {
         check_class(pid)?;
         if is_elsewhere(&pid.to_string()) {
             let why = "it is in a pid namespace of its own, where its threads have other numbers: repair it from inside of its container";
             return Err(Error::Refused { pid, why: why.to_owned() });
         }
-        let memory = Memory::open(pid)?;
-        let table = mappings(pid)?;
-        let way = Way { syscall: find_syscall(pid, &memory, &table)?, home: None };
+        let shown_by = living_thread(pid);
+        let memory = Memory::open(shown_by)?;
+        let table = mappings(shown_by)?;
         let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
-        let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref())?;
+        let way = Way { first: home::settle_first(pid, &memory, &table)?, home: None };
+        let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref().map(|left| (left, shared)))?;
         let old_home = left.as_ref().and_then(|left| left.home);
         let mut this = Self::holding(pid, memory, threads, (userfault, theirs), way);
         (this.ours, this.record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
+        // What is recorded is the page of who was killed: whoever comes after us reads there, too, what is left of that.
+        this.births_at = old_home.or(this.way.home);
+        for (watch, kept) in old_home.map(|home| left_births(pid, &this.memory, home)).unwrap_or_default() {
+            this.keep_birth(watch, Some(kept));
+        }
         this.resume_all()?;
         this.late = this.take_in_orphans(old_home)?;
-        let back = this.put_back_all(&Why::Left)?;
-        this.late.extend(back);
-        old_home.map_or(Ok(()), |home| this.leave_home(home))?;
+        if let Some(home) = old_home {
+            this.births_at = this.way.home;
+            this.keep_record()?;
+            let back = this.put_back_all(&Why::Left)?;
+            this.late.extend(back);
+            this.leave_home(home)?;
+        }
         Ok(this)
     }
 
@@ -118,7 +141,33 @@ impl Process {
             alarm: None,
             looked: Instant::now(),
             way,
+            reopened: 0,
+            before: None,
+            births: Vec::new(),
+            births_at: None,
         }
+    }
+
+    /// Puts back what a killed repairer has left behind in process `pid`, and lets go of it. `shared` is its [userfaultfd](Self::userfault)
+    /// where somebody still has it: without it nothing can be put back in a program that has closed all its descriptors. May be killed and
+    /// called again at any time.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; where another process is at it already, too.
+    pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<Done>> {
+        Self::open_with(pid, shared)?.release()
+    }
+
+    /// The userfaultfd that watches moved pages. It is another one after [`Self::reopened`].
+    #[must_use]
+    pub fn userfault(&self) -> BorrowedFd<'_> {
+        self.userfault.as_fd()
+    }
+
+    /// How often the userfaultfd was opened again, since the program had closed it. No page is moved when it is.
+    #[must_use]
+    pub const fn reopened(&self) -> u32 {
+        self.reopened
     }
 
     /// Whether somebody has left pages of process `pid` elsewhere who was killed: [`Self::open`] puts them back.
@@ -126,7 +175,8 @@ impl Process {
     /// # Errors
     /// As there.
     pub fn is_left_behind(pid: u32) -> Result<bool> {
-        let left = Left::find(pid, &Memory::open(pid)?, &mappings(pid)?)?;
+        let shown_by = living_thread(pid);
+        let left = Left::find(pid, &Memory::open(shown_by)?, &mappings(shown_by)?)?;
         Ok(left.is_some_and(|left| !left.ours.moved.is_empty()))
     }
 
@@ -178,6 +228,7 @@ impl Process {
         let opened = open_userfault(self.pid, &mut self.threads, &self.memory, self.way);
         self.resume_all()?;
         (self.userfault, self.theirs) = opened?;
+        self.reopened += 1;
         self.keep_record()?;
         Ok(done)
     }
@@ -208,12 +259,10 @@ impl Process {
         call_in_its_name(self.pid, &mut self.threads, &unfit, (&self.memory, self.way), call, arguments)
     }
 
-    /// Unmaps a page in which calls were made, unless a thread that nobody waited for is on its way home from there.
-    pub(crate) fn leave_home(&mut self, home: u64) -> Result<()> {
+    /// Unmaps a page in which a killed repairer made calls, unless a thread may return there.
+    fn leave_home(&mut self, home: u64) -> Result<()> {
         self.threads.stop_all()?;
-        let page = Way { home: Some(home), ..self.way };
-        let inside = self.threads.numbers().any(|thread| goes_on_at(thread).is_some_and(|at| page.has(at)));
-        let left = if inside { Ok(()) } else { self.unmap(home, home::BYTES) };
+        let left = if home::is_busy(&self.memory, home) { Ok(()) } else { self.unmap(home, home::BYTES) };
         self.resume_all()?;
         left
     }
@@ -260,6 +309,11 @@ impl Process {
     }
 }
 
+/// A thread of the process by which `/proc` shows its memory: not the first one where that has ended before the others.
+fn living_thread(pid: u32) -> u32 {
+    tasks(pid).into_iter().find(|&thread| !has_ended(thread)).unwrap_or(pid)
+}
+
 /// A page of it, as userfaultfd takes it.
 pub(crate) fn range(page: u64) -> std::ops::Range<usize> {
     let start = usize::try_from(page).unwrap_or(0);
@@ -273,29 +327,12 @@ pub(crate) const fn word(number: i32) -> u64 {
 fn check_class(pid: u32) -> Result<()> {
     let mut start = [0; 5];
     let failed = |source| Error::Process { pid, operation: "read the program of", source };
-    let file = std::fs::File::open(format!("/proc/{pid}/exe")).map_err(failed)?;
+    let file = std::fs::File::open(format!("/proc/{}/exe", living_thread(pid))).map_err(failed)?;
     io::Read::read_exact(&mut &file, &mut start).map_err(failed)?;
     if start == *b"\x7fELF\x02" {
         return Ok(());
     }
     Err(Error::Refused { pid, why: "it is no 64-bit program, and only those are rewritten".to_owned() })
-}
-
-/// In the vdso, which every process has, or in any code of it.
-fn find_syscall(pid: u32, memory: &Memory, mappings: &[Mapping]) -> Result<u64> {
-    let is_code = |mapping: &&Mapping| mapping.permissions.starts_with("r-x");
-    let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
-    for mapping in vdso.chain(mappings).filter(is_code) {
-        let bytes = (mapping.range.end - mapping.range.start).min(4 << 20);
-        let mut code = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        if memory.read_exact(mapping.range.start, &mut code).is_err() {
-            continue;
-        }
-        if let Some(offset) = code.windows(2).position(|pair| pair == SYSCALL) {
-            return Ok(mapping.range.start + offset as u64);
-        }
-    }
-    Err(Error::Refused { pid, why: "it has no code that makes a system call".to_owned() })
 }
 
 fn call_in_its_name(
@@ -320,10 +357,11 @@ fn begin(
     threads: &mut Threads,
     memory: &Memory,
     mut way: Way,
-    left: Option<&Left>,
+    left: Option<(&Left, Option<OwnedFd>)>,
 ) -> Result<(Way, Userfaultfd, i32)> {
-    let inherited =
-        left.map(|left| Ok::<_, Error>((left_userfault(pid, left.userfault)?, left.userfault))).transpose()?;
+    let is_left = left.is_some();
+    let inherited = left.map(|(left, shared)| left_userfault(pid, left.userfault, shared).map(|fd| (fd, left.userfault)));
+    let inherited = inherited.transpose()?;
     threads.stop_all()?;
     let (access, flags) = (word(libc::PROT_READ | libc::PROT_EXEC), word(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS));
     let map = ("mmap", libc::SYS_mmap);
@@ -331,10 +369,13 @@ fn begin(
     let mapped = call_in_its_name(pid, threads, &|_| false, (memory, way), map, page);
     let made = mapped.and_then(|home| memory.write(home, &home::code()).map(|()| home));
     way.home = match made {
-        Err(error) if left.is_none() => return Err(error),
+        Err(error) if !is_left => return Err(error),
         // All may wait for pages that somebody has left elsewhere: these can be put back without.
         made => made.ok(),
     };
+    if way.home.is_some() {
+        home::leave_first(memory, way.first)?;
+    }
     let opened = inherited.map_or_else(|| open_userfault(pid, threads, memory, way), Ok);
     if let (Err(_), Some(home)) = (&opened, way.home) {
         way.home = None;
@@ -369,8 +410,11 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
     Ok((Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(failed)?, theirs))
 }
 
-/// That of somebody who was killed: it watches the pages that were left behind.
-fn left_userfault(pid: u32, theirs: i32) -> Result<Userfaultfd> {
+/// The userfaultfd of a killed repairer: it watches the pages that were left behind.
+fn left_userfault(pid: u32, theirs: i32, shared: Option<OwnedFd>) -> Result<Userfaultfd> {
+    if let Some(fd) = shared {
+        return Ok(Userfaultfd::inherited(fd, Reach::UserAndKernel));
+    }
     if is_userfault(pid, theirs) != Some(true) {
         let why = "pages of it were moved by somebody who was killed, and it has closed the descriptor that watched them: nobody can \
                    put them back";
@@ -398,7 +442,8 @@ fn share(pid: u32, theirs: i32) -> Result<OwnedFd> {
     take(pid, theirs).map_err(|source| Error::Process { pid, operation: "share a descriptor with", source })
 }
 
-fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {
+/// Our own of a descriptor of the process.
+pub(crate) fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     let process = pidfd_open(number, PidfdFlags::empty())?;
     Ok(pidfd_getfd(process, theirs, PidfdGetfdFlags::empty())?)

@@ -76,7 +76,7 @@ impl Process {
     /// Where the process is gone.
     pub fn release(mut self) -> Result<Vec<Done>> {
         let mut done = self.put_all_back()?;
-        self.threads.stop_all()?;
+        self.await_last_births()?;
         for _ in 0..MOST_ROUNDS {
             if !self.is_anyone_behind_a_trap() {
                 break;
@@ -113,7 +113,11 @@ impl Process {
             self.unmap(record.at, Record::BYTES)?;
         }
         self.close_theirs()?;
-        self.way.home.take().map_or(Ok(()), |home| self.unmap(home, home::BYTES))
+        let Some(home) = self.way.home.take() else { return Ok(()) };
+        // No call can be made in the page that it unmaps.
+        self.way.first = home::settle_first(self.pid(), &self.memory, &self.mappings()?)?;
+        self.unmap(home, home::BYTES)?;
+        home::leave_first(&self.memory, self.way.first)
     }
 
     /// Forgets a page that the program itself has unmapped, moved or emptied.

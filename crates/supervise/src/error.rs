@@ -56,6 +56,14 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
+    /// The process that repairs a program was killed, or has crashed. The program's memory is as it was.
+    #[error("cannot go on repairing process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone repair --pid {pid}")]
+    RepairerDied {
+        /// How it ended: `signal 9 (SIGKILL)`.
+        outcome: String,
+        /// The program.
+        pid: u32,
+    },
     /// The standard input is not there.
     #[error("cannot read {path} for the standard input: {source}", path = .path.display())]
     Input {

@@ -122,10 +122,13 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
     // SAFETY: between fork and exec only prctl, getppid and execve are called, which are bare system calls.
     unsafe {
         command.pre_exec(move || {
-            set_parent_death_signal(Some(libc::SIGKILL))?;
-            // Who died before the call sends no signal.
-            if std::os::unix::process::parent_id() != parent {
-                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            // A program under repair goes on when we die.
+            if !traceable {
+                set_parent_death_signal(Some(libc::SIGKILL))?;
+                // Who died before the call sends no signal.
+                if std::os::unix::process::parent_id() != parent {
+                    return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+                }
             }
             if small {
                 set_thp_disabled(true)?;

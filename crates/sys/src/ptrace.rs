@@ -82,6 +82,22 @@ pub type Registers = libc::user_regs_struct;
 
 /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG`, which the C library's headers do not have.
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+/// `PTRACE_GETSIGMASK` and `PTRACE_SETSIGMASK`, which they do not have either.
+const GET_SIGNAL_MASK: libc::c_uint = 0x420a;
+const SET_SIGNAL_MASK: libc::c_uint = 0x420b;
+/// Signals that an instruction raises. Blocked, they would end the program.
+#[cfg(target_arch = "x86_64")]
+const FAULTS: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGSYS)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGTRAP);
+
+#[cfg(target_arch = "x86_64")]
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
 /// Who is waited for is looked at so often at once, and then each time after so long.
 const SHORT_LOOKS: u32 = 64;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
@@ -282,9 +298,30 @@ impl Tracee {
         unsafe { self.request(libc::PTRACE_SETREGS, 0, std::ptr::from_ref(registers).expose_provenance()) }
     }
 
+    /// The signals that it blocks; the lowest bit is signal 1.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn signal_mask(&self) -> Result<u64> {
+        let mut mask = 0_u64;
+        // SAFETY: the request writes as many bytes as are said, into a live local.
+        unsafe { self.request(GET_SIGNAL_MASK, size_of::<u64>(), (&raw mut mask).expose_provenance())? };
+        Ok(mask)
+    }
+
+    /// Sets the signals that it blocks. What it waited for with other ones blocked (sigsuspend(2), ppoll(2)) sets these when it goes on.
+    ///
+    /// # Errors
+    /// As [`Self::resume`].
+    pub fn set_signal_mask(&self, mask: u64) -> Result<()> {
+        // SAFETY: the request reads as many bytes as are said.
+        unsafe { self.request(SET_SIGNAL_MASK, size_of::<u64>(), (&raw const mask).expose_provenance()) }
+    }
+
     /// Makes a system call in its name, while it stands still; its registers are as before then, and it stands as one that was asked to.
-    /// `instruction` is where a `syscall` instruction lies in its memory; what follows there it runs only if we are killed. A signal that
-    /// comes meanwhile has to be delivered later: it is given to `meanwhile`.
+    /// `instruction` is where a `syscall` instruction lies in its memory; what follows there it runs only if we are killed, and has to set
+    /// its registers and the signals that it blocks as they were. Signals wait in the kernel meanwhile, so that none is lost then: `signal`
+    /// among them, in whose stop it stands (or 0). One that cannot be blocked has to be delivered later: it is given to `meanwhile`.
     ///
     /// # Errors
     /// As [`Self::resume`]; [`Error::Call`] with the errno where the call itself fails, and with EFAULT where the instruction cannot be
@@ -295,23 +332,28 @@ impl Tracee {
         instruction: u64,
         (name, number): (&'static str, libc::c_long),
         arguments: [u64; 6],
+        signal: i32,
         meanwhile: &mut dyn FnMut(SignalInfo),
     ) -> Result<u64> {
-        let before = self.registers()?;
+        let (before, mask) = (self.registers()?, self.signal_mask()?);
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         // No call is under way any more: what this thread stood in is begun again after the registers are put back.
         let orig_rax = u64::MAX;
         let rax = number.cast_unsigned();
         self.set_registers(&Registers { rip: instruction, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..before })?;
+        self.set_signal_mask(!FAULTS)?;
         let (mut faults, mut entered) = (0, false);
+        // The kernel keeps a signal that is to be delivered while it is blocked.
+        let mut signal = usize::try_from(signal).unwrap_or(0);
         loop {
             // No step: of one the kernel would tell the program, were we killed.
             // SAFETY: no pointer.
-            unsafe { self.request(libc::PTRACE_SYSCALL, 0, 0)? };
+            unsafe { self.request(libc::PTRACE_SYSCALL, 0, std::mem::take(&mut signal))? };
             match self.wait_while_it_lives()? {
                 Stop::Call if entered => break,
                 Stop::Call => entered = true,
                 Stop::Signal(signal) if is_fault(signal) && faults == MOST_FAULTS => {
+                    self.set_signal_mask(mask)?;
                     self.set_registers(&before)?;
                     return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
                 }
@@ -324,6 +366,8 @@ impl Tracee {
         }
         let result = self.registers()?.rax;
         self.stand_where_signals_are_seen(meanwhile)?;
+        // In this order: were we killed in between, what follows the call sets all registers.
+        self.set_signal_mask(mask)?;
         self.set_registers(&before)?;
         // The kernel's last 4095 numbers are errors.
         match i32::try_from(result.wrapping_neg()) {

@@ -9,6 +9,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -139,18 +140,16 @@ impl Stage {
 
     /// Builds it, and starts it.
     pub(crate) fn start(&self) -> Running {
+        Running::of(&Arc::new(self.build()))
+    }
+
+    /// Builds it.
+    pub(crate) fn build(&self) -> tempfile::TempPath {
         let Self { globals, before, meanwhile, count, .. } = self;
         let source = format!(
             "{BEGIN}{globals}\n{count}\nstatic void before(void) {{ {before} }}\nstatic void meanwhile(void) {{ {meanwhile} }}\n{END}"
         );
-        let file = compiled(&source, self.language, &self.options);
-        let mut child = Command::new(&*file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
-        let address = || u64::from_str_radix(lines.recv().unwrap().trim_start_matches("0x"), 16).unwrap();
-        let (page, second) = (address(), address());
-        Running { child, lines, told: Vec::new(), over: false, page, second, _file: file }
+        compiled(&source, self.language, &self.options)
     }
 
     /// Does `meanwhile` while its words are apart, and again when they are back, and looks for the same result. What was done the
@@ -204,7 +203,7 @@ pub(crate) struct Running {
     over: bool,
     pub(crate) page: u64,
     pub(crate) second: u64,
-    _file: tempfile::TempPath,
+    _file: Arc<tempfile::TempPath>,
 }
 
 impl Drop for Running {
@@ -217,6 +216,17 @@ impl Drop for Running {
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Running {
+    /// Starts a program that was built.
+    pub(crate) fn of(file: &Arc<tempfile::TempPath>) -> Self {
+        let mut child = Command::new(&**file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        let address = || u64::from_str_radix(lines.recv().unwrap().trim_start_matches("0x"), 16).unwrap();
+        let (page, second) = (address(), address());
+        Self { child, lines, told: Vec::new(), over: false, page, second, _file: Arc::clone(file) }
+    }
+
     /// Takes hold of it. None where that is forbidden.
     pub(crate) fn hold(&self) -> Option<Process> {
         opened(self.child.id())
@@ -291,6 +301,12 @@ impl Running {
         let says = now.iter().any(|line| line == what);
         self.told.extend(now);
         says
+    }
+
+    /// All that it has said.
+    pub(crate) fn said(&mut self) -> &[String] {
+        self.says("");
+        &self.told
     }
 
     /// Until it says that; nobody serves it here.

@@ -4,21 +4,21 @@
 //!   we ──┬── the program: in the foreground, untouched
 //!        └── fieldstone repair --pid …: traces it, tells us what happens, a line of JSON for each event
 //! ```
-//! Two processes, since the one that waits for a child's end would take what ptrace tells of it. And should one of ours die, the other is
-//! there: the repairer lets go of the program when we end, and is started again when it is killed: then it puts back what was left.
+//! Two processes, since the one that waits for a child's end would take what ptrace tells of it. The repairer lets go of the program when
+//! we end. When the repairer dies, its watchdogs put everything back (`watchdog`), and we see to it that they have.
 #![allow(unsafe_code, reason = "a call has to be made between fork and exec")]
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::thread::{JoinHandle, sleep, spawn};
-use std::time::{Duration, Instant};
+use std::thread::{JoinHandle, spawn};
 
 use fieldstone_sys::process::{has_ended, set_parent_death_signal, wait4};
 use serde::{Deserialize, Serialize};
 
 use super::follow::{Event, Happened};
+use super::watchdog;
 use super::watcher::Seen;
 use crate::error::{Error, Result};
 use crate::launch::{Treatment, Wiring, launch};
@@ -63,12 +63,12 @@ pub fn run(
     program: &Program,
     repairer: &OsStr,
     words: &[&OsStr],
-    complain: &dyn Fn(&Error),
+    complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
     let forward = Forward::prepare()?;
     let running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
     let pid = running.child.id();
-    let beside = Beside::start(repairer, words, pid).inspect_err(complain).ok();
+    let beside = Beside::start(repairer, words, pid, complain).inspect_err(|error| complain(error)).ok();
     let status = forward.until_end(pid, wait4)?;
     let Looked { seen, events, outcome: repairer } = beside.map(Beside::finish).unwrap_or_default();
     let stats = RepairStats {
@@ -86,11 +86,6 @@ pub fn run(
 
 /// How a repairer ends that a fault of its own has ended.
 const PANICKED: i32 = 101;
-/// A repairer that is killed is started again after this, as often as it is killed: the program waits for its pages. After each fault of its own
-/// after twice as long.
-const PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(320);
-
 /// Who listens to the repairer's process.
 struct Beside(JoinHandle<Looked>);
 
@@ -103,28 +98,18 @@ struct Looked {
 }
 
 impl Beside {
-    fn start(repairer: &OsStr, words: &[&OsStr], pid: u32) -> Result<Self> {
+    fn start(repairer: &OsStr, words: &[&OsStr], pid: u32, complain: fn(&Error)) -> Result<Self> {
         let words: Vec<OsString> = words.iter().map(|&word| word.to_owned()).chain([pid.to_string().into()]).collect();
-        let repairer = repairer.to_owned();
-        let mut child = start(&repairer, &words)?;
-        let began = Instant::now();
+        let mut child = start(repairer, &words)?;
         Ok(Self(spawn(move || {
-            let mut looked = Looked::default();
-            let (mut later_ms, mut pause) = (0.0, PAUSE);
-            loop {
-                let told = child.stdout.take().map(listen).unwrap_or_default();
-                looked.events.extend(told.into_iter().map(|event| Event { at_ms: event.at_ms + later_ms, ..event }));
-                let Ok(status) = child.wait() else { break };
-                looked.outcome = outcome::words(status);
-                let has_panicked = status.code() == Some(PANICKED);
-                if !(status.signal().is_some() || has_panicked) || has_ended(pid) {
-                    break;
-                }
-                sleep(pause);
-                pause = if has_panicked { LONGEST_PAUSE.min(pause * 2) } else { PAUSE };
-                later_ms = began.elapsed().as_secs_f64() * 1e3;
-                let Ok(next) = start(&repairer, &words) else { break };
-                child = next;
+            let events = child.stdout.take().map(listen).unwrap_or_default();
+            let mut looked = Looked { events, ..Looked::default() };
+            let Ok(status) = child.wait() else { return looked };
+            looked.outcome = outcome::words(status);
+            let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
+            if is_dead && !has_ended(pid) {
+                watchdog::rescue(pid);
+                complain(&Error::RepairerDied { outcome: looked.outcome.clone(), pid });
             }
             looked
         })))

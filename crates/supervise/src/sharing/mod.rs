@@ -18,6 +18,7 @@
 //! | `find`, `owners`, `code` | looking on only: what was found, whose memory it is, names of instructions |
 //! | `follow` | one thread that does both until the program ends or it is told to let go |
 //! | `beside` | a program started, and that thread in a process beside it |
+//! | `watchdog` | processes that put the program's memory back when the repairer dies |
 //!
 //! Nothing is loaded into the program. It is not traced before something is found: until then it is only sampled.
 //!
@@ -37,10 +38,12 @@ mod owners;
 mod repairer;
 mod standing;
 mod trials;
+mod watchdog;
 mod watcher;
 
 pub use beside::{RepairStats, run};
 pub use find::{Look, Looked, look_on, look_on_program};
 pub use follow::{Event, Happened, Manner, Stop, repair};
 pub use repairer::{Did, Repairer, Undone};
+pub use watchdog::{is_watchdog, run_watchdog};
 pub use watcher::{Seen, Watcher};

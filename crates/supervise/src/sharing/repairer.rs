@@ -25,6 +25,7 @@ use signal_hook::low_level::pipe;
 
 use super::standing::{AGAIN_NS, Standing};
 use super::trials::{Doubted, Repair, SETTLED_NS};
+use super::watchdog::Watchdogs;
 use crate::clock::{now_ns, processor_ns};
 use crate::error::{Error, Result};
 
@@ -117,6 +118,10 @@ pub struct Repairer {
     /// Whether accesses are led to ladders, and no loop to a clone.
     by_ladders: bool,
     process: Option<Process>,
+    /// Who puts everything back should this process die; from before the first page moves.
+    watchdogs: Option<Watchdogs>,
+    /// How often the process had to open its userfaultfd again when the watchdogs got it last.
+    reopened: u32,
     /// What becomes readable when a child or a tracee of ours has stopped.
     alarm: OwnedFd,
     repairs: BTreeMap<u64, Repair>,
@@ -152,6 +157,8 @@ impl Repairer {
             consolidated,
             by_ladders: false,
             process: None,
+            watchdogs: None,
+            reopened: 0,
             alarm: alarm.into(),
             repairs: BTreeMap::new(),
             history: History::default(),
@@ -190,6 +197,7 @@ impl Repairer {
         let began = processor_ns();
         let done = process.serve(wait);
         self.busy_ns += processor_ns() - began;
+        self.keep_watchdogs()?;
         for done in done? {
             self.take_in(done, did);
         }
@@ -384,11 +392,26 @@ impl Repairer {
         Ok(())
     }
 
+    /// Shows the watchdogs that this process is at work, and gives them the userfaultfd when it is another one.
+    fn keep_watchdogs(&mut self) -> Result<()> {
+        let (Some(watchdogs), Some(process)) = (&mut self.watchdogs, &self.process) else { return Ok(()) };
+        if std::mem::replace(&mut self.reopened, process.reopened()) == process.reopened() {
+            return watchdogs.beat();
+        }
+        watchdogs.share(process.userfault())
+    }
+
     fn hold(&mut self) -> Result<&mut Process> {
         Ok(match self.process.take() {
             Some(process) => self.process.insert(process),
             None => {
+                let watchdogs = match self.watchdogs.take() {
+                    Some(watchdogs) => self.watchdogs.insert(watchdogs),
+                    None => self.watchdogs.insert(Watchdogs::start(self.pid)?),
+                };
                 let mut process = Process::open(self.pid)?;
+                watchdogs.share(process.userfault())?;
+                self.reopened = process.reopened();
                 if self.by_ladders {
                     process.lead_to_ladders();
                 }
@@ -487,6 +510,9 @@ impl Repairer {
     pub fn let_go(&mut self) -> Result<()> {
         if let Some(process) = self.process.take() {
             process.release()?;
+        }
+        if let Some(mut watchdogs) = self.watchdogs.take() {
+            watchdogs.dismiss();
         }
         self.repairs.clear();
         Ok(())

@@ -51,6 +51,9 @@ pub struct Event {
     pub thread: u32,
 }
 
+/// `UFFD_EVENT_FORK`.
+const FORK: u8 = 0x13;
+
 /// What a userfaultfd tells.
 #[derive(Debug)]
 pub enum Message {
@@ -72,8 +75,30 @@ pub enum Message {
 }
 
 impl Message {
+    /// Bytes of a message, as read(2) gives it.
+    pub const BYTES: usize = size_of::<uapi::uffd_msg>();
+
+    /// A message that another process has read of its userfaultfd: where it brings a descriptor, `take` gives ours for the number that it
+    /// has there.
+    ///
+    /// # Errors
+    /// Those of `take`.
+    pub fn read_by_another(
+        bytes: &[u8; Self::BYTES],
+        take: impl FnOnce(i32) -> io::Result<OwnedFd>,
+    ) -> io::Result<Self> {
+        // SAFETY: a structure of integers, of as many bytes; any values are good.
+        let message: uapi::uffd_msg = unsafe { std::mem::transmute_copy(bytes) };
+        if message.event == FORK {
+            // SAFETY: its union is what the event says; an integer, at any rate.
+            return take(unsafe { message.arg.fork.ufd }.cast_signed()).map(Self::Fork);
+        }
+        // SAFETY: the union has integers only; the event that owns a descriptor was taken out.
+        Ok(unsafe { Self::of(&message) })
+    }
+
     /// # Safety
-    /// The kernel wrote `message`, so that its union is what its event says.
+    /// The kernel wrote `message`, so that its union is what its event says, and it was read by this process.
     unsafe fn of(message: &uapi::uffd_msg) -> Self {
         let address = |number: u64| usize::try_from(number).unwrap_or(0);
         // The events are macros of a shape that the generated headers leave out.
@@ -84,7 +109,7 @@ impl Message {
                 let write = u64::from(uapi::UFFD_PAGEFAULT_FLAG_WRITE | uapi::UFFD_PAGEFAULT_FLAG_WP);
                 Self::Fault(Event { address: address(fault.address), write: fault.flags & write != 0, thread })
             }
-            0x13 => {
+            FORK => {
                 // SAFETY: the caller's word: a new descriptor of ours, which nobody else owns.
                 Self::Fork(unsafe { OwnedFd::from_raw_fd(message.arg.fork.ufd.cast_signed()) })
             }
