@@ -21,11 +21,13 @@ use fieldstone_wire::{Outside, PageKind};
 use crate::bits::{self, PAGES, Words};
 use crate::place::{self, READ_WRITE, map_granules, settle, touch};
 use crate::raw::{self, Raw, TAKEN};
-use crate::state::{TABLE, address_of, count, is_exact, kind, reserve};
+use crate::state::{TABLE, address_of, count, is_exact, kind, prefault, reserve};
 use crate::table::{GRANULE, GRANULES, PAGE, PageBits, State};
 
 /// The Split granule that served last, tried first.
 static LAST_OPEN: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The granule that stays on small pages under `thp`.
+static SMALL: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// As if no granule had served yet.
 #[cfg(test)]
@@ -96,6 +98,7 @@ fn map_slack() -> Result<usize, Raw> {
     let granule = map_granules(1, 1, |address| raw::map_new(address, GRANULE, READ_WRITE, 0))?;
     if LAST_OPEN.load(SeqCst) == usize::MAX && kind() == PageKind::Thp {
         place::advise(address_of(granule), GRANULE, false);
+        SMALL.store(granule, SeqCst);
     } else {
         settle(address_of(granule), GRANULE, READ_WRITE);
     }
@@ -217,4 +220,23 @@ pub(crate) fn drop_slack() {
             }
         }
     }
+}
+
+/// Marks the pages that were given so far in granules that neighbours may have filled. Once there is no slack, the spare bit
+/// of a used page is such a mark; what is freed or mapped later has none.
+pub(crate) fn mark_given() {
+    let small = if prefault() { usize::MAX } else { SMALL.load(SeqCst) };
+    let shared = |&granule: &usize| granule != small && TABLE.state(granule) == State::Split;
+    for bits in (0..TABLE.high()).filter(shared).filter_map(|granule| TABLE.pages(granule)) {
+        for (first, count, used) in bits::runs(&bits.used, 0, PAGES) {
+            if used {
+                bits::set(&bits.spare, first, count);
+            }
+        }
+    }
+}
+
+/// Whether a page has the mark.
+pub(crate) fn is_marked(granule: usize, page: usize) -> bool {
+    TABLE.state(granule) == State::Split && TABLE.pages(granule).is_some_and(|bits| bits::all_set(&bits.spare, page, 1))
 }

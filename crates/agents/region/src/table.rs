@@ -12,7 +12,7 @@
 //!   0    0     not ours: this agent has mapped nothing there, and the kernel may have, unseen
 //!   0    1     slack: mapped read-write by this agent and never given
 //!   1    0     given, or taken by a mapping that this agent did not make
-//!   1    1     slack that one call is giving
+//!   1    1     slack that one call is giving; with exact placement, given when a neighbour could make it resident
 //! ```
 //!
 //! Invariants
