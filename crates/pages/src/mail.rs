@@ -14,21 +14,22 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) struct Mail<T> {
-    /// The last letter; each one names the one before.
+    /// The last letter, which names the one before it, and so on.
     last: AtomicPtr<Letter<T>>,
     /// Letters that were ever sent.
     bell: AtomicU32,
-    /// Letters that a receiver has taken, newest first.
-    taken: Mutex<Vec<Taken<T>>>,
+    /// Letters that a receiver has taken out of `last`: the oldest one names the one after it.
+    taken: Mutex<Oldest<T>>,
 }
 
-struct Taken<T>(*const Letter<T>);
+struct Oldest<T>(*mut Letter<T>);
 
 // SAFETY: a letter lies on the stack of the thread that sleeps on it, until it is answered.
-unsafe impl<T> Send for Taken<T> {}
+unsafe impl<T> Send for Oldest<T> {}
 
 pub(crate) struct Letter<T> {
-    before: *mut Self,
+    /// The letter before it; once it is taken, the one after it.
+    next: *mut Self,
     pub(crate) request: T,
     /// 0, or the answer plus 1.
     answer: AtomicU32,
@@ -36,19 +37,19 @@ pub(crate) struct Letter<T> {
 
 impl<T> Mail<T> {
     pub(crate) const fn new() -> Self {
-        Self { last: AtomicPtr::new(null_mut()), bell: AtomicU32::new(0), taken: Mutex::new(Vec::new()) }
+        Self { last: AtomicPtr::new(null_mut()), bell: AtomicU32::new(0), taken: Mutex::new(Oldest(null_mut())) }
     }
 
     /// Passes a request on, and waits for the answer; `None` when `is_served` finds that a receiver has ended. Async-signal-safe.
     ///
     /// How long a request takes is up to what serves it: a fault handler may take as long as it likes.
     pub(crate) fn ask(&self, request: T, is_served: impl Fn() -> bool) -> Option<u32> {
-        let mut letter = Letter { before: null_mut(), request, answer: AtomicU32::new(0) };
+        let mut letter = Letter { next: null_mut(), request, answer: AtomicU32::new(0) };
         let place = &raw mut letter;
         let mut before = self.last.load(Ordering::Relaxed);
         loop {
             // SAFETY: the letter is this thread's until it is in the mail.
-            unsafe { (*place).before = before };
+            unsafe { (*place).next = before };
             match self.last.compare_exchange_weak(before, place, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => before = now,
@@ -81,17 +82,24 @@ impl<T> Mail<T> {
         }
     }
 
+    /// The oldest letter. Allocates nothing: a sender may hold a lock of the allocator.
     fn take(&self) -> Option<*const Letter<T>> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.is_empty() {
+        let mut oldest = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if oldest.0.is_null() {
             let mut letter = self.last.swap(null_mut(), Ordering::Acquire);
-            // SAFETY: letters in the mail are there until they are answered.
-            while let Some(read) = unsafe { letter.as_ref() } {
-                taken.push(Taken(letter));
-                letter = read.before;
+            while !letter.is_null() {
+                // SAFETY: letters in the mail are there until they are answered, and the sender only looks at the answer.
+                let before = unsafe { ptr::replace(&raw mut (*letter).next, oldest.0) };
+                (oldest.0, letter) = (letter, before);
             }
         }
-        taken.pop().map(|letter| letter.0)
+        let letter = oldest.0;
+        if letter.is_null() {
+            return None;
+        }
+        // SAFETY: not answered yet.
+        oldest.0 = unsafe { (*letter).next };
+        Some(letter)
     }
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 
-use common::{PAGE, TRAPS, alone, cloned, forked, read, refuse, write};
+use common::{PAGE, TRAPS, alone, cloned, ended_by, forked, limit, no_core_file, read, refuse, write};
 use fieldstone_pages::{Error, Fault, Filling, Loss, Mechanism, Memory, Outcome, Tracking, Trapping, Watch};
 
 const PAGES: usize = 8;
@@ -161,9 +161,7 @@ fn a_filter_for_one_thread_leaves_the_calls_to_the_custodian() {
 #[test]
 fn a_filter_for_all_threads_ends_the_process_or_is_an_error() {
     alone("a_filter_for_all_threads_ends_the_process_or_is_an_error", || {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live local.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        no_core_file();
         for call in [libc::SYS_ioctl, libc::SYS_read] {
             let status = forked(|| {
                 let stage = Stage::new(Mechanism::UserfaultThread);
@@ -176,7 +174,7 @@ fn a_filter_for_all_threads_ends_the_process_or_is_an_error() {
                 (4..PAGES).for_each(|page| _ = read(stage.filling.memory(), page * PAGE));
                 false
             });
-            let ended = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+            let ended = ended_by(status);
             assert!(matches!(ended, Some(libc::SIGABRT | libc::SIGSEGV)), "call {call}: {status}");
         }
     });
@@ -205,11 +203,6 @@ fn rights_that_are_dropped_later_change_nothing() {
 #[test]
 fn limits_that_are_too_low_choose_another_mechanism_or_are_an_error() {
     alone("limits_that_are_too_low_choose_another_mechanism_or_are_an_error", || {
-        let limit = |resource, most| {
-            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-            // SAFETY: a live local.
-            assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
-        };
         let by_descriptors = forked(|| {
             let memory = Memory::anonymous(PAGES * PAGE).unwrap();
             limit(libc::RLIMIT_NOFILE, 3);
@@ -248,9 +241,7 @@ fn limits_that_are_too_low_choose_another_mechanism_or_are_an_error() {
 #[test]
 fn a_thread_that_blocks_all_signals_is_served_or_killed_as_the_losses_say() {
     alone("a_thread_that_blocks_all_signals_is_served_or_killed_as_the_losses_say", || {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live local.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        no_core_file();
         for mechanism in TRAPS {
             // SAFETY: the handler makes a system call.
             let made = unsafe { Trapping::with(Memory::anonymous(PAGE).unwrap(), Watch::Writes, mechanism, open) };
@@ -267,7 +258,7 @@ fn a_thread_that_blocks_all_signals_is_served_or_killed_as_the_losses_say() {
                 write(stage.trapping.memory(), 0, 8);
                 read(stage.filling.memory(), 7 * PAGE) == 9
             });
-            let ended = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+            let ended = ended_by(status);
             let expected = match mechanism {
                 Mechanism::UserfaultThread => None,
                 Mechanism::UserfaultSignal => Some(libc::SIGBUS),
@@ -349,9 +340,7 @@ fn a_child_that_shares_memory_is_served_and_may_close_its_descriptors() {
 #[test]
 fn a_handler_that_ends_its_thread_ends_the_process() {
     alone("a_handler_that_ends_its_thread_ends_the_process", || {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live local.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        no_core_file();
         for mechanism in [Mechanism::UserfaultThread, Mechanism::ProtectThread] {
             let status = forked(|| {
                 // SAFETY: the thread is the library's, and ends with nothing cleaned up.
@@ -366,7 +355,7 @@ fn a_handler_that_ends_its_thread_ends_the_process() {
                 write(trapping.memory(), 0, 1);
                 false
             });
-            let ended = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+            let ended = ended_by(status);
             assert!(matches!(ended, Some(libc::SIGABRT | libc::SIGSEGV)), "{mechanism}: {status}");
         }
     });

@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use common::{PAGE, TRAPS, alone, doomed, forked, read, told, write};
+use common::{PAGE, TRAPS, alone, doomed, ended_by, forked, no_core_file, read, told, write};
 use fieldstone_pages::{Fault, Filling, Loss, Mechanism, Memory, Outcome, Trapping, Watch};
 use fieldstone_sys::userfault::userfault;
 
@@ -170,9 +170,7 @@ fn a_handler_for_one_time_is_called_one_time() {
 #[test]
 fn without_a_handler_the_process_ends_as_it_would_have() {
     alone("without_a_handler_the_process_ends_as_it_would_have", || {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live local.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        no_core_file();
         for action in [libc::SIG_DFL, libc::SIG_IGN] {
             for signal in [libc::SIGSEGV, libc::SIGBUS] {
                 install(signal, action, 0);
@@ -189,7 +187,7 @@ fn without_a_handler_the_process_ends_as_it_would_have() {
                     });
                     let by_bus = !elsewhere && mechanism == Mechanism::UserfaultSignal;
                     let expected = if by_bus { libc::SIGBUS } else { libc::SIGSEGV };
-                    let ended = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+                    let ended = ended_by(status);
                     assert_eq!(ended, Some(expected), "{mechanism}, {action}, elsewhere {elsewhere}: {status}");
                 }
             }

@@ -44,10 +44,7 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
 /// Runs a test's body in a process of its own, which must not come to the body's end; how it ended.
 pub(crate) fn doomed(test: &str, body: impl FnOnce()) -> Option<Output> {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
-        // No core file.
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a live local.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        no_core_file();
         body();
         println!("the end of {test}");
         return None;
@@ -55,6 +52,22 @@ pub(crate) fn doomed(test: &str, body: impl FnOnce()) -> Option<Output> {
     let output = child(test);
     assert!(!told(&output).contains(&format!("the end of {test}")), "{}", told(&output));
     Some(output)
+}
+
+/// For processes that are to end by a signal.
+pub(crate) fn no_core_file() {
+    limit(libc::RLIMIT_CORE, 0);
+}
+
+pub(crate) fn limit(resource: libc::__rlimit_resource_t, most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: a live local.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}
+
+/// The signal that ended a process, by its status.
+pub(crate) fn ended_by(status: c_int) -> Option<c_int> {
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }
 
 fn child(test: &str) -> Output {
