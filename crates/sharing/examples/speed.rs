@@ -23,6 +23,7 @@ fn main() -> Result<()> {
                 bytes: 8,
                 write: true,
                 atomic: false,
+                bitwise: false,
                 thread,
                 site,
                 weight: 0.2,

@@ -30,6 +30,7 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
                 bytes,
                 write,
                 atomic: false,
+                bitwise: false,
                 thread,
                 site: 0,
                 weight: 0.125,
@@ -118,6 +119,7 @@ fn array() -> Object {
         declaration: declaration.to_owned(),
         offset,
         bytes,
+        alignment: 0,
     });
     Object { name: "lreg_args".into(), address: ARRAY, elements: 4, stride: 64, members: members.into(), on_heap: true }
 }
