@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An access: where, by whom, when, and how many samples it stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// An access: where, by whom, when, and how many samples it stands for. By default it is none, which is not usable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Access {
     /// The first byte.
     pub address: u64,

@@ -63,13 +63,12 @@ fn access(thread: u32, address: u64, bytes: u64, write: bool, at_ms: u64) -> Acc
         address,
         bytes,
         write,
-        atomic: false,
-        bitwise: false,
         thread,
         site: 0x40_1000 + address % 64,
         weight: 1.0 / 7.0,
         at_ns,
         cpu: thread,
+        ..Access::default()
     }
 }
 

@@ -29,13 +29,11 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
                 address,
                 bytes,
                 write,
-                atomic: false,
-                bitwise: false,
                 thread,
-                site: 0,
                 weight: 0.125,
                 at_ns,
                 cpu: thread,
+                ..Access::default()
             });
         }
         lines.record_elsewhere(uses.len() as f64 / 16.0, at_ns);

@@ -24,12 +24,11 @@ fn judged_by(uses: &[Use], atomic: bool) -> Vec<Judged> {
                 bytes,
                 write,
                 atomic,
-                bitwise: false,
                 thread,
-                site: 0,
                 weight: 0.5,
                 at_ns,
                 cpu: thread,
+                ..Access::default()
             });
         }
     }

@@ -48,7 +48,7 @@ fn access() -> impl Strategy<Value = Access> {
     let kind = (any::<bool>(), any::<bool>(), 0_u32..5, 0_u64..12);
     (place, kind, 0.01_f64..1.0, 0_u64..4_000_000_000).prop_map(|((address, bytes), kind, weight, at_ns)| {
         let (write, atomic, thread, site) = kind;
-        Access { address, bytes, write, atomic, bitwise: false, thread, site, weight, at_ns, cpu: thread }
+        Access { address, bytes, write, atomic, thread, site, weight, at_ns, cpu: thread, ..Access::default() }
     })
 }
 
@@ -132,13 +132,12 @@ fn plain(thread: u32) -> Access {
         address: 0,
         bytes: 8,
         write: true,
-        atomic: false,
-        bitwise: false,
         thread,
         site: 0x40_0000,
         weight: 1.0,
         at_ns: 0,
         cpu: thread,
+        ..Access::default()
     }
 }
 

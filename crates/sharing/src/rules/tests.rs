@@ -25,12 +25,11 @@ fn lines_of(uses: &[(Use, bool)]) -> Vec<Judged> {
                 bytes,
                 write,
                 atomic,
-                bitwise: false,
                 thread,
-                site: 0,
                 weight: 0.5,
                 at_ns,
                 cpu: thread,
+                ..Access::default()
             });
         }
     }

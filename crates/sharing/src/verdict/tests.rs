@@ -21,13 +21,12 @@ fn access((thread, address, bytes, write): Use, at_ns: u64) -> Access {
         address,
         bytes,
         write,
-        atomic: false,
-        bitwise: false,
         thread,
         site: 0x40_0000 + address,
         weight: 0.5,
         at_ns,
         cpu: thread,
+        ..Access::default()
     }
 }
 
