@@ -84,10 +84,9 @@ packages: ## installs the Debian packages that are missing, where it may
 demo: packages build ## profiles two bundled workloads and a real program: tables here, plots in report.html
 	@.ci/demo $(RELEASE)
 
-# The command's tests run the workloads that lie beside it. Both lines choose the same features, so that nothing is built twice.
-test: packages $(DEBUG)/rbtree $(call sharing,$(DEBUG)) ## runs all tests, the layer check among them; SKIP lines say what the machine lacks
-	$(CARGO) build $(TESTS) --bins --tests --examples
-	$(CARGO) test $(TESTS) -- --show-output
+# The command's tests run the workloads that lie beside it.
+test: packages $(DEBUG)/rbtree $(call sharing,$(DEBUG)) ## runs all tests and lists those that failed; SKIP lines say what the machine lacks
+	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" .ci/test $(TESTS)
 
 $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so:
 	$(MAKE) build

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `place` | whose memory a line is |
 //! | `saved` | a file of it, read again |
+//! | `members` | what is atomic, a lock, or on two lines |
 //! | `threads`, `uses` | a letter and a colour a thread; who uses which bytes of a line |
 //! | `groups`, `headline`, `others` | findings by object; what dominates and what to do; what is no finding, in words |
 //! | `tables`, `words` | the cells and words that terminal and page share |
@@ -23,6 +24,7 @@ pub(crate) mod fixture;
 mod groups;
 mod headline;
 mod html;
+mod members;
 mod others;
 mod place;
 mod saved;

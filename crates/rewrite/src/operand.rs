@@ -203,5 +203,11 @@ pub(crate) fn is_atomic(instruction: &Instruction) -> bool {
     in_memory && (instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg)
 }
 
+/// Whether it changes single bits of its first operand and leaves the others as they were.
+pub(crate) fn is_bitwise(instruction: &Instruction) -> bool {
+    use Mnemonic::{And, Btc, Btr, Bts, Or, Xor};
+    matches!(instruction.mnemonic(), And | Btc | Btr | Bts | Or | Xor)
+}
+
 #[cfg(test)]
 mod tests;

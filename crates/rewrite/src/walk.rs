@@ -28,7 +28,7 @@ use crate::effect::reads_and_writes;
 use crate::flow::{Flow, calls};
 use crate::loops::Loop;
 use crate::memory::Memory;
-use crate::operand::is_atomic;
+use crate::operand::{is_atomic, is_bitwise};
 use crate::registers::Registers;
 use state::{State, Value};
 
@@ -52,6 +52,8 @@ pub struct Access {
     pub write: bool,
     /// Nobody comes between its read and its write.
     pub is_atomic: bool,
+    /// It sets, clears or flips single bits of what it reads: OR, AND, XOR, BTS, BTR or BTC.
+    pub is_bitwise: bool,
     /// The address is not of the sample's own moment: made of memory as it was at the walk, or told of another lap.
     pub read_now: bool,
 }
@@ -179,6 +181,7 @@ impl Walker<'_> {
                 read,
                 write,
                 is_atomic: is_atomic(instruction),
+                is_bitwise: is_bitwise(instruction),
                 read_now,
             };
             if let (Some(known), Some(bytes)) = (at.known, bytes) {

@@ -22,12 +22,12 @@ fn main() -> Result<()> {
                 address,
                 bytes: 8,
                 write: true,
-                atomic: false,
                 thread,
                 site,
                 weight: 0.2,
                 at_ns,
                 cpu: thread,
+                ..Access::default()
             });
         }
         let an_access = start.elapsed().as_nanos() as f64 / f64::from(ACCESSES);

@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An access: where, by whom, when, and how many samples it stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// An access: where, by whom, when, and how many samples it stands for. By default it is none, which is not usable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Access {
     /// The first byte.
     pub address: u64,
@@ -17,6 +17,9 @@ pub struct Access {
     pub write: bool,
     /// It is atomic: a locked instruction or an exchange.
     pub atomic: bool,
+    /// It is a read and a write that changes single bits: OR, AND, XOR, or a bit test that sets, clears or flips.
+    #[serde(default)]
+    pub bitwise: bool,
     /// The thread, by the kernel's number.
     pub thread: u32,
     /// The address of the instruction.
@@ -54,8 +57,18 @@ impl Access {
 mod tests {
     use super::Access;
 
-    const ACCESS: Access =
-        Access { address: 64, bytes: 8, write: true, atomic: false, thread: 1, site: 2, weight: 1.0, at_ns: 3, cpu: 4 };
+    const ACCESS: Access = Access {
+        address: 64,
+        bytes: 8,
+        write: true,
+        atomic: false,
+        bitwise: false,
+        thread: 1,
+        site: 2,
+        weight: 1.0,
+        at_ns: 3,
+        cpu: 4,
+    };
 
     #[test]
     fn accesses_that_say_nothing_are_not_usable() {

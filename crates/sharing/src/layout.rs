@@ -8,17 +8,19 @@
 //! ```
 //! Two remedies, by what fights: members of *different* elements are parted by elements that begin and end with a line
 //! (alignment on the first member, which pads the size too); members of *one* element by alignment on the first of each
-//! owner's members. Often both are needed. The new layout is computed as a compiler would, with the natural alignment of
-//! each member told from its size and offset, so sizes are as good as the description.
+//! owner's members. Often both are needed. The new layout is computed as a compiler would, with the natural alignment of each member: that of
+//! its type where it is known, else what size and offset allow. A member that would lie across two lines begins at a multiple of its
+//! size. A structure whose members lie elsewhere than their types ask for is packed: its new layout is without that attribute.
 //!
 //! Source: Cachekata, section 4.3, whose linear regression "has been hand-corrected to eliminate false sharing, by forcing
 //! each element of the array onto its own cache line".
 
+mod member;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -27,8 +29,7 @@ use crate::error::{Error, Result};
 use crate::line::Line;
 use crate::verdict::{Judged, Owner};
 
-/// The largest natural alignment of a member.
-const MOST_ALIGNMENT: u64 = 16;
+pub use member::Member;
 
 /// An object: a structure, or an array of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,19 +48,6 @@ pub struct Object {
     pub on_heap: bool,
 }
 
-/// A member of a structure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// Its name.
-    pub name: String,
-    /// Its declaration, as in `long long SX` or `char name[12]`; empty where it is not known.
-    pub declaration: String,
-    /// Bytes from the start of the element.
-    pub offset: u64,
-    /// Its size.
-    pub bytes: u64,
-}
-
 /// A member that fights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fight {
@@ -76,18 +64,29 @@ pub struct Fight {
     /// Those of them that do.
     #[serde(default)]
     pub writers: Vec<u32>,
+    /// Were these bytes accessed by atomic instructions?
+    #[serde(default)]
+    pub is_atomic: bool,
+    /// Is the member a lock, by its type?
+    #[serde(default)]
+    pub is_lock: bool,
 }
 
 /// What to change in the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "advice", rename_all = "kebab-case")]
 pub enum Advice {
-    /// Let this member begin a line.
+    /// Let this member begin at a multiple of so many bytes: of a line, or of its own size where it would lie across two lines.
     AlignMember {
         /// Its name.
         member: String,
-        /// Bytes of a line.
+        /// Bytes.
         to: u64,
+    },
+    /// Leave out the attribute by which members lie elsewhere than their types ask for.
+    Unpack {
+        /// A member that threads contend for and that lies across two lines, if there is one.
+        crossing: Option<String>,
     },
     /// Make each element, which is no structure with several members, one that begins a line.
     Wrap {
@@ -196,11 +195,12 @@ impl Object {
             return Ok(by_bytes.map(|redesign| Redesign { advice, ..redesign }));
         }
         let aligned = self.aligned_members(&fights, line_bytes);
-        let placed = self.placed(&aligned, line_bytes);
+        let placed = self.placed(&aligned);
         let bytes_after =
             placed.last().map_or(self.stride, |last| last.offset + last.bytes).next_multiple_of(line_bytes);
-        let text = text::structure(self, &placed, &aligned, &fights, line_bytes, bytes_after);
-        let advice = self.advice(&aligned, line_bytes, bytes_after);
+        let text = text::structure(self, &placed, &aligned, &fights, bytes_after);
+        let crossing = fights.iter().find_map(|fight| self.crossing(fight, line_bytes));
+        let advice = self.advice(&aligned, crossing, line_bytes, bytes_after);
         Ok(Some(Redesign { fights, advice, bytes_before: self.stride, bytes_after, text }))
     }
 
@@ -213,6 +213,7 @@ impl Object {
             declaration: String::new(),
             offset,
             bytes: end - offset,
+            alignment: 0,
         };
         starts.iter().zip(ends).map(member).collect()
     }
@@ -240,8 +241,10 @@ impl Object {
                 let there = at - offset + bytes.start..at - offset + bytes.end;
                 let writes = |thread: &u32| owner.written > 0.0 && line.is_written(&there, &[*thread]);
                 let writers: Vec<u32> = owner.threads.iter().copied().filter(writes).collect();
-                let written = !writers.is_empty();
-                fights.push(Fight { element, member, bytes, threads: owner.threads.clone(), written, writers });
+                let (written, is_atomic) = (!writers.is_empty(), line.is_atomic(&there, &owner.threads));
+                let is_lock = self.members.iter().any(|known| known.name == member && known.is_lock());
+                let threads = owner.threads.clone();
+                fights.push(Fight { element, member, bytes, threads, written, writers, is_atomic, is_lock });
             }
             at += rest;
         }
@@ -258,9 +261,22 @@ impl Object {
         if known.is_empty() { vec![(format!("bytes {} to {}", bytes.start, bytes.end), bytes)] } else { known }
     }
 
-    /// The members that have to begin a line: the first, and each that would share one with a member that other threads use, in the layout that
-    /// comes of those before it.
-    fn aligned_members(&self, fights: &[Fight], line_bytes: u64) -> BTreeSet<usize> {
+    /// The member of a fight, if it lies across two lines and would fit on one.
+    fn crossing(&self, fight: &Fight, line_bytes: u64) -> Option<String> {
+        let member = self.members.iter().find(|member| member.name == fight.member)?;
+        let element = self.address.saturating_add(self.stride.saturating_mul(fight.element));
+        member.crosses(element, line_bytes).then(|| member.name.clone())
+    }
+
+    /// Do members lie elsewhere than their types ask for?
+    fn is_packed(&self) -> bool {
+        self.members.iter().any(|member| member.alignment > 1 && !member.offset.is_multiple_of(member.alignment))
+    }
+
+    /// The members whose alignment has to be declared, each with it. They begin a line: the first, and each that would share a line with a
+    /// member that other threads use, in the layout that comes of those before it. Or they begin at a multiple of their size, since they
+    /// would lie across two lines.
+    fn aligned_members(&self, fights: &[Fight], line_bytes: u64) -> BTreeMap<usize, u64> {
         let number = |fight: &Fight| self.members.iter().position(|member| member.name == fight.member);
         let numbered: Vec<(usize, &Fight)> = fights.iter().filter_map(|fight| Some((number(fight)?, fight))).collect();
         let mut apart: BTreeSet<(usize, usize)> = BTreeSet::new();
@@ -271,22 +287,28 @@ impl Object {
             let before = numbered.iter().filter(|(before, other)| before < behind && fights_it(other));
             apart.extend(before.map(|(before, _)| (*behind, *before)));
         }
-        let mut aligned = BTreeSet::from([0]);
-        for (behind, before) in apart {
-            let placed = self.placed(&aligned, line_bytes);
+        let mut aligned = BTreeMap::from([(0, line_bytes)]);
+        // In order: what is decided for a member moves only itself and those behind it.
+        for at in numbered.iter().map(|(at, _)| *at).collect::<BTreeSet<_>>() {
+            let own = &self.placed(&aligned)[at];
+            if own.crosses(0, line_bytes) {
+                aligned.insert(at, own.bytes.next_power_of_two());
+            }
+            let placed = self.placed(&aligned);
             let last = |member: &Member| (member.offset + member.bytes - 1) / line_bytes;
-            if last(&placed[before]) == placed[behind].offset / line_bytes {
-                aligned.insert(behind);
+            let mut before = apart.range((at, 0)..=(at, usize::MAX));
+            if before.any(|&(_, before)| last(&placed[before]) == placed[at].offset / line_bytes) {
+                aligned.insert(at, line_bytes);
             }
         }
         aligned
     }
 
-    /// The members where a compiler would put them, when some begin lines.
-    fn placed(&self, aligned: &BTreeSet<usize>, line_bytes: u64) -> Vec<Member> {
+    /// The members where a compiler would put them, when some have a declared alignment.
+    fn placed(&self, aligned: &BTreeMap<usize, u64>) -> Vec<Member> {
         let mut end = 0_u64;
         let place = |(at, member): (usize, &Member)| {
-            let alignment = if aligned.contains(&at) { line_bytes } else { natural_alignment(member) };
+            let alignment = aligned.get(&at).copied().unwrap_or_else(|| member.natural_alignment());
             let offset = end.next_multiple_of(alignment);
             end = offset + member.bytes;
             Member { offset, ..member.clone() }
@@ -294,13 +316,23 @@ impl Object {
         self.members.iter().enumerate().map(place).collect()
     }
 
-    fn advice(&self, aligned: &BTreeSet<usize>, line_bytes: u64, bytes_after: u64) -> Vec<Advice> {
-        let members = aligned.iter().filter_map(|&at| self.members.get(at));
-        let mut advice: Vec<Advice> = if self.elements > 1 && self.members.len() == 1 {
-            vec![Advice::Wrap { to: line_bytes }]
+    fn advice(
+        &self,
+        aligned: &BTreeMap<usize, u64>,
+        crossing: Option<String>,
+        line_bytes: u64,
+        bytes_after: u64,
+    ) -> Vec<Advice> {
+        let mut advice = Vec::new();
+        if self.is_packed() {
+            advice.push(Advice::Unpack { crossing });
+        }
+        if self.elements > 1 && self.members.len() == 1 {
+            advice.push(Advice::Wrap { to: line_bytes });
         } else {
-            members.map(|member| Advice::AlignMember { member: member.name.clone(), to: line_bytes }).collect()
-        };
+            let members = aligned.iter().filter_map(|(&at, &to)| Some((self.members.get(at)?, to)));
+            advice.extend(members.map(|(member, to)| Advice::AlignMember { member: member.name.clone(), to }));
+        }
         if bytes_after != self.stride {
             advice.push(Advice::PadStride { from: self.stride, to: bytes_after });
         }
@@ -318,6 +350,12 @@ impl Advice {
     pub fn words(&self) -> String {
         match self {
             Self::AlignMember { member, to } => format!("declare {member} with alignas({to})"),
+            Self::Unpack { crossing } => {
+                let why = crossing.as_ref().map_or_else(String::new, |member| {
+                    format!(": by it {member} lies across two cache lines, and each access to {member} takes both")
+                });
+                format!("leave out the attribute packed{why}")
+            }
             Self::Wrap { to } => format!("make each element a structure whose first member has alignas({to})"),
             Self::Part { to } => {
                 format!("give what each thread uses {to} bytes of its own: alignas({to}) on it, and on what follows")
@@ -328,10 +366,4 @@ impl Advice {
             ),
         }
     }
-}
-
-/// The largest power of two that divides both size and offset, up to 16: what the type seems to ask for.
-fn natural_alignment(member: &Member) -> u64 {
-    let both = member.bytes | member.offset | MOST_ALIGNMENT;
-    1 << both.trailing_zeros()
 }

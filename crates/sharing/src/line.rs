@@ -42,8 +42,14 @@ pub struct ThreadUse {
     pub windows: Windows,
     /// Flag n: lately, one access took in byte n and the one behind it, which for the last is in the next line.
     pub joined: Bits,
+    /// Bytes that were recently in an access that begins in the line before.
+    #[serde(default)]
+    pub began_before: Bits,
     /// Bytes that atomic accesses lately took in.
     pub atomic: Bits,
+    /// Bytes that were recently written by other accesses than those that change single bits.
+    #[serde(default)]
+    pub replaced: Bits,
     /// The instructions that weigh most, heaviest first.
     pub sites: Vec<SiteWeight>,
 }
@@ -77,6 +83,14 @@ impl Line {
         let bytes = place(addresses.start)..place(addresses.end);
         let own = self.threads.iter().filter(|thread| threads.contains(&thread.thread));
         own.flat_map(|thread| thread.written.iter().take(bytes.end).skip(bytes.start)).any(|&weight| weight > 0.0)
+    }
+
+    /// Whether atomic accesses of some of these threads recently took in some of the bytes at these addresses.
+    #[must_use]
+    pub fn is_atomic(&self, addresses: &Range<u64>, threads: &[u32]) -> bool {
+        let place = |address: u64| u32::try_from(address.saturating_sub(self.address)).unwrap_or(u32::MAX);
+        let bytes = Bits::range(place(addresses.start)..place(addresses.end));
+        self.threads.iter().any(|thread| threads.contains(&thread.thread) && !(thread.atomic & bytes).is_empty())
     }
 
     /// The two lines of a pair; none if this is a line. What neither of them shows on its own, two threads do to each other
@@ -129,7 +143,9 @@ impl ThreadUse {
             read: self.read[indices.clone()].to_vec(),
             written: self.written[indices].to_vec(),
             joined: self.joined.part(bytes.clone()),
-            atomic: self.atomic.part(bytes),
+            began_before: self.began_before.part(bytes.clone()),
+            atomic: self.atomic.part(bytes.clone()),
+            replaced: self.replaced.part(bytes),
             sites: self.sites.clone(),
             ..*self
         }

@@ -11,7 +11,8 @@
 //!   pays for it stays the same however large the table. What is left is never lighter than what has left.
 //! - A thread that ended is forgotten: what it did must not look like a fight with the one that comes after it.
 //!
-//! An access that goes across lines counts in each by the bytes that it has there.
+//! An access that goes across lines counts in each of them in full, since it waits for all of them. So the weights of all lines can add up to
+//! more than the samples, and that of one line cannot.
 
 mod lately;
 mod parts;
@@ -194,13 +195,13 @@ impl Lines {
         let slot = self.slot_of(number, access.at_ns);
         self.move_epoch(slot, access.at_ns);
         let part = self.part_of(slot, access.thread, access.at_ns);
-        let share = f64::from(bytes.end - bytes.start) / f64::from(access.bytes);
         let goes_on = self.line_end(number) < access.end();
+        let began_before = access.address < number.saturating_mul(self.settings.unit_bytes().into());
         let Slot { epoch_ns, weight, .. } = &mut self.slots[slot as usize];
-        let grown = access.weight * share * self.half_life.growth(*epoch_ns, access.at_ns);
+        let grown = access.weight * self.half_life.growth(*epoch_ns, access.at_ns);
         *weight += grown;
         let window = access.at_ns / self.settings.window_ns;
-        self.parts.record(part, access, &Piece { bytes, goes_on, weight: grown, window });
+        self.parts.record(part, access, &Piece { bytes, began_before, goes_on, weight: grown, window });
     }
 
     fn line_end(&self, number: u64) -> u64 {

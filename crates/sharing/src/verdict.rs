@@ -63,8 +63,8 @@ pub enum Verdict {
         /// These bytes.
         shared: Vec<Owner>,
     },
-    /// Several threads write the same single bytes, plainly and one byte at a time: most likely different bits of them. No
-    /// rule can part bits; the declaration can.
+    /// Several threads write the same bytes by instructions that change single bits, or plainly and one byte at a time: most likely different
+    /// bits of one byte or word. No rule can separate bits; the declaration can.
     BitsOfOneByte {
         /// These bytes.
         shared: Vec<Owner>,
@@ -157,10 +157,18 @@ impl Verdict {
             Self::FalseSharing { .. } => "false sharing",
             Self::TrueSharing { .. } => "true sharing",
             Self::ProducerConsumer { .. } => "true sharing: one writes, others read",
+            Self::BitsOfOneByte { shared } if shared.iter().flat_map(|owner| &owner.bytes).any(is_word) => {
+                "true sharing: most likely different bits of one word"
+            }
             Self::BitsOfOneByte { .. } => "true sharing: most likely different bits of one byte",
             Self::Mixed { .. } => "false sharing beside true sharing",
         }
     }
+}
+
+/// Whether these are the bytes of more than one.
+fn is_word(bytes: &Range<u64>) -> bool {
+    bytes.end - bytes.start > 1
 }
 
 /// What goes on in this line?

@@ -63,12 +63,12 @@ fn access(thread: u32, address: u64, bytes: u64, write: bool, at_ms: u64) -> Acc
         address,
         bytes,
         write,
-        atomic: false,
         thread,
         site: 0x40_1000 + address % 64,
         weight: 1.0 / 7.0,
         at_ns,
         cpu: thread,
+        ..Access::default()
     }
 }
 
@@ -129,6 +129,7 @@ fn the_padded_structure_is_the_papers_remedy() {
         declaration: declaration.to_owned(),
         offset,
         bytes,
+        alignment: 0,
     });
     let object = Object {
         name: "lreg_args".to_owned(),

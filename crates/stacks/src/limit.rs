@@ -35,29 +35,28 @@ pub fn set_limit_bytes(bytes: usize) {
 
 /// The limit of a thread that nobody has set one for.
 pub(crate) fn default_bytes() -> usize {
-    /// Found once; 0 before.
     static DEFAULT: AtomicUsize = AtomicUsize::new(0);
-    let known = DEFAULT.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let found = from_environment(c"FIELDSTONE_STACK_LIMIT", LEAST_LIMIT_BYTES).unwrap_or_else(quarter_of_memory);
-    DEFAULT.store(found, Ordering::Relaxed);
-    found
+    let find = || from_environment(c"FIELDSTONE_STACK_LIMIT", LEAST_LIMIT_BYTES).unwrap_or_else(quarter_of_memory);
+    known(&DEFAULT, find)
 }
 
 /// How much of the stack that the system gave a thread is used before its blocks; at most all of it. A program that measures its
 /// recursion by the distance of addresses from where a thread began finds the distances of a plain stack up to there.
 pub(crate) fn first_bytes() -> usize {
-    /// Found once; 0 before.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
-    let known = FIRST.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
+    known(&FIRST, || from_environment(c"FIELDSTONE_STACK_FIRST", FIRST_BYTES).unwrap_or(FIRST_BYTES))
+}
+
+/// A number that is found once and kept; 0 before.
+fn known(kept: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
+    match kept.load(Ordering::Relaxed) {
+        0 => {
+            let found = find();
+            kept.store(found, Ordering::Relaxed);
+            found
+        }
+        known => known,
     }
-    let found = from_environment(c"FIELDSTONE_STACK_FIRST", FIRST_BYTES).unwrap_or(FIRST_BYTES);
-    FIRST.store(found, Ordering::Relaxed);
-    found
 }
 
 fn quarter_of_memory() -> usize {

@@ -23,6 +23,7 @@
 //! A page that was moved away under userfaultfd makes who reads it wait until it is given back: ask before pages are moved, or never in
 //! the thread that serves them.
 
+mod alignment;
 mod dwarf;
 mod frames;
 mod globals;
@@ -134,7 +135,10 @@ impl Objects {
         if found != Found::Elsewhere {
             return place::of_heap(found, range, address);
         }
-        let name = if name.is_empty() { format!("mapping of {} bytes", range.end - range.start) } else { name };
+        let mut name = if name.is_empty() { format!("mapping of {} bytes", range.end - range.start) } else { name };
+        if self.threads.any_in(&range) {
+            name.push_str(" with stacks of goroutines or coroutines in it");
+        }
         Place::of(Kind::Mapping, name, range, address)
     }
 
@@ -165,7 +169,8 @@ impl Objects {
 
     /// The block of malloc's that has `address`: its user's bytes, as many as `malloc_usable_size` tells.
     pub fn block(&mut self, address: u64) -> Option<Range<u64>> {
-        if self.modules.at(address).is_some() || self.threads.with_stack_at(&self.maps, address).is_some() {
+        if self.modules.at(address).is_some() || self.threads.with_stack_at(&self.memory, &self.maps, address).is_some()
+        {
             return None;
         }
         let found = match self.heap.in_arena(&self.memory, &self.maps, address) {
@@ -177,7 +182,7 @@ impl Objects {
 
     /// Memory of one thread: its stack, and what is thread-local.
     fn of_thread(&self, address: u64, range: Range<u64>) -> Option<Place> {
-        let stack = self.threads.with_stack_at(&self.maps, address);
+        let stack = self.threads.with_stack_at(&self.memory, &self.maps, address);
         let pointer = threads::pointer_above(&self.memory, address, range.end);
         let program = self.program.as_ref().and_then(|path| self.modules.program(&self.maps, path));
         if let Some(place) = pointer.zip(program).and_then(|(pointer, program)| place::local(program, pointer, address))

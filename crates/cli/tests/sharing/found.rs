@@ -51,7 +51,7 @@ fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
         ("read", Some("only read")),
         ("same", Some("true sharing")),
         ("pair", Some("true sharing")),
-        ("bits", Some("true sharing")),
+        ("bits", Some("most likely different bits of one byte")),
     ] {
         let iterations = match pattern {
             "pair" => "10000000",
@@ -137,6 +137,78 @@ fn threads_of_one_processor_share_nothing() {
     let Some((told, code)) = look(&stage, run, Path::new("/usr/bin/taskset"), &arguments) else { return };
     assert_eq!((code, told.findings.len()), (0, 0), "{:?}", told.findings);
     assert!(told.sampling.accesses > 20, "{:?}", told.sampling);
+}
+
+/// What does not come apart by itself, by two threads: a counter on two lines, two mutexes on one line with two atomics behind them.
+const WIDTHS: &str = r#"
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+static struct __attribute__((packed)) { char before[60]; volatile unsigned long first, second; } tight __attribute__((aligned(64)));
+static struct slot { pthread_spinlock_t guard; _Atomic unsigned hits; } slots[2] __attribute__((aligned(64)));
+static long rounds;
+static int is_tight;
+static void *work(void *which) {
+  uintptr_t me = (uintptr_t)which;
+  if (is_tight && me) for (long i = 0; i < rounds; i++) tight.first++;
+  else if (is_tight) for (long i = 0; i < rounds; i++) tight.second++;
+  else for (long i = 0; i < rounds; i++) {
+    __asm__ volatile("1: lock decl %0; je 2f; 3: pause; cmpl $0, %0; jle 3b; jmp 1b; 2:" : "+m"(slots[me].guard) :: "memory", "cc");
+    slots[me].hits++;
+    __asm__ volatile("movl $1, %0" : "=m"(slots[me].guard) :: "memory");
+  }
+  return 0;
+}
+static double now(clockid_t clock) { struct timespec t; clock_gettime(clock, &t); return t.tv_sec + t.tv_nsec / 1e9; }
+int main(int argc, char **argv) {
+  is_tight = !strcmp(argv[1], "tight"), rounds = atol(argv[2]);
+  for (int i = 0; i < 2; i++) pthread_spin_init(&slots[i].guard, 0);
+  double wall = now(CLOCK_MONOTONIC), work_s = now(CLOCK_PROCESS_CPUTIME_ID);
+  pthread_t threads[2];
+  for (uintptr_t i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, (void *)i);
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+  fprintf(stderr, "%.2f processors at work\n", (now(CLOCK_PROCESS_CPUTIME_ID) - work_s) / (now(CLOCK_MONOTONIC) - wall));
+  return 0;
+}
+"#;
+
+/// The text of the report on a mode of [`WIDTHS`].
+fn report_on(stage: &Stage, mode: &str, rounds: &str) -> Option<String> {
+    let program = stage.build_text("widths", WIDTHS, &["-g", "-O1"]);
+    let output = run_together(&["sharing"], &program, &[mode, rounds])?;
+    assert_eq!(output.status.code(), Some(1), "{mode}: {}", String::from_utf8_lossy(&output.stdout));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn a_counter_on_two_lines_is_named_and_put_on_one() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(report) = report_on(&stage, "tight", "300000000") else { return };
+    for part in [
+        "first lies across two cache lines: each access to it takes both.",
+        "- leave out the attribute packed: by it first lies across two cache lines",
+        "// 64: written by thread",
+        "alignas(64) volatile long unsigned int second;",
+    ] {
+        assert!(report.contains(part), "{part}\n{report}");
+    }
+}
+
+#[test]
+fn locks_and_atomics_are_named() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(report) = report_on(&stage, "locks", "20000000") else { return };
+    for part in [
+        "[0].guard, lock of slots[0], atomic",
+        "[1].guard, lock of slots[1], atomic",
+        "[1].hits, atomic",
+        "// 0: a lock, atomic",
+    ] {
+        assert!(report.contains(part), "{part}\n{report}");
+    }
 }
 
 /// Words beside each other, which the threads' loops would write if something happened that never does.

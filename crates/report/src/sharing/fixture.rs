@@ -29,12 +29,11 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
                 address,
                 bytes,
                 write,
-                atomic: false,
                 thread,
-                site: 0,
                 weight: 0.125,
                 at_ns,
                 cpu: thread,
+                ..Access::default()
             });
         }
         lines.record_elsewhere(uses.len() as f64 / 16.0, at_ns);
@@ -118,6 +117,7 @@ fn array() -> Object {
         declaration: declaration.to_owned(),
         offset,
         bytes,
+        alignment: 0,
     });
     Object { name: "lreg_args".into(), address: ARRAY, elements: 4, stride: 64, members: members.into(), on_heap: true }
 }

@@ -24,7 +24,7 @@ pub(super) fn meaning(verdict: &Verdict) -> &'static str {
             "One thread writes what others read. Padding cannot part them: hand over more at a time, or look less often."
         }
         Verdict::BitsOfOneByte { .. } => {
-            "Several threads write the same single bytes, most likely different bits of them. Padding cannot part bits: declare a line a thread in their place."
+            "Several threads write the same bytes, most likely different bits of them. Padding cannot separate bits: split the field, so that each thread writes a variable of its own, each on a line of its own."
         }
     }
 }

@@ -92,7 +92,7 @@ impl Place {
     }
 
     /// Has it this address?
-    pub(super) fn has(&self, at: u64) -> bool {
+    pub fn has(&self, at: u64) -> bool {
         let end = self.object.as_ref().map_or(self.bytes, |object| object.stride.saturating_mul(object.elements));
         (self.address..self.address.saturating_add(end.max(self.bytes))).contains(&at)
     }
@@ -164,8 +164,7 @@ mod tests {
 
     #[test]
     fn members_are_found_by_address() {
-        let member =
-            |name: &str, offset, bytes| Member { name: name.into(), declaration: String::new(), offset, bytes };
+        let member = |name: &str, offset, bytes| Member { name: name.into(), offset, bytes, ..Member::default() };
         let object = Object {
             name: "slot".into(),
             address: 0x1010,

@@ -1,6 +1,7 @@
 //! The tables of a look at sharing as plain cells, so that the terminal and the page show the same ones.
 
 use super::groups::{cost, whose};
+use super::members::marked;
 use super::threads::Threads;
 use super::uses::{runs, span};
 use super::{Code, Found};
@@ -24,14 +25,14 @@ pub(super) fn uses(found: &Found, threads: &Threads<'_>, most: usize) -> Table {
         runs.truncate(most);
         runs.sort_by_key(|run| (run.thread, run.bytes.start));
     }
-    let has_members = runs.iter().any(|run| !run.member.is_empty());
+    let has_members = runs.iter().any(|run| !marked(run).is_empty());
     let mut heading = vec!["", "thread", "bytes"];
     heading.extend(has_members.then_some("member"));
     let text_columns = heading.len();
     heading.extend(["reads", "writes"]);
     let row = |run: &super::uses::Run| {
         let mut row = vec![threads.letter(run.thread).to_string(), threads.name(run.thread), span(&run.bytes)];
-        row.extend(has_members.then(|| run.member.clone()));
+        row.extend(has_members.then(|| marked(run)));
         row.extend([rate(run.read), rate(run.written)]);
         row
     };

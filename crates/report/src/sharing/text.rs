@@ -7,7 +7,7 @@ mod tests;
 
 use super::groups::{self, Group};
 use super::threads::Threads;
-use super::words::{contended, sampled};
+use super::words::{notes, sampled};
 use super::{Found, Headline, Sharing, others, tables, uses};
 use crate::quantity::{address, bytes, count, moment, plural, share};
 use crate::shell;
@@ -110,7 +110,7 @@ fn line(found: &Found, threads: &Threads<'_>, sheet: &mut Sheet) {
         groups::cost(&found.cost),
         share(found.cost.most_given_back)
     ));
-    contended(found).iter().for_each(|words| sheet.paragraph(words));
+    notes(found).iter().for_each(|words| sheet.paragraph(words));
     map(of, threads, sheet);
     sheet.table(&tables::uses(found, threads, MOST_ROWS));
     if let Some(refused) = &found.refused {

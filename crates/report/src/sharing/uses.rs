@@ -7,7 +7,7 @@
 //! ```
 
 use super::threads::Threads;
-use super::{Found, Place};
+use super::{Found, Place, members};
 use fieldstone_sharing::{Bits, Line, ThreadUse};
 use std::ops::Range;
 
@@ -38,6 +38,10 @@ pub(super) struct Run {
     pub(super) bytes: Range<u32>,
     /// What is there, where that is known.
     pub(super) member: String,
+    /// The lock that is there, in words, by its type.
+    pub(super) lock: Option<String>,
+    /// Atomic instructions access it.
+    pub(super) is_atomic: bool,
     /// Samples of reads.
     pub(super) read: f64,
     /// Samples of writes.
@@ -96,12 +100,17 @@ pub(super) fn runs(found: &Found) -> Vec<Run> {
     let line = &found.judged.line;
     let of = |row: &Row| {
         let thread = line.threads.iter().find(|thread| thread.thread == row.thread);
-        let alike = row.touches.chunk_by(|a, b| a == b);
+        // What is atomic, or a lock, is a run of its own.
+        let is_atomic = |byte: usize| thread.is_some_and(|thread| thread.atomic.has(number(byte)));
+        let lock =
+            |byte: usize| members::lock(&found.places, std::iter::once(line.address.saturating_add(byte as u64)));
+        let touch = |(byte, &touch): (usize, &Touch)| (touch, is_atomic(byte), lock(byte));
+        let touches: Vec<(Touch, bool, Option<String>)> = row.touches.iter().enumerate().map(touch).collect();
         let mut start = 0;
         let mut runs = Vec::new();
-        for touches in alike {
-            let end = start + touches.len();
-            if let (Some(thread), true) = (thread, touches[0] != Touch::Not) {
+        for alike in touches.chunk_by(|a, b| a == b) {
+            let end = start + alike.len();
+            if let (Some(thread), true) = (thread, alike[0].0 != Touch::Not) {
                 runs.push(run(found, thread, start..end));
             }
             start = end;
@@ -117,6 +126,8 @@ fn run(found: &Found, thread: &ThreadUse, bytes: Range<usize>) -> Run {
     Run {
         thread: thread.thread,
         member: member(&found.places, address(bytes.start)..address(bytes.end)),
+        lock: members::lock(&found.places, address(bytes.start)..address(bytes.end)),
+        is_atomic: thread.atomic.has(number(bytes.start)),
         bytes: number(bytes.start)..number(bytes.end),
         read: sum(&thread.read),
         written: sum(&thread.written),
@@ -149,7 +160,8 @@ fn member(places: &[Place], addresses: Range<u64>) -> String {
     }
 }
 
-fn full((object, element, member): &(String, Option<u64>, String)) -> String {
+/// `queue[3].head`, of what is known.
+pub(super) fn full((object, element, member): &(String, Option<u64>, String)) -> String {
     let element = element.map_or_else(String::new, |element| format!("[{element}]"));
     let point = if member.is_empty() || (object.is_empty() && element.is_empty()) { "" } else { "." };
     format!("{object}{element}{point}{member}")

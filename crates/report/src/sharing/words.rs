@@ -1,6 +1,6 @@
 //! Words that terminal and page share.
 
-use super::{Found, Sharing};
+use super::{Found, Sharing, members};
 use crate::quantity::{count, plural, rate, seconds};
 
 /// `Looked at for 3.20 s: 6,412 samples by perf's software clock at 1000 Hz, 12 lost; 18,230 accesses with an address.`
@@ -17,8 +17,13 @@ pub(super) fn sampled(sharing: &Sharing) -> String {
     )
 }
 
-/// What the processor told of a line, as a sentence; nothing where it told nothing.
-pub(super) fn contended(found: &Found) -> Option<String> {
+/// What there is to know of a line beside its verdict, a sentence each.
+pub(super) fn notes(found: &Found) -> Vec<String> {
+    contended(found).into_iter().chain(members::notes(found)).collect()
+}
+
+/// What the processor recorded of a line; nothing where it recorded nothing.
+fn contended(found: &Found) -> Option<String> {
     let words = || {
         format!("{} found it modified in another processor’s cache (HITM).", plural(found.contended, "sampled load"))
     };

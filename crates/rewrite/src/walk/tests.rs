@@ -72,8 +72,16 @@ fn a_sample_between_accesses_finds_them_all() {
     let registers = [(RDI, 0x7f10), (RSI, 0x9000), (RCX, 3), (RDX, 10)];
     let walk = around(&sum(), 0xc, &registers);
     assert_eq!(addresses(&walk), [(0, 0x7f18), (5, 0x9000 + 24)], "in the next lap");
-    let first =
-        Access { ip: CODE, address: 0x7f18, bytes: 8, read: true, write: true, is_atomic: false, read_now: false };
+    let first = Access {
+        ip: CODE,
+        address: 0x7f18,
+        bytes: 8,
+        read: true,
+        write: true,
+        is_atomic: false,
+        is_bitwise: false,
+        read_now: false,
+    };
     assert_eq!(walk.accesses[0], first);
     assert_eq!((walk.accesses[1].read, walk.accesses[1].write), (true, false));
     assert_eq!((walk.steps, walk.unknown), (5, 0), "one lap, and not the return");

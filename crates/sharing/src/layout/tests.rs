@@ -11,6 +11,10 @@ use crate::verdict::Judged;
 type Use = (u32, u64, u32, bool);
 
 fn judged(uses: &[Use]) -> Vec<Judged> {
+    judged_by(uses, false)
+}
+
+fn judged_by(uses: &[Use], atomic: bool) -> Vec<Judged> {
     let mut lines = Lines::new(Settings { half_life_ns: None, most_lines: 64, ..Settings::default() }).unwrap();
     for window in 0..4_u64 {
         for &(thread, address, bytes, write) in uses {
@@ -19,12 +23,12 @@ fn judged(uses: &[Use]) -> Vec<Judged> {
                 address,
                 bytes,
                 write,
-                atomic: false,
+                atomic,
                 thread,
-                site: 0,
                 weight: 0.5,
                 at_ns,
                 cpu: thread,
+                ..Access::default()
             });
         }
     }
@@ -33,7 +37,7 @@ fn judged(uses: &[Use]) -> Vec<Judged> {
 
 fn member(declaration: &str, offset: u64, bytes: u64) -> Member {
     let name = declaration.rsplit([' ', '*']).next().unwrap().to_owned();
-    Member { name, declaration: declaration.to_owned(), offset, bytes }
+    Member { name, declaration: declaration.to_owned(), offset, bytes, alignment: 0 }
 }
 
 fn queue() -> Object {
@@ -164,8 +168,61 @@ fn descriptions_that_contradict_themselves_are_refused() {
 
 #[test]
 fn elements_without_members_become_structures() {
-    let value = Member { name: "value".to_owned(), declaration: "long value".to_owned(), offset: 0, bytes: 8 };
+    let value = member("long value", 0, 8);
     let counts = Object { name: "counts".to_owned(), elements: 8, stride: 8, members: vec![value], ..queue() };
     let redesign = counts.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1008, 8, true)])).unwrap().unwrap();
     assert_eq!(redesign.advice, [Advice::Wrap { to: 64 }, Advice::PadStride { from: 8, to: 64 }]);
+}
+
+/// A structure without gaps: `first` begins four bytes before the end of a line.
+fn packed() -> Object {
+    let aligned = |declaration, offset, bytes, alignment| Member { alignment, ..member(declaration, offset, bytes) };
+    let members = vec![
+        aligned("char before[60]", 0, 60, 1),
+        aligned("unsigned long first", 60, 8, 8),
+        aligned("unsigned long second", 68, 8, 8),
+    ];
+    Object { name: "packed".to_owned(), stride: 76, members, ..queue() }
+}
+
+#[test]
+fn a_packed_member_on_two_lines_is_named_and_put_on_one() {
+    let redesign = packed().redesign(&judged(&[(1, 0x103c, 8, true), (2, 0x1044, 8, true)])).unwrap().unwrap();
+    let fights: Vec<(&str, std::ops::Range<u64>)> =
+        redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.bytes.clone())).collect();
+    assert_eq!(fights, [("first", 64..68), ("second", 68..76)], "the bytes are those on the line that is shared");
+    assert_eq!(redesign.advice[0], Advice::Unpack { crossing: Some("first".to_owned()) });
+    assert!(redesign.advice[0].words().contains("packed: by it first lies across two cache lines"));
+    for line in
+        ["unsigned long first;                      // 64: ", "alignas(64) unsigned long second;         // 128: "]
+    {
+        assert!(redesign.text.contains(line), "{line}\n{}", redesign.text);
+    }
+    assert_eq!(redesign.bytes_after, 192);
+}
+
+#[test]
+fn a_member_that_would_lie_across_lines_is_aligned_by_its_size() {
+    let members = vec![member("char name[56]", 0, 56), member("struct three at", 56, 12), member("long n", 72, 8)];
+    let members =
+        members.into_iter().map(|member| Member { alignment: if member.bytes == 12 { 4 } else { 8 }, ..member });
+    let object = Object { stride: 80, members: members.collect(), ..queue() };
+    let redesign = object.redesign(&judged(&[(1, 0x1038, 12, true), (2, 0x1048, 8, true)])).unwrap().unwrap();
+    let align = |member: &str, to| Advice::AlignMember { member: member.to_owned(), to };
+    assert_eq!(redesign.advice[..3], [align("name[56]", 64), align("at", 16), align("n", 64)], "not packed");
+    assert!(redesign.text.contains("alignas(16) struct three at;              // 64: "), "{}", redesign.text);
+}
+
+#[test]
+fn atomics_and_locks_are_named() {
+    let members = vec![member("pthread_mutex_t m", 0, 40), member("long value", 40, 8)];
+    let object = Object { name: "bucket".to_owned(), elements: 2, stride: 48, members, ..queue() };
+    let uses = [(1, 0x1000, 4, true), (2, 0x1030, 4, true)];
+    let [plain, atomic] = [false, true].map(|atomic| object.redesign(&judged_by(&uses, atomic)).unwrap().unwrap());
+    let kinds = |redesign: &super::Redesign| redesign.fights.iter().all(|fight| fight.is_lock && fight.member == "m");
+    assert!(kinds(&plain) && kinds(&atomic));
+    assert!(plain.text.contains("// 0: a lock, written by threads 1, 2\n"), "{}", plain.text);
+    assert!(atomic.text.contains("// 0: a lock, atomic, written by threads 1, 2\n"), "{}", atomic.text);
+    let counters = queue().redesign(&judged_by(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true)], true)).unwrap().unwrap();
+    assert!(counters.text.contains("// 0: atomic, written by thread 1\n"), "{}", counters.text);
 }

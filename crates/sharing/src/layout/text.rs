@@ -1,6 +1,6 @@
 //! The padded structure as text, each member that fights with who uses it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::{Fight, Member, Object};
@@ -14,9 +14,8 @@ const NAMED: usize = 4;
 pub(super) fn structure(
     object: &Object,
     placed: &[Member],
-    aligned: &BTreeSet<usize>,
+    aligned: &BTreeMap<usize, u64>,
     fights: &[Fight],
-    line_bytes: u64,
     bytes_after: u64,
 ) -> String {
     let mut text = format!("struct {} {{  // {} bytes, was {}\n", identifier(&object.name), bytes_after, object.stride);
@@ -24,7 +23,7 @@ pub(super) fn structure(
         text.push_str("    // in C before C23: #include <stdalign.h>\n");
     }
     for (at, member) in placed.iter().enumerate() {
-        let alignment = if aligned.contains(&at) { format!("alignas({line_bytes}) ") } else { String::new() };
+        let alignment = aligned.get(&at).map_or_else(String::new, |bytes| format!("alignas({bytes}) "));
         let declaration = if member.declaration.is_empty() {
             format!("unsigned char {}[{}]", identifier(&member.name), member.bytes)
         } else {
@@ -43,13 +42,15 @@ fn push(text: &mut String, line: &str, comment: &str) {
     let _ = writeln!(text, "{line:DECLARATION$}  // {comment}");
 }
 
-/// Who uses a member, over all elements: `written by threads 1, 2, read by thread 3`.
+/// What a member is and who uses it, over all elements: `a lock, atomic, written by threads 1, 2, read by thread 3`.
 fn users<'a>(fights: impl Iterator<Item = &'a Fight> + Clone) -> String {
+    let is = |what: fn(&Fight) -> bool, word: &str| fights.clone().any(what).then(|| word.to_owned());
+    let kinds = [is(|fight| fight.is_lock, "a lock"), is(|fight| fight.is_atomic, "atomic")];
     let writers: BTreeSet<u32> = fights.clone().flat_map(|fight| fight.writers.iter().copied()).collect();
     let all = fights.flat_map(|fight| fight.threads.iter().copied());
     let readers: BTreeSet<u32> = all.filter(|thread| !writers.contains(thread)).collect();
-    let said: Vec<String> = [used("written", &writers), used("read", &readers)].into_iter().flatten().collect();
-    said.join(", ")
+    let uses = [used("written", &writers), used("read", &readers)];
+    kinds.into_iter().chain(uses).flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn used(verb: &str, threads: &BTreeSet<u32>) -> Option<String> {

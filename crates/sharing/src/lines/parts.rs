@@ -18,6 +18,8 @@ const SITES: usize = 8;
 pub(super) struct Piece {
     /// In the line.
     pub(super) bytes: Range<u32>,
+    /// The access began in the line before.
+    pub(super) began_before: bool,
     /// The access goes on in the next line.
     pub(super) goes_on: bool,
     /// Since the line's epoch.
@@ -33,7 +35,9 @@ pub(super) struct Part {
     weight: f64,
     windows: Windows,
     joined: Lately,
+    began_before: Lately,
     atomic: Lately,
+    replaced: Lately,
     /// Instruction and weight; weight 0: none.
     sites: [(u64, f32); SITES],
 }
@@ -46,7 +50,9 @@ impl Part {
             weight: 0.0,
             windows: Windows::default(),
             joined: Lately::default(),
+            began_before: Lately::default(),
             atomic: Lately::default(),
+            replaced: Lately::default(),
             sites: [(0, 0.0); SITES],
         }
     }
@@ -62,8 +68,15 @@ impl Part {
         let Range { start, end } = piece.bytes;
         let last_joined = if piece.goes_on { end } else { end - 1 };
         self.joined.add(Bits::range(start..last_joined), piece.window);
-        if access.atomic {
-            self.atomic.add(Bits::range(start..end), piece.window);
+        let of_access = Bits::range(start..end);
+        for (flags, applies) in [
+            (&mut self.began_before, piece.began_before),
+            (&mut self.atomic, access.atomic),
+            (&mut self.replaced, access.write && !access.bitwise),
+        ] {
+            if applies {
+                flags.add(of_access, piece.window);
+            }
         }
         self.note_site(access.site, single(piece.weight));
     }
@@ -184,7 +197,9 @@ impl Parts {
             written: faded(written),
             windows: part.windows,
             joined: part.joined.at(window),
+            began_before: part.began_before.at(window),
             atomic: part.atomic.at(window),
+            replaced: part.replaced.at(window),
             sites,
         }
     }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::Lines;
 use crate::access::Access;
+use crate::bits::Bits;
 use crate::line::{Line, MOST_THREADS};
 use crate::settings::Settings;
 
@@ -17,8 +18,11 @@ fn naive(accesses: &[Access], settings: &Settings, now_ns: u64) -> Bytes {
     let mut bytes = Bytes::new();
     for access in accesses.iter().filter(|access| access.is_usable()) {
         let half_lives = settings.half_life_ns.map_or(0.0, |ns| (now_ns - access.at_ns) as f64 / ns as f64);
-        let a_byte = access.weight / f64::from(access.bytes) * (-half_lives).exp2();
+        let unit = u64::from(settings.unit_bytes());
         for byte in access.address..access.end() {
+            let line = byte / unit * unit;
+            let in_line = access.end().min(line + unit) - access.address.max(line);
+            let a_byte = access.weight / in_line as f64 * (-half_lives).exp2();
             *bytes.entry((access.thread, byte, access.write)).or_default() += a_byte;
         }
     }
@@ -44,7 +48,7 @@ fn access() -> impl Strategy<Value = Access> {
     let kind = (any::<bool>(), any::<bool>(), 0_u32..5, 0_u64..12);
     (place, kind, 0.01_f64..1.0, 0_u64..4_000_000_000).prop_map(|((address, bytes), kind, weight, at_ns)| {
         let (write, atomic, thread, site) = kind;
-        Access { address, bytes, write, atomic, thread, site, weight, at_ns, cpu: thread }
+        Access { address, bytes, write, atomic, thread, site, weight, at_ns, cpu: thread, ..Access::default() }
     })
 }
 
@@ -76,7 +80,15 @@ proptest! {
         let unusable = accesses.iter().filter(|access| !access.is_usable()).count();
         prop_assert_eq!(lines.unusable(), unusable as u64);
         let all: f64 = lines.heaviest(usize::MAX, now_ns).iter().map(|line| line.weight).sum();
-        prop_assert!((all - lines.total(now_ns)).abs() <= 1e-6 * (1.0 + all), "{} of {}", all, lines.total(now_ns));
+        let (total, unit) = (lines.total(now_ns), u64::from(settings.unit_bytes()));
+        prop_assert!(all - total >= -1e-6 * (1.0 + all), "{} of {}", all, total);
+        let crosses = |access: &Access| access.is_usable() && access.address / unit != (access.end() - 1) / unit;
+        if !accesses.iter().any(crosses) {
+            prop_assert!((all - total).abs() <= 1e-6 * (1.0 + all), "{} of {}", all, total);
+        }
+        for line in lines.heaviest(usize::MAX, now_ns) {
+            prop_assert!(line.weight <= total * (1.0 + 1e-6) + 1e-6, "{} of {}", line.weight, total);
+        }
     }
 
     #[test]
@@ -120,12 +132,12 @@ fn plain(thread: u32) -> Access {
         address: 0,
         bytes: 8,
         write: true,
-        atomic: false,
         thread,
         site: 0x40_0000,
         weight: 1.0,
         at_ns: 0,
         cpu: thread,
+        ..Access::default()
     }
 }
 
@@ -175,14 +187,16 @@ fn many_threads_on_every_line_never_exhaust_the_pool() {
 }
 
 #[test]
-fn an_access_across_two_lines_joins_them() {
+fn an_access_across_two_lines_joins_them_and_counts_in_each() {
     let mut lines = Lines::new(Settings::default()).unwrap();
     lines.record(&Access { address: 60, atomic: true, ..plain(1) });
     let [first, second] = [0, 64].map(|address| lines.line(address, 0).unwrap());
     assert_eq!(first.threads[0].joined.runs().collect::<Vec<_>>(), [60..64], "byte 63 goes on in the next line");
     assert_eq!(second.threads[0].joined.runs().collect::<Vec<_>>(), [0..3]);
     assert_eq!(second.threads[0].atomic.runs().collect::<Vec<_>>(), [0..4]);
-    assert!((first.weight - 0.5).abs() < 1e-9 && (second.weight - 0.5).abs() < 1e-9);
+    assert_eq!([&first, &second].map(|line| line.threads[0].began_before), [Bits::NONE, Bits::range(0..4)]);
+    assert!((first.weight - 1.0).abs() < 1e-9 && (second.weight - 1.0).abs() < 1e-9);
+    assert!((lines.total(0) - 1.0).abs() < 1e-9, "one sample all the same");
 }
 
 #[test]

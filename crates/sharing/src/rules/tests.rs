@@ -20,7 +20,17 @@ fn lines_of(uses: &[(Use, bool)]) -> Vec<Judged> {
     for window in 0..4 {
         for &((thread, address, bytes, write), atomic) in uses {
             let at_ns = window * WINDOW_NS;
-            lines.record(&Access { address, bytes, write, atomic, thread, site: 0, weight: 0.5, at_ns, cpu: thread });
+            lines.record(&Access {
+                address,
+                bytes,
+                write,
+                atomic,
+                thread,
+                weight: 0.5,
+                at_ns,
+                cpu: thread,
+                ..Access::default()
+            });
         }
     }
     lines.heaviest(usize::MAX, 4 * WINDOW_NS).into_iter().map(Judged::new).collect()

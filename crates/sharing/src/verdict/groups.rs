@@ -3,7 +3,7 @@
 use super::Owner;
 use super::crowd::{Crowd, members};
 use crate::bits::Bits;
-use crate::line::Line;
+use crate::line::{Line, ThreadUse};
 
 /// A thread with less than this share of a byte's heaviest user is a guest there: sampled at random, its accesses make the
 /// line travel for one in twenty at most.
@@ -52,11 +52,13 @@ impl Group {
             && (crowd.met(self.writers, other.users) != 0 || crowd.met(other.writers, self.users) != 0)
     }
 
-    /// Is each byte that several threads write one that they take alone, and plainly?
+    /// Do threads change single bits of what several of them write? So says an instruction that changes bits only; and a byte that is
+    /// accessed alone, and not atomically, is most likely changed so, by a read, a change and a write.
     pub(super) fn is_bits(&self, line: &Line) -> bool {
-        let wide = line.threads.iter().fold(Bits::NONE, |wide, thread| wide | thread.joined | thread.joined.up(1));
-        let atomic = line.threads.iter().fold(Bits::NONE, |atomic, thread| atomic | thread.atomic);
-        (self.written_by_many & (wide | atomic)).is_empty()
+        let any = |of: fn(&ThreadUse) -> Bits| line.threads.iter().fold(Bits::NONE, |all, thread| all | of(thread));
+        let in_words = any(|thread| thread.joined | thread.joined.up(1) | thread.began_before);
+        let replaced = any(|thread| thread.replaced) & (in_words | any(|thread| thread.atomic));
+        (self.written_by_many & replaced).is_empty()
     }
 
     pub(super) fn owner(&self, line: &Line) -> Owner {

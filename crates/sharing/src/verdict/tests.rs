@@ -17,7 +17,17 @@ const NEVER_FADES: Settings =
 type Use = (u32, u64, u32, bool);
 
 fn access((thread, address, bytes, write): Use, at_ns: u64) -> Access {
-    Access { address, bytes, write, atomic: false, thread, site: 0x40_0000 + address, weight: 0.5, at_ns, cpu: thread }
+    Access {
+        address,
+        bytes,
+        write,
+        thread,
+        site: 0x40_0000 + address,
+        weight: 0.5,
+        at_ns,
+        cpu: thread,
+        ..Access::default()
+    }
 }
 
 /// All uses in each of these windows.
@@ -84,12 +94,37 @@ fn a_byte_that_is_also_part_of_a_word_is_no_bit_field() {
     }
 }
 
-#[test]
-fn an_atomic_byte_is_no_bit_field() {
+/// What two threads do who write these bytes at once, atomically or not, bit by bit or not.
+fn verdict_of_both(offset: u64, bytes: u32, [atomic, bitwise]: [bool; 2]) -> Verdict {
     let mut lines = Lines::new(NEVER_FADES).unwrap();
     for window in 0..4 {
         for thread in [1, 2] {
-            lines.record(&Access { atomic: true, ..access((thread, 3, 1, true), window * WINDOW_NS) });
+            let plain = access((thread, offset, bytes, true), window * WINDOW_NS);
+            lines.record(&Access { atomic, bitwise, ..plain });
+        }
+    }
+    judge(&lines.line(0, 4 * WINDOW_NS).unwrap())
+}
+
+#[test]
+fn an_atomic_byte_is_no_bit_field() {
+    let verdict = verdict_of_both(3, 1, [true, false]);
+    assert!(matches!(verdict, Verdict::TrueSharing { .. }), "{verdict:?}");
+}
+
+#[test]
+fn what_is_changed_bit_by_bit_is_a_bit_field() {
+    for (bytes, words) in [(1, "different bits of one byte"), (8, "different bits of one word")] {
+        for atomic in [false, true] {
+            let verdict = verdict_of_both(8, bytes, [atomic, true]);
+            assert!(verdict.words().ends_with(words) && !verdict.is_finding(), "{bytes} bytes: {verdict:?}");
+        }
+    }
+    // One of them adds to the word at times.
+    let mut lines = Lines::new(NEVER_FADES).unwrap();
+    for window in 0..4 {
+        for (thread, bitwise) in [(1, true), (2, true), (2, false)] {
+            lines.record(&Access { bitwise, ..access((thread, 8, 8, true), window * WINDOW_NS) });
         }
     }
     let verdict = judge(&lines.line(0, 4 * WINDOW_NS).unwrap());

@@ -11,6 +11,7 @@
 use addr2line::gimli;
 use fieldstone_sharing::Member;
 
+use super::alignment;
 use super::dwarf::{Entry, Reading};
 
 /// How often a type is followed through typedefs, arrays and pointers.
@@ -50,7 +51,8 @@ impl Layout {
             return Some(Self { name, elements, stride, members, structure, flexible });
         }
         let declaration = declaration(reading, &declared_element(reading, kind)?, variable);
-        let members = vec![Member { name: variable.to_owned(), declaration, offset: 0, bytes: stride }];
+        let alignment = alignment::alignment(reading, kind);
+        let members = vec![Member { name: variable.to_owned(), declaration, offset: 0, bytes: stride, alignment }];
         let mut layout = Self { name: variable.to_owned(), elements, stride, members, structure, flexible: false };
         if elements > 1 {
             layout.repeat(reading, kind);
@@ -207,7 +209,8 @@ fn joined(outer: &Member, part: Member, declared: impl Fn(&str) -> String) -> Me
     } else {
         (format!("{}.{}", outer.name, part.name), format!("{}_{}", outer.name, part.name))
     };
-    Member { name, declaration: declared(&plain), offset: outer.offset.saturating_add(part.offset), bytes: part.bytes }
+    let offset = outer.offset.saturating_add(part.offset);
+    Member { name, declaration: declared(&plain), offset, bytes: part.bytes, alignment: part.alignment }
 }
 
 /// The members of a structure that are pointers: their name, their offset, and what they point to.
@@ -221,7 +224,7 @@ pub(super) fn pointers<'a>(reading: &Reading<'a>, structure: &Entry<'a>) -> Vec<
 }
 
 /// The members and bases of a structure.
-fn parts<'a>(reading: &Reading<'a>, structure: &Entry<'a>) -> Vec<Entry<'a>> {
+pub(super) fn parts<'a>(reading: &Reading<'a>, structure: &Entry<'a>) -> Vec<Entry<'a>> {
     let is_part = |child: &Entry<'a>| {
         // A static member is declared here and lies elsewhere.
         let data = child.tag() == gimli::DW_TAG_member && !child.has(gimli::DW_AT_declaration);
@@ -247,15 +250,15 @@ fn member<'a>(reading: &Reading<'a>, entry: &Entry<'a>) -> Option<(Member, Entry
         None => 0,
     };
     let size = bytes(reading, &kind)?;
-    let (offset, bytes) = match entry.number(gimli::DW_AT_bit_size) {
+    let (offset, bytes, alignment) = match entry.number(gimli::DW_AT_bit_size) {
         Some(bits) => {
             let first = first_bit(entry, start, size, bits)?;
             let end = first.checked_add(bits)?.div_ceil(8);
-            (first / 8, end - first / 8)
+            (first / 8, end - first / 8, 0)
         }
-        None => (start, size),
+        None => (start, size, alignment::of_member(reading, entry)),
     };
-    Some((Member { name, declaration: String::new(), offset, bytes }, kind))
+    Some((Member { name, declaration: String::new(), offset, bytes, alignment }, kind))
 }
 
 /// Where a bit field begins. Up to DWARF 3 that is counted from the high end of a number that has it.
@@ -282,6 +285,7 @@ fn disjoint(mut members: Vec<Member>, stride: u64) -> Vec<Member> {
                 last.bytes = end(last).max(end(&member)) - last.offset;
                 last.name = format!("{}, {}", last.name, member.name);
                 last.declaration.clear();
+                last.alignment = 0;
             }
             _ => apart.push(member),
         }

@@ -124,6 +124,7 @@ pub(super) fn of_module(module: &Module, address: u64, line_bytes: u64) -> Place
             declaration: other.declaration,
             offset: other.start,
             bytes: other.bytes,
+            alignment: 0,
         });
         return if whole { joined(place, members.collect(), module.bias) } else { place };
     }
@@ -134,6 +135,7 @@ pub(super) fn of_module(module: &Module, address: u64, line_bytes: u64) -> Place
             declaration: String::new(),
             offset: other.start,
             bytes: other.bytes,
+            alignment: 0,
         });
         let place = Place::of_symbol(Kind::Global, module, symbol, module.bias, address);
         return if whole { joined(place, members.collect(), module.bias) } else { place };

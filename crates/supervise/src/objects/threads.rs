@@ -5,12 +5,15 @@
 //!                                                                                      ↑ the thread pointer: its first and
 //!                                                                                        third word are its own address
 //! ```
-//! A stack is told by the stack pointer of its thread, which the kernel shows for one that waits, and a sample for one that runs. The
-//! Such a mapping has a guard below it; stacks without one (Go's, glibc's since 2.42) are told as mappings. The
-//! thread pointer is found by what it points to, since only a tracer is told it: the descriptor that glibc and musl put there.
+//! A mapping is a thread's stack if the stack pointer and the thread pointer are in it, and it has a guard below it or ends with what the
+//! thread pointer points to. The stack pointer is the one that the kernel shows of a thread that waits, and a sample of one that runs. The
+//! thread pointer is known to tracers only; it is found by what it points to: the descriptor that glibc and musl put there.
+//!
+//! A stack pointer alone says little. Go keeps the stacks of its goroutines in its heap, and coroutines have theirs in memory of all kinds.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 
 use fieldstone_rewrite::registers::RSP;
 use fieldstone_rewrite::{Memory, Registers};
@@ -48,12 +51,23 @@ impl Threads {
     }
 
     /// The thread whose stack `address` is in: of those in the same mapping the one that is nearest below.
-    pub(super) fn with_stack_at(&self, maps: &Maps, address: u64) -> Option<u32> {
+    pub(super) fn with_stack_at(&self, memory: &dyn Memory, maps: &Maps, address: u64) -> Option<u32> {
         let range = maps.at(address).filter(|mapping| mapping.is_read_write())?.range();
         // What lies below a stack pointer may still be used, and no longer.
         let far = |stack: u64| (stack > address.saturating_add(RED_ZONE_BYTES), address.abs_diff(stack));
-        let within = self.stacks.iter().filter(|(_, stack)| range.contains(stack));
-        within.min_by_key(|&(_, &stack)| far(stack)).filter(|_| maps.is_guarded(address)).map(|(&thread, _)| thread)
+        let (&thread, &stack) = self.within(&range).min_by_key(|&(_, &stack)| far(stack))?;
+        let near_end = range.end.saturating_sub(MOST_LOCAL_BYTES).max(stack);
+        let pointer = [near_end, stack].into_iter().find_map(|from| pointer_above(memory, from, range.end))?;
+        (maps.is_guarded(address) || range.end - pointer <= MOST_LOCAL_BYTES).then_some(thread)
+    }
+
+    /// Whether a thread has its stack pointer there.
+    pub(super) fn any_in(&self, range: &Range<u64>) -> bool {
+        self.within(range).next().is_some()
+    }
+
+    fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (&u32, &u64)> {
+        self.stacks.iter().filter(|(_, stack)| range.contains(stack))
     }
 }
 
@@ -72,9 +86,17 @@ pub(super) fn pointer_above(memory: &dyn Memory, address: u64, end: u64) -> Opti
     let got = memory.read(first, &mut read);
     let word = |at: usize| read[..got].get(at..at + 8)?.first_chunk().copied().map(u64::from_le_bytes);
     (0..got).step_by(64).zip(0..).map(|(at, count)| (at, first + count * ALIGNMENT)).find_map(|(at, address)| {
-        // itself, the vector of libraries' thread-local memory, itself, …, at 40 the stack's canary, whose last byte is 0
-        let own = word(at)? == address && word(at + 16)? == address;
-        let rest = word(at + 8)? % 8 == 0 && word(at + 40)? % 256 == 0;
-        (own && rest).then_some(address)
+        // Both begin with their own address and the vector of libraries' thread-local memory.
+        let begins = word(at)? == address && word(at + 8)? % 8 == 0;
+        // glibc: its own address once more, and at 40 the stack's canary, whose last byte is 0
+        let is_of_glibc = || Some(word(at + 16)? == address && word(at + 40)? % 256 == 0);
+        // musl: the thread before and the one behind, in a ring
+        let is_of_musl = || Some(word_at(memory, word(at + 16)?.checked_add(24)?)? == address);
+        (begins && (is_of_glibc()? || is_of_musl().unwrap_or(false))).then_some(address)
     })
+}
+
+fn word_at(memory: &dyn Memory, address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    (memory.read(address, &mut word) == word.len()).then(|| u64::from_le_bytes(word))
 }

@@ -10,7 +10,7 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::repaired_by;
-use fieldstone_report::sharing::{Found, Sampling, Thread};
+use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended, wait4};
@@ -18,7 +18,7 @@ use fieldstone_sys::turns;
 
 use super::code::Codes;
 use super::follow::Stop;
-use super::owners::Owners;
+use super::owners::{Owners, met_on};
 use super::watcher::{Seen, Watcher};
 use crate::error::Result;
 use crate::launch::{Treatment, Wiring, launch};
@@ -221,14 +221,9 @@ impl Looking {
         }
         let registers: Vec<Registers> = samples.into_iter().map(|(_, registers)| registers).collect();
         for place in found.places.iter_mut().filter(|place| place.object.is_none()) {
-            place.object = owners.typed(place.address.max(line.address), &registers);
-            if let Some(object) = &place.object {
-                let bytes = object.stride.saturating_mul(object.elements);
-                let has = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
-                if has(place.address) && has((place.address + place.bytes).saturating_sub(1)) {
-                    (place.address, place.bytes) = (object.address, bytes);
-                }
-            }
+            let used = met_on(&found.judged).into_iter().map(|bytes| bytes.start).find(|at| place.has(*at));
+            place.object = owners.typed(used.unwrap_or(place.address.max(found.judged.line.address)), &registers);
+            narrow(place);
         }
         found.places.dedup_by_key(|place| (place.address, place.bytes, place.name.clone()));
     }
@@ -297,6 +292,19 @@ fn unseen(seen: &Seen) -> Vec<String> {
         ));
     }
     unseen
+}
+
+/// Lets a place be the object that was found in it, where the object is all of it, or where it is a mapping of which nothing else is known.
+fn narrow(place: &mut Place) {
+    let Some(object) = &place.object else { return };
+    let bytes = object.stride.saturating_mul(object.elements);
+    let has = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
+    if has(place.address) && has((place.address + place.bytes).saturating_sub(1)) {
+        (place.address, place.bytes) = (object.address, bytes);
+    } else if place.kind == Kind::Mapping {
+        place.name = format!("{} in a {}", object.name, place.name);
+        (place.address, place.bytes) = (object.address, bytes);
+    }
 }
 
 /// The layout in which nothing of the line's object fights, seen over all of its lines. Where all threads meet on one member, no layout parts them.

@@ -86,7 +86,7 @@ impl Owners {
 }
 
 /// The bytes that threads meet on, in order; all of a line of which that is not known.
-fn met_on(judged: &Judged) -> Vec<Range<u64>> {
+pub(super) fn met_on(judged: &Judged) -> Vec<Range<u64>> {
     let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
     let mut bytes: Vec<Range<u64>> = owners.flat_map(|owner| owner.bytes.iter().cloned()).collect();
     bytes.sort_by_key(|range| range.start);

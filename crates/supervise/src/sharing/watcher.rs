@@ -270,6 +270,7 @@ impl Watcher {
                 bytes: access.bytes,
                 write: access.write,
                 atomic: access.is_atomic,
+                bitwise: access.is_bitwise,
                 thread: sample.tid,
                 site: access.ip,
                 weight,

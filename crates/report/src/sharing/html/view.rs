@@ -4,7 +4,7 @@ use crate::quantity::{address, moment, share};
 use crate::sharing::groups::{self, Group};
 use crate::sharing::threads::Threads;
 use crate::sharing::uses::{self, Touch};
-use crate::sharing::words::{contended, sampled};
+use crate::sharing::words::{notes, sampled};
 use crate::sharing::{Found, Headline, Place, Sharing, others, tables};
 use crate::shell;
 use crate::tables::Table;
@@ -61,7 +61,7 @@ struct LineView {
     cost: String,
     most_given_back: String,
     refused: Option<String>,
-    contended: Option<String>,
+    notes: Vec<String>,
     key: Vec<Key>,
     map: Vec<MapRow>,
     /// The map for those who hear the page.
@@ -163,7 +163,7 @@ impl LineView {
             cost: groups::cost(&found.cost),
             most_given_back: share(found.cost.most_given_back),
             refused: found.refused.clone(),
-            contended: contended(found),
+            notes: notes(found),
             key: key.collect(),
             map: map(line, threads),
             description: uses::in_words(found, threads),

@@ -62,6 +62,25 @@ fn stacks_have_threads() {
     }
 }
 
+/// As Go's heap: a thread's stack pointer is in it, and it has a guard below.
+#[test]
+fn memory_that_no_thread_began_in_is_no_stack_of_a_thread() {
+    let Some(running) = Running::start("cc", "-O1", &[]) else { return };
+    let mut objects = running.objects();
+    let (address, _) = running.said("coroutine");
+    let words = " with stacks of goroutines or coroutines in it";
+    let mut tries = 0;
+    while !objects.at(address, 64).name.ends_with(words) && tries < 200 {
+        // The thread may not wait yet.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        objects.look_again().unwrap();
+        tries += 1;
+    }
+    let place = objects.at(address, 64);
+    assert_eq!(place.kind, Kind::Mapping, "{place:?}");
+    assert!(place.name.starts_with("mapping of ") && place.name.ends_with(words), "{place:?}");
+}
+
 #[test]
 fn a_program_that_goes_on_allocating_is_told_nothing_wrong() {
     use std::io::{BufRead, BufReader};

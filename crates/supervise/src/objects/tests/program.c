@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 struct inner {
@@ -48,12 +49,20 @@ struct worker {
     partial *own;
 };
 
+// Its members lie elsewhere than their types ask for, one of them on two lines.
+struct tight {
+    char before[60];
+    unsigned long first;
+    struct inner second;
+} __attribute__((packed));
+
 struct packet {
     long length;
     long words[];
 };
 
 struct slot slots[4] __attribute__((aligned(64)));
+struct tight tight __attribute__((aligned(64)));
 partial together __attribute__((aligned(64))) = {1, 2};
 long table[8][2] __attribute__((aligned(64)));
 // One line for three of them.
@@ -109,6 +118,28 @@ static void *thread_life(void *argument) {
     pthread_barrier_wait(&all);
     pause();
     return &on_stack;
+}
+
+static void on_own_stack(void) {
+    long on_stack = 1;
+    SAY("coroutine", &on_stack, sizeof on_stack);
+    pthread_barrier_wait(&all);
+    for (;;) pause();
+}
+
+// On a stack that no thread began with, which has a guard below it all the same.
+static void *coroutine_life(void *argument) {
+    enum { BYTES = 1 << 18, GUARD = 1 << 16 };
+    static ucontext_t own, other;
+    char *const mapped = mmap(0, GUARD + BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(mapped + GUARD, BYTES, PROT_READ | PROT_WRITE);
+    getcontext(&other);
+    other.uc_stack.ss_sp = mapped + GUARD;
+    // Memory that is mapped next may be one mapping with it.
+    other.uc_stack.ss_size = BYTES - GUARD;
+    makecontext(&other, on_own_stack, 0);
+    swapcontext(&own, &other);
+    return argument;
 }
 
 static volatile int go_on = 1, ready;
@@ -188,6 +219,7 @@ int main(int argc, char **argv) {
     MEMBER(struct slot, second);
     MEMBER(struct slot, counts);
     MEMBER(struct slot, next);
+    SAY("tight", &tight, sizeof tight);
     SAY("together", &together, sizeof together);
     SAY("table", table, sizeof table);
     SAY("counter", &counter, sizeof counter);
@@ -217,9 +249,10 @@ int main(int argc, char **argv) {
     SAY("freed", freed, 50000);
     free(freed);
 
-    pthread_barrier_init(&all, NULL, 4);
+    pthread_barrier_init(&all, NULL, 5);
     pthread_t thread;
     for (long i = 0; i < 3; ++i) pthread_create(&thread, NULL, thread_life, (void *)i);
+    pthread_create(&thread, NULL, coroutine_life, NULL);
     pthread_barrier_wait(&all);
     if (argc > 1) pthread_create(&thread, NULL, busy_life, argv[1]);
     while (argc > 1 && !ready) usleep(1000);

@@ -72,11 +72,21 @@ fn slots(running: &Running, objects: &mut Objects) {
             None => assert_eq!((name.as_str(), *bytes), ("low, high", 1)),
         }
     }
-    let (behind, _) = running.said("together");
+    let alignments: Vec<u64> = object.members.iter().map(|member| member.alignment).collect();
+    assert_eq!(alignments, [8, 4, 4, 0, 1, 8, 8, 8, 2, 2, 8, 8], "bits have none");
+    let (behind, _) = running.said("tight");
     assert_ne!(objects.at(start + bytes, 64).name, "slots", "{behind:#x}");
 }
 
 fn simple(running: &Running, objects: &mut Objects) {
+    // A member of each kind, its offset, and what its type asks for: nothing says that the structure is packed.
+    let object = place(running, objects, "tight").object.unwrap();
+    let told =
+        |member: &Member| (member.name.clone(), member.offset, member.alignment, member.crosses(object.address, 64));
+    let expected =
+        [("before", 0, 1, false), ("first", 60, 8, true), ("second.x", 68, 4, false), ("second.y", 72, 4, false)];
+    let expected = expected.map(|(name, offset, alignment, crosses)| (name.to_owned(), offset, alignment, crosses));
+    assert_eq!(object.members.iter().map(told).collect::<Vec<_>>(), expected);
     let object = place(running, objects, "together").object.unwrap();
     assert_eq!((object.name.as_str(), object.elements, object.stride), ("partial", 1, 16), "a typedef's name");
     let object = place(running, objects, "table").object.unwrap();
