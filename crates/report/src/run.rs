@@ -87,6 +87,10 @@ pub struct RegionStats {
     pub private_rw_outside_bytes: u64,
     /// Of these three, what lay on pages of 2 MiB or more.
     pub private_rw_huge_bytes: u64,
+    /// Why the rest of them lay on small pages, as far as the mappings show it.
+    pub small_pages: Vec<SmallPages>,
+    /// Resident shared writable memory, which is not served: a file in memory, shared with other processes or mapped twice.
+    pub shared_rw_bytes: u64,
     /// Whether the process had switched transparent huge pages off (`PR_SET_THP_DISABLE`).
     pub huge_pages_disabled: bool,
     /// Physical contiguity, where `/proc/PID/pagemap` shows frame numbers (root).
@@ -129,6 +133,15 @@ pub struct Outside {
     /// Bytes of it that were resident when the process had most memory.
     #[serde(default)]
     pub resident_bytes: u64,
+}
+
+/// Private read-write memory that lay on small pages for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallPages {
+    /// The reason, to follow the bytes in a sentence.
+    pub reason: String,
+    /// Resident bytes.
+    pub bytes: u64,
 }
 
 /// Memory in one page kind.

@@ -58,11 +58,16 @@ pub(crate) fn cause(mapping: &Mapping, before: Option<&Mapping>, spans: &[Span])
         Some(Holding::Reserved) => Cause::IN_PLACE,
         Some(Holding::Memory(reason)) => Cause::Counted(reason as usize),
         None if mapping.has_flag("gd") => Cause::Counted(Outside::Stack as usize),
-        None if before.is_some_and(|before| before.inode != 0 && before.end == mapping.start) => {
+        None if before.is_some_and(|before| is_data(before) && before.end == mapping.start) => {
             if mapping.has_flag("hg") { Cause::IN_PLACE } else { Cause::Bss }
         }
         None => Cause::Unseen,
     }
+}
+
+/// Whether it may be the initialised data of a program or library.
+fn is_data(mapping: &Mapping) -> bool {
+    mapping.inode != 0 && !mapping.permissions.shared && !mapping.permissions.execute
 }
 
 #[cfg(test)]
@@ -84,6 +89,9 @@ Rss: 64 kB
 
     #[test]
     fn the_largest_span_decides_and_then_the_mapping() {
+        let image = SMAPS.replace("rw-p", "rwxp");
+        let mappings = smaps::parse(image.as_bytes()).unwrap();
+        assert_eq!(cause(&mappings[1], Some(&mappings[0]), &[]), Cause::Unseen, "an image that a program maps itself");
         let mappings = smaps::parse(SMAPS.as_bytes()).unwrap();
         let stack = Holding::Memory(Outside::Stack);
         let spans = [

@@ -33,6 +33,10 @@ pub(crate) struct Look {
     pub(crate) outside: BTreeMap<Cause, u64>,
     /// The same everywhere, on pages of 2 MiB or more.
     pub(crate) huge_bytes: u64,
+    /// What of it lay on small pages, by the mapping that it lay in.
+    pub(crate) small: BTreeMap<Small, u64>,
+    /// Resident shared writable memory.
+    pub(crate) shared_bytes: u64,
     /// Whether the process has switched transparent huge pages off.
     pub(crate) huge_pages_disabled: bool,
     /// Whether it shares a record of sites with us: what the program was started as, or a forked child of that.
@@ -69,6 +73,8 @@ impl Look {
             share.0 += mapping.bytes();
             share.1 += resident;
             look.recorded |= mapping.start == RECORD && mapping.permissions.shared;
+            let shared = mapping.permissions.shared && mapping.permissions.write;
+            look.shared_bytes += if shared { resident } else { 0 };
             if !is_private_rw(mapping) {
                 continue;
             }
@@ -78,6 +84,9 @@ impl Look {
                 continue;
             }
             look.huge_bytes += mapping.anon_huge_bytes + resident - mapping.resident_bytes;
+            for (why, bytes) in small(mapping) {
+                *look.small.entry(why).or_default() += bytes;
+            }
             let before = index.checked_sub(1).map(|before| &mappings[before]);
             let cause = (!inside).then(|| attribution::cause(mapping, before, spans));
             *cause.map_or(&mut look.inside_bytes, |cause| look.outside.entry(cause).or_default()) += resident;
@@ -99,6 +108,42 @@ impl Look {
             _ => Pages { shares: self.pages.clone(), source: "smaps", contiguity: None },
         }
     }
+}
+
+/// Why memory lies on small pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Small {
+    /// No whole 2 MiB of one mapping.
+    End,
+    /// `MADV_NOHUGEPAGE`.
+    Advised,
+    /// A whole 2 MiB of one mapping.
+    Whole,
+}
+
+impl Small {
+    /// The words in a report.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::End => "in ends of mappings, which hold no whole 2 MiB",
+            Self::Advised => "advised so by the program, or the first 2 MiB of the heap or of small requests",
+            Self::Whole => {
+                "in whole 2 MiB that were incomplete when they were first touched, or discarded in part: \
+                 `fieldstone run --pid` puts them on huge pages"
+            }
+        }
+    }
+}
+
+/// The small pages of a mapping. Where it has both ends and whole 2 MiB, the ends are assumed to be full.
+fn small(mapping: &Mapping) -> [(Small, u64); 2] {
+    let bytes = mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
+    if mapping.has_flag("nh") {
+        return [(Small::Advised, bytes), (Small::Whole, 0)];
+    }
+    let (first, last) = (mapping.start.next_multiple_of(2 * MIB), mapping.end / (2 * MIB) * (2 * MIB));
+    let ends = mapping.bytes() - last.saturating_sub(first);
+    [(Small::End, bytes.min(ends)), (Small::Whole, bytes.saturating_sub(ends))]
 }
 
 fn is_private_rw(mapping: &Mapping) -> bool {
@@ -197,6 +242,8 @@ KernelPageSize: 4 kB
         let parts = point.small_bytes + point.folio_bytes + point.huge_2m_bytes + point.huge_1g_bytes;
         assert_eq!(point.resident_bytes, parts);
         assert_eq!((look.mapped_bytes, look.inside_bytes, look.huge_bytes), (12 * MIB, 10 * MIB, 8 * MIB));
+        assert_eq!(look.small.get(&Small::Whole), Some(&(2 * MIB)));
+        assert_eq!(look.small.get(&Small::End), Some(&(MIB >> 1)));
         assert_eq!(look.outside.into_iter().collect::<Vec<_>>(), [(Cause::Unseen, MIB >> 1)]);
         let permissions: Vec<_> =
             look.permissions.iter().map(|share| (share.permission.as_str(), share.bytes)).collect();

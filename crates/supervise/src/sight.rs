@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats};
+use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
 use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot};
 
 use crate::attribution::Cause;
 use crate::identity::Identity;
-use crate::look::{Look, Pages};
+use crate::look::{Look, Pages, Small};
 use crate::profile::places::{self, Places};
 use crate::session::SharedSession;
 use crate::trace::Records;
@@ -173,6 +173,9 @@ impl Sight {
             stats.private_rw_inside_bytes = seen.peak.inside_bytes;
             stats.private_rw_huge_bytes = seen.peak.huge_bytes;
             stats.huge_pages_disabled = seen.peak.huge_pages_disabled;
+            stats.shared_rw_bytes = seen.peak.shared_bytes;
+            let small = |(why, &bytes): (&Small, &u64)| SmallPages { reason: why.words().to_owned(), bytes };
+            stats.small_pages = seen.peak.small.iter().filter(|(_, bytes)| **bytes > 0).map(small).collect();
             for (&cause, &bytes) in &seen.peak.outside {
                 attribute(&mut stats, cause, bytes);
             }

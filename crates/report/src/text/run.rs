@@ -2,11 +2,13 @@
 
 use super::Style;
 use crate::quantity::{address, bytes, count, share};
-use crate::{ProcessStats, RegionStats, RunStats, shell, tables};
+use crate::{ProcessStats, RegionStats, RunStats, SmallPages, shell, tables};
 use std::cmp::Reverse;
 
 /// Lines of the table of processes.
 const MOST_PROCESSES: usize = 10;
+/// Shared memory below this is not reported.
+const NOTEWORTHY_BYTES: u64 = 16 << 20;
 
 /// `stats` for a terminal.
 pub fn run(stats: &RunStats, style: Style) -> String {
@@ -58,6 +60,13 @@ fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
     };
     let mut facts = vec![place];
     facts.extend(private_memory(region));
+    facts.extend(small_pages(region));
+    if region.shared_rw_bytes >= NOTEWORTHY_BYTES {
+        facts.push(format!(
+            "{} of shared memory are not private and not served. Its pages follow /sys/kernel/mm/transparent_hugepage/shmem_enabled.",
+            bytes(region.shared_rw_bytes)
+        ));
+    }
     if region.huge_pages_disabled {
         facts.push(
             "The process has switched transparent huge pages off for itself (PR_SET_THP_DISABLE). \
@@ -101,6 +110,13 @@ fn private_memory(region: &RegionStats) -> Option<String> {
         part(region.private_rw_outside_bytes)?,
         part(region.private_rw_huge_bytes)?,
     ))
+}
+
+/// Why private read-write memory lay on small pages.
+fn small_pages(region: &RegionStats) -> Option<String> {
+    let reason = |small: &SmallPages| format!("{} {}", bytes(small.bytes), small.reason);
+    let reasons: Vec<_> = region.small_pages.iter().filter(|small| small.bytes >= 1 << 20).map(reason).collect();
+    (!reasons.is_empty()).then(|| format!("On small pages: {}.", reasons.join("; ")))
 }
 
 /// Why it did is told by reason, in the table of what stayed outside.
