@@ -200,6 +200,13 @@ impl Progress {
                 kinds.len()
             )),
         }
+        let need = fieldstone_report::stats::FEWEST_FOR_INTERVAL;
+        if plan.kinds.len() > 1 && (plan.runs as usize) < need {
+            tell(format_args!(
+                "--runs {} gives no verdict: it takes {need} runs on each kind of pages\ntry: --runs {need}",
+                plan.runs
+            ));
+        }
         // No bar before there is a length, and none above what was said: a spinner, drawn from now on.
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_message("warming up");

@@ -85,16 +85,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let ignore = arguments.ignore.as_deref().map(read_ignore).transpose()?;
     let settings = Settings { pairs: arguments.pairs, ..Look::default().settings };
     let look = Look { hertz: arguments.hertz, settings, duration: arguments.duration };
-    let stop = asked_to_end()?;
     let taken_at_unix_s = now_unix_s();
     let (program, looked, ending) = match arguments.pid {
         Some(pid) => {
             let command = command_of(pid)?;
-            (command, look_on(pid, &look, &stop)?, None)
+            (command, look_on(pid, &look, &asked_to_end()?)?, None)
         }
         None => {
             let program = Program::find(&arguments.command)?;
-            let (status, looked) = look_on_program(&program, &look, &stop)?;
+            let (status, looked) = look_on_program(&program, &look)?;
             (program.words(), looked, Some(status).filter(|status| !status.success()))
         }
     };

@@ -1,9 +1,12 @@
 //! What to do about a profile: one advice, and notes. Each names its remedy, so that nobody is left with a bare finding.
 
 use crate::quantity::{bytes, count, percent, seconds, share};
-use crate::shell;
+use crate::{Difference, shell};
 use serde::Serialize;
 use std::fmt;
+
+/// A smaller growth of resident memory is not worth a word beside a gain.
+const NOTEWORTHY_GROWTH: f64 = 0.05;
 
 /// Something to do, or to know. Fractions are of 1; `command` is ready for a shell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,6 +21,8 @@ pub enum Advice {
         gain: f64,
         /// What the metric is called.
         metric: String,
+        /// How much more memory is resident on it, as a part of the baseline's; none where that is not known.
+        growth: Option<f64>,
         /// The command that runs the program on it.
         command: String,
     },
@@ -48,6 +53,19 @@ pub enum Advice {
     BaselineFails {
         /// How it ends.
         outcome: String,
+    },
+    /// Later runs did not do what the first one did.
+    NotRepeatable {
+        /// What differed.
+        what: Difference,
+        /// Number of the first run that differs; the very first run is number 1.
+        run: u32,
+        /// What the very first run did.
+        first: String,
+        /// What that later run did.
+        later: String,
+        /// The command that undoes, before each run, what a run leaves behind.
+        remedy: String,
     },
     /// The program fails on this page kind only.
     Fails {
@@ -167,6 +185,12 @@ pub enum Advice {
 }
 
 impl Advice {
+    /// The command that measures `command` again, each run after what undoes the last one.
+    pub(crate) fn repeated(command: &[String]) -> String {
+        let line = format!("UNDO; exec {}", shell::join(command));
+        format!("fieldstone profile -- sh -c {}", shell::quote(&line))
+    }
+
     /// The command that runs `command` with its memory in pages of `kind`.
     ///
     /// What is `reserved` for it is set aside for the run, in whole pieces of 64 MiB.
@@ -180,7 +204,7 @@ impl Advice {
     pub fn parts(&self) -> (String, Option<&str>) {
         let text = self.to_string();
         match self {
-            Self::Run { command, .. } => {
+            Self::Run { command, .. } | Self::NotRepeatable { remedy: command, .. } => {
                 (text.strip_suffix(command.as_str()).unwrap_or(&text).trim_end().to_owned(), Some(command))
             }
             _ => (text, None),
@@ -192,8 +216,12 @@ impl fmt::Display for Advice {
     #[allow(clippy::too_many_lines, reason = "one arm a variant, and each only words")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Run { kind, gain, metric, command } => {
-                write!(f, "{} less {metric} on {kind} pages. Run it so: {command}", percent(*gain))
+            Self::Run { kind, gain, metric, growth, command } => {
+                write!(f, "{} less {metric} on {kind} pages", percent(*gain))?;
+                if let Some(growth) = growth.filter(|growth| *growth >= NOTEWORTHY_GROWTH) {
+                    write!(f, ", for {} more resident memory", percent(growth))?;
+                }
+                write!(f, ". Run it so: {command}")
             }
             Self::NothingToGain { some_slower: false } => write!(
                 f,
@@ -216,6 +244,18 @@ impl fmt::Display for Advice {
                 f,
                 "The program itself fails ({outcome} on plain 4 KiB pages): mend that first; times of a failing program tell nothing."
             ),
+            Self::NotRepeatable { what, run, first, later, remedy } => {
+                let differs = match what {
+                    Difference::End => format!("Run {run} ended with {later}, and run 1 with {first}"),
+                    Difference::Output => format!("Run {run} and all later ones printed something else than run 1"),
+                    Difference::Time => format!("Run {run} took {later} of processor time, and run 1 {first}"),
+                };
+                write!(
+                    f,
+                    "No verdict: {differs}. The program does not do the same work again, so its times compare nothing. \
+                     Undo before each run what a run leaves behind (files, a database), and measure again: {remedy}"
+                )
+            }
             Self::Fails { kind, outcome, runs, usual } => write!(
                 f,
                 "On {kind} the program ended with {outcome} in {}, and usually ends with {usual}: do not run it on {kind}.",

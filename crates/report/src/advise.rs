@@ -74,9 +74,15 @@ fn first(
     if let Some(outcome) = usual.filter(|outcome| is_failure(outcome, profile.program.load.is_some())) {
         return Advice::BaselineFails { outcome: outcome.to_owned() };
     }
+    if let Some(advice) = profile.findings.iter().find_map(|finding| not_repeatable(finding, &profile.program.command))
+    {
+        return advice;
+    }
     if let Some((best, gain)) = best.and_then(|best| Some((best, best.gain()?))) {
         let command = Advice::command(&best.name, reserve(profile, &best.name), &profile.program.command);
-        return Advice::Run { kind: best.name.clone(), gain, metric: profile.metric.noun().to_owned(), command };
+        let growth = best.resident.as_ref().and_then(|resident| resident.growth);
+        let metric = profile.metric.noun().to_owned();
+        return Advice::Run { kind: best.name.clone(), gain, metric, growth, command };
     }
     let with = |verdict| kinds.iter().filter(move |kind| kind.verdict == Some(verdict));
     let need = stats::FEWEST_FOR_INTERVAL;
@@ -94,6 +100,11 @@ fn first(
         return Advice::NothingToGain { some_slower };
     }
     Advice::NothingToCompare
+}
+
+fn not_repeatable(finding: &Finding, command: &[String]) -> Option<Advice> {
+    let Finding::NotRepeatable { what, run, first, later } = finding.clone() else { return None };
+    Some(Advice::NotRepeatable { what, run, first, later, remedy: Advice::repeated(command) })
 }
 
 /// Whether the program broke, rather than said no. A server (`has_load`) is stopped by a signal, and that is no failure.
@@ -120,6 +131,8 @@ fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec
                 Advice::TimedOut { kind, limit_s, runs }
             }
             Finding::NotTraced { why } => Advice::NotTraced { why },
+            // It is the first advice.
+            Finding::NotRepeatable { .. } => continue,
             Finding::Unknown => continue,
         });
     }

@@ -12,7 +12,7 @@ use crate::translation::{Mixture, Range};
 use crate::{Diff, KindDiff, KindSummary, Summary, TranslationSummary};
 
 const SUMMARY: &str = "kind,verdict,runs,failed,value_s,value_low_s,value_high_s,ratio,ratio_low,ratio_high,ratio_confidence,\
-                       wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes";
+                       wall_s,user_s,system_s,minor_faults,major_faults,max_resident_bytes,resident_peak_bytes,resident_growth";
 const MODELLED: &str = "configuration,misses_per_1000,walks_per_1000,instruction_walks_per_1000,references_per_walk,far_share,\
                         data_share,data_share_low,data_share_high,instruction_share,instruction_share_low,\
                         instruction_share_high,predicted_ratio,predicted_ratio_low,predicted_ratio_high,\
@@ -101,6 +101,9 @@ fn kind_fields(kind: &KindSummary) -> Vec<String> {
         cost(|cost| cost.major_faults.to_string()),
         cost(|cost| cost.max_resident_bytes.to_string()),
     ]);
+    let resident = kind.resident.as_ref();
+    fields.push(resident.map(|of| of.peak_bytes.to_string()).unwrap_or_default());
+    fields.push(full(resident.and_then(|of| of.growth)));
     fields
 }
 

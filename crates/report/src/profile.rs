@@ -12,6 +12,7 @@
 //! the schema string.
 
 use crate::footprint::Footprint;
+use crate::resident::Resident;
 use crate::translation::Translation;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,9 @@ pub struct Profile {
     /// One unmeasured warm-up run a kind, watched while it ran.
     #[serde(default)]
     pub footprints: Vec<Footprint>,
+    /// Resident memory on each kind beside that on the baseline.
+    #[serde(default)]
+    pub resident: Vec<Resident>,
     /// What went wrong around the measurement, a sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -175,6 +179,18 @@ pub struct Sample {
     pub output_hash: Option<String>,
 }
 
+/// What a later run did otherwise than the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Difference {
+    /// Its exit code or signal.
+    End,
+    /// What it wrote to standard output.
+    Output,
+    /// It took less than a tenth of the processor time.
+    Time,
+}
+
 /// Something the program did that a user must know. Unknown ones, of a later version, read as `Unknown`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "finding", rename_all = "kebab-case")]
@@ -206,6 +222,17 @@ pub enum Finding {
         limit_s: f64,
         /// How many were.
         runs: u32,
+    },
+    /// A later run on the baseline did not do what the very first run did, so that no run says anything of the others.
+    NotRepeatable {
+        /// What differed.
+        what: Difference,
+        /// Number of the first run that differs. The very first run is number 1, warm-up runs included.
+        run: u32,
+        /// What the very first run did, in words: how it ended, or the processor time that it took.
+        first: String,
+        /// The same of that later run.
+        later: String,
     },
     /// The traced run came to nothing.
     NotTraced {

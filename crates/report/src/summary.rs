@@ -4,13 +4,14 @@
 //!   ends with `exit 1`, a server with the signal that stopped it. A kind with any other ending has failed, and
 //!   is never recommended, however fast it was.
 //! - **Pairs**: the i-th run of a kind in a round against the i-th run of the baseline in the same round.
+//! - **Repeated** are runs that did what the first one did. Where a later one did not ([`Finding::NotRepeatable`]), nothing is compared.
 //! - **Verdict**: from the 95 % interval of the ratio. A gain or a loss must exclude 1 and its median be past 2 %;
 //!   no gain must lie within 2 % altogether; all else is too noisy to tell.
 
 use crate::quantity::percent;
 use crate::stats::{self, Estimate};
 use crate::translation::summary::TranslationSummary;
-use crate::{Advice, Metric, Profile, Sample};
+use crate::{Advice, Finding, Metric, Profile, Resident, Sample};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -51,6 +52,8 @@ pub struct KindSummary {
     pub ratio: Option<Estimate>,
     /// What a run cost, besides the metric.
     pub cost: Option<Cost>,
+    /// Its resident peak, beside that of the baseline.
+    pub resident: Option<Resident>,
     /// What to think of it. None for a baseline that could be measured.
     pub verdict: Option<Verdict>,
     /// Why it could not be measured, and the remedy.
@@ -108,6 +111,8 @@ pub enum Verdict {
     NotEnoughRuns,
     /// The program ended otherwise than on the baseline.
     Failed,
+    /// Later runs did not do what the first one did.
+    NotRepeatable,
     /// The machine lacks it, or may not use it.
     Unavailable,
 }
@@ -121,6 +126,7 @@ impl std::fmt::Display for Verdict {
             Self::TooNoisy => "too noisy",
             Self::NotEnoughRuns => "too few runs",
             Self::Failed => "failed",
+            Self::NotRepeatable => "no verdict",
             Self::Unavailable => "unavailable",
         })
     }
@@ -192,7 +198,8 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
     let failed = profile.samples.iter().filter(|sample| sample.kind == name).count() - samples.len();
     let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
     let is_baseline = name == profile.baseline;
-    let ratio = if is_baseline {
+    let is_repeatable = !profile.findings.iter().any(|finding| matches!(finding, Finding::NotRepeatable { .. }));
+    let ratio = if is_baseline || !is_repeatable {
         None
     } else {
         Estimate::of_median(&ratios(&samples, &counted(profile, &profile.baseline, usual)))
@@ -200,6 +207,8 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
     let unavailable = profile.kind(name).and_then(|kind| kind.unavailable.clone());
     let verdict = if unavailable.is_some() {
         Some(Verdict::Unavailable)
+    } else if !is_baseline && !is_repeatable {
+        Some(Verdict::NotRepeatable)
     } else if failed > 0 || has_failed(profile, name) {
         Some(Verdict::Failed)
     } else if is_baseline {
@@ -214,6 +223,7 @@ fn summarise(profile: &Profile, name: &str, usual: Option<&str>) -> KindSummary 
         value_s: Estimate::of_median(&values),
         ratio,
         cost: cost(&samples),
+        resident: Resident::all(profile).into_iter().find(|of| of.kind == name),
         verdict,
         unavailable,
     }

@@ -211,3 +211,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn runs_that_cannot_be_repeated_have_no_verdict_and_the_advice_names_the_run_and_the_remedy() {
+    let mut profile = fixture::measured(&[("4k", 1.0), ("thp", 0.6)], 8, 0.001);
+    profile.findings.push(crate::Finding::NotRepeatable {
+        what: crate::Difference::End,
+        run: 2,
+        first: "exit 0".into(),
+        later: "exit 3".into(),
+    });
+    let summary = Summary::of(&profile);
+    let thp = summary.kind("thp").unwrap();
+    assert_eq!((thp.verdict, thp.ratio), (Some(Verdict::NotRepeatable), None));
+    let words = summary.advice.to_string();
+    for part in ["Run 2 ended with exit 3", "run 1 with exit 0", "sh -c 'UNDO; exec gups 2G'"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    let csv = crate::csv::summary(&summary);
+    assert!(csv.contains("\nthp,no verdict,8,0,") && !csv.contains("gain"));
+}
+
+#[test]
+fn more_resident_memory_is_told_beside_the_gain() {
+    let mut profile = fixture::measured(&[("4k", 1.0), ("thp", 0.6)], 8, 0.001);
+    let grown = profile.samples.iter_mut().filter(|sample| sample.kind == "thp");
+    grown.for_each(|sample| sample.max_resident_bytes = sample.max_resident_bytes / 100 * 138);
+    let summary = Summary::of(&profile);
+    assert!(summary.advice.to_string().contains("on thp pages, for 38.0 % more resident memory. Run it so"));
+    let text = crate::text::profile(&profile, &summary, Default::default());
+    let page = crate::html::page(&profile, &summary).unwrap();
+    let csv = crate::csv::summary(&summary);
+    assert!(text.contains("+38 %") && page.contains("+38 %"), "{text}");
+    let growth: f64 = csv.lines().nth(2).unwrap().rsplit(',').next().unwrap().parse().unwrap();
+    assert!((growth - 0.38).abs() < 1e-6, "{csv}");
+}

@@ -4,7 +4,7 @@ pub(crate) mod translation;
 
 use crate::quantity::{bytes, count, interval, ratio, seconds, share};
 use crate::stats::Estimate;
-use crate::{Diff, FootprintPoint, Metric, PermissionShare, ProcessStats, Profile, RegionStats, Summary};
+use crate::{Diff, FootprintPoint, Metric, PermissionShare, ProcessStats, Profile, RegionStats, Resident, Summary};
 use serde::Serialize;
 
 /// What stands where there is no number.
@@ -50,8 +50,9 @@ pub(crate) fn comparison(profile: &Profile, summary: &Summary) -> Table {
     Table::new(&heading, 2, rows)
 }
 
-/// What a run costs besides the metric, for the kinds that were measured.
+/// What a run costs besides the metric, for the kinds that were measured; resident memory is that of [`crate::Resident`].
 pub(crate) fn costs(summary: &Summary) -> Table {
+    let against = format!("to {}", summary.baseline);
     let rows = summary.kinds.iter().filter_map(|kind| {
         let cost = kind.cost?;
         Some(vec![
@@ -60,10 +61,11 @@ pub(crate) fn costs(summary: &Summary) -> Table {
             seconds(cost.system_s),
             count(cost.minor_faults),
             count(cost.major_faults),
-            bytes(cost.max_resident_bytes),
+            kind.resident.as_ref().map_or_else(|| NONE.to_owned(), |resident| bytes(resident.peak_bytes)),
+            kind.resident.as_ref().and_then(Resident::words).unwrap_or_else(|| NONE.to_owned()),
         ])
     });
-    Table::new(&["pages", "user", "kernel", "faults", "from disk", "max resident"], 1, rows)
+    Table::new(&["pages", "user", "kernel", "faults", "from disk", "max resident", &against], 1, rows)
 }
 
 /// Memory at its largest, a line a watched run.

@@ -329,6 +329,18 @@ pub struct WalkCost {
     pub from: String,
     /// The words for a report.
     pub how: String,
+    /// Half the width of the replay's interval, as a part of its middle; none where no replay was made.
+    pub noise: Option<f64>,
+}
+
+impl WalkCost {
+    /// Repetitions of a replay that are further apart than this say little of a price.
+    const NOISY: f64 = 0.25;
+
+    /// The noise of the replay, where it is so large that what is predicted by it has to be marked.
+    pub fn noisy(&self) -> Option<f64> {
+        self.noise.filter(|noise| *noise > Self::NOISY)
+    }
 }
 
 /// What a walk costs by real runs on mosaics: their times against the walks that the models count on the same mixtures of

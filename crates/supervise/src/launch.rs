@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use fieldstone_sys::process::{set_parent_death_signal, set_thp_disabled};
 use fieldstone_sys::sampling::allow_tracing;
+use fieldstone_sys::signals::restore_mask;
 
 use crate::agent::AgentFile;
 use crate::error::{Error, Result};
@@ -119,9 +120,10 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
     let small = matches!(treatment, Treatment::SmallPages);
     let traceable = matches!(treatment, Treatment::Traceable);
     let parent = std::process::id();
-    // SAFETY: between fork and exec only prctl, getppid and execve are called, which are bare system calls.
+    // SAFETY: between fork and exec only prctl, getppid, sigprocmask and execve are called, which are bare system calls.
     unsafe {
         command.pre_exec(move || {
+            restore_mask()?;
             // A program under repair goes on when we die.
             if !traceable {
                 set_parent_death_signal(Some(libc::SIGKILL))?;

@@ -5,7 +5,6 @@ use std::process::ExitStatus;
 use fieldstone_report::{ProcessStats, RunStats};
 use fieldstone_sys::collapse::is_permitted;
 use fieldstone_sys::knob::Restorer;
-use fieldstone_sys::process::wait4;
 use fieldstone_wire::{Mixture, PageKind};
 
 use crate::agent::AgentFile;
@@ -41,7 +40,7 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
     let running = launch(program, &treatment, Wiring::inherited())?;
     let pid = running.child.id();
     let watch = stats.then(|| Watch::start(pid, running.session.clone()));
-    let status = forward.until_end(pid, wait4)?;
+    let status = forward.until_end(pid)?;
     let stats = watch.map(|watch| {
         let sight = watch.finish();
         let primary = sight.primary(options.process.as_deref()).or_else(|| sight.primary(None));
@@ -66,7 +65,7 @@ pub fn run_from_outside(program: &Program, stats: bool) -> Result<Finished> {
     let running = launch(program, &Treatment::Untouched, Wiring::inherited())?;
     let pid = running.child.id();
     let follow = Follow::start(pid);
-    let status = forward.until_end(pid, wait4)?;
+    let status = forward.until_end(pid)?;
     let processes = follow.finish();
     let primary = processes.iter().find(|process| process.primary);
     let primary = primary.map_or((pid, String::new()), |process| (process.pid, process.name.clone()));

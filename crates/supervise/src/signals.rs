@@ -1,4 +1,15 @@
-//! Signals, on our side: passed on in `run`, turned into an orderly end in `profile`.
+//! Signals sent to this command: passed on to the program in `run` ([`Forward`]), turned into an orderly end elsewhere.
+//!
+//! | signal | `run`, `sharing` with a program | `profile` | `--pid` |
+//! |---|---|---|---|
+//! | SIGINT, SIGTERM | passed on | ends, unless our parent had it ignored | ends |
+//! | SIGHUP, SIGQUIT | passed on | ends, unless our parent had it ignored | ends, unless our parent had it ignored |
+//! | others | passed on | as usual | as usual |
+//!
+//! A shell without job control starts `command &` with SIGINT ignored. With `--pid` the command holds a process of somebody else, and
+//! SIGINT is the documented way to release it, so it is heeded all the same. A mask that blocks these signals is lifted.
+
+mod forward;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -6,56 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::spawn;
 
-use fieldstone_sys::process::{Ended, children};
-use signal_hook::consts::signal::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
-use signal_hook::iterator::{Signals, SignalsInfo, exfiltrator::WithOrigin};
+use fieldstone_sys::process::children;
+use fieldstone_sys::signals::unblock;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+pub use forward::Forward;
 
 use crate::error::{Error, Result};
 use crate::outcome;
-
-/// Passes signals on to a program that runs in the foreground.
-#[derive(Debug)]
-pub struct Forward {
-    signals: SignalsInfo<WithOrigin>,
-}
-
-impl Forward {
-    /// Takes over the signals that a user or a service manager sends. To be called before the program is started, so
-    /// that none is lost. What our own parent had us ignore (nohup) stays ignored, by the program too.
-    ///
-    /// # Errors
-    /// [`Error::System`] where the kernel refuses.
-    pub fn prepare() -> Result<Self> {
-        let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
-        let signals = SignalsInfo::<WithOrigin>::new(heeded(&all)).map_err(Error::system("take over the signals"))?;
-        Ok(Self { signals })
-    }
-
-    /// Waits for process `pid` to end, and passes on what is sent to us meanwhile. What the terminal sends (Ctrl-C)
-    /// has reached the program by itself, since it is in the same process group.
-    pub(crate) fn until_end(
-        mut self,
-        pid: u32,
-        wait: impl Fn(Option<u32>, bool) -> fieldstone_sys::Result<Option<Ended>>,
-    ) -> Result<ExitStatus> {
-        let handle = self.signals.handle();
-        let thread = spawn(move || {
-            for origin in &mut self.signals {
-                // A process that sent it is named; the terminal's driver is none.
-                if origin.process.is_some() {
-                    send(pid, origin.signal);
-                }
-            }
-        });
-        // This waits as long as the program runs; signals reach it meanwhile.
-        let ended = wait(Some(pid), true);
-        // Which ends the thread's loop.
-        handle.close();
-        let _ = thread.join();
-        let gone = || Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid });
-        Ok(ended?.ok_or_else(gone)?.status)
-    }
-}
 
 /// Those of `signals` that this process does not ignore. Where the kernel does not say, all of them.
 fn heeded(signals: &[i32]) -> Vec<i32> {
@@ -92,16 +62,26 @@ fn number(signal: i32) -> Option<rustix::process::Signal> {
     rustix::process::Signal::from_named_raw(signal)
 }
 
-/// A flag that is set when the user wants us to end: by SIGINT, SIGTERM, SIGHUP or SIGQUIT, but for those that our own parent had
-/// us ignore.
+/// The signals that end this command.
+const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+
+/// The signals that end a command which is attached to a process of somebody else, however that command was started.
+fn ending_attached() -> Vec<i32> {
+    [SIGINT, SIGTERM].into_iter().chain(heeded(&[SIGHUP, SIGQUIT])).collect()
+}
+
+/// A flag that is set when the user wants a command with `--pid` to end: by SIGINT or SIGTERM, however the command was started, and by
+/// SIGHUP or SIGQUIT, unless our parent had it ignored.
 ///
 /// # Errors
 /// [`Error::System`] where the kernel refuses.
 pub fn asked_to_end() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]) {
+    let signals = ending_attached();
+    for &signal in &signals {
         signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Error::system("take over the signals"))?;
     }
+    unblock(&signals)?;
     Ok(flag)
 }
 
@@ -120,9 +100,21 @@ impl Interrupt {
     /// # Errors
     /// [`Error::System`] where the kernel refuses.
     pub fn listen() -> Result<Self> {
+        Self::listen_to(&heeded(&ENDING))
+    }
+
+    /// The same for a command with `--pid`, which heeds SIGINT and SIGTERM however it was started.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the kernel refuses.
+    pub fn attached() -> Result<Self> {
+        Self::listen_to(&ending_attached())
+    }
+
+    fn listen_to(taken: &[i32]) -> Result<Self> {
         let this = Self::default();
-        let taken = heeded(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]);
         let mut signals = Signals::new(taken).map_err(Error::system("take over the signals"))?;
+        unblock(taken)?;
         let noted = this.clone();
         spawn(move || {
             for signal in &mut signals {

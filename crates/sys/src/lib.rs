@@ -11,6 +11,7 @@
 //! | [`cpuid`], [`counters`] | which processor this is, its TLBs; what it counts of page walks |
 //! | [`ptrace`] | a process's threads, held still |
 //! | [`turns`] | how a thread gets a processor at once that others wait for |
+//! | [`signals`], [`witness`] | signals that wait; whether one was sent to the group or to this process |
 //! | [`knob`] | turns a kernel knob and gives it back, come what may |
 //! | [`warm`] | memory that a hypervisor has taken back |
 //! | [`cache`] | where this user keeps what can be made again |
@@ -19,7 +20,7 @@
 //! | [`doctor`] | all of that, and a verdict for each command |
 //!
 //! Names are those of the manual pages. Nothing here keeps state, starts a thread or changes the system, [`knob`],
-//! [`collapse`], [`sampling`], [`turns`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
+//! [`collapse`], [`sampling`], [`turns`], [`signals`], [`witness`] and the setters of [`process`] excepted. Unsafe code is denied for the crate and opened in the files that make a
 //! system call which has no safe form. The facts that Fieldstone leans on are probed by `tests/mechanisms.rs` and `tests/collapse.rs`.
 
 pub mod cache;
@@ -30,6 +31,7 @@ pub mod cpuid;
 pub mod descriptors;
 pub mod doctor;
 mod error;
+mod forked;
 pub mod huge_pages;
 mod kernel_file;
 pub mod knob;
@@ -40,9 +42,11 @@ pub mod perf;
 pub mod process;
 pub mod ptrace;
 pub mod sampling;
+pub mod signals;
 pub mod smaps;
 pub mod turns;
 pub mod userfault;
 pub mod warm;
+pub mod witness;
 
 pub use error::{Error, Result};

@@ -68,6 +68,30 @@ fn an_exit_code_is_the_programs_own_affair_but_not_a_new_one() {
 }
 
 #[test]
+fn a_program_that_runs_only_once_has_no_verdict() {
+    let Some(stage) = Stage::new() else { return };
+    let (results, file) = (stage.path("results"), stage.path("profile.json"));
+    let script = format!("mkdir {} || exit 3", results.display());
+    for options in ["--runs 2 --pages thp", "--runs 2 --pages thp --check-output"] {
+        let _ = fs::remove_dir(&results);
+        let options = format!("{options} --json {}", file.display());
+        let output = stage.profile(&options, &["sh", "-c", &script]);
+        let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        // Few runs are told before they are spent.
+        let (few, begun) = (said.find("--runs 2 gives no verdict"), said.find("runs, about"));
+        assert!(few.is_some() && few < begun && said.contains("try: --runs 6"), "{said}");
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in ["Run 2 ended with exit 3, and run 1 with exit 0", "no verdict", "UNDO; exec"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let profile = load(&file);
+        assert!(matches!(profile.findings[0], fieldstone_report::Finding::NotRepeatable { run: 2, .. }));
+        assert!(profile.resident.iter().any(|of| of.kind == "thp" && of.growth.is_some()), "{:?}", profile.resident);
+    }
+}
+
+#[test]
 fn what_cannot_be_run_is_told_apart() {
     let Some(stage) = Stage::new() else { return };
     let said = stage.refused("", &["no-such-program-anywhere"]);

@@ -18,6 +18,7 @@ mod pool;
 mod refused;
 mod running;
 mod server;
+mod signals;
 mod stage;
 mod stress;
 mod unchanged;

@@ -17,7 +17,11 @@ const MOST_SITES: usize = 100;
 #[derive(Debug, Serialize)]
 pub(super) struct TranslationView {
     processor: String,
+    measured: Option<String>,
     verdict: String,
+    /// Whether the verdict is the headline: where no measurement stands above it and no noise is in it.
+    is_bold: bool,
+    noisy: Option<String>,
     command: Option<String>,
     caveat: Option<String>,
     is_unclear: bool,
@@ -77,7 +81,10 @@ impl TranslationView {
         let colour = |name: &String| Key { colour: css(colour_of(name)), name: name.clone() };
         Ok(Self {
             processor: traced.processor.name.clone(),
+            measured: summary.measured.clone(),
             verdict,
+            is_bold: summary.measured.is_none() && summary.noisy.is_none(),
+            noisy: summary.noisy_sentence(),
             command: command.map(str::to_owned),
             caveat: summary.caveat.clone(),
             is_unclear: summary.is_unclear(),

@@ -7,7 +7,7 @@ use crate::quantity::{
 };
 use crate::translation::names::plain;
 use crate::translation::sites::{SiteLine, called, shortened, shortened_path};
-use crate::translation::summary::TranslationSummary;
+use crate::translation::summary::{NOISY_MARK, TranslationSummary};
 use crate::translation::{Mosaics, Range};
 use std::ops::RangeInclusive;
 
@@ -41,9 +41,10 @@ pub(crate) fn modelled(of: &TranslationSummary) -> Table {
     Table::new(&["pages", "L1 misses", "walks", "refs a walk", "far walks", "instr. walks"], 1, rows)
 }
 
-/// An estimate; of one that can be anything, only the bounds.
+/// An estimate, marked where a noisy replay is behind it; of one that can be anything, only the bounds.
 fn told(of: &TranslationSummary, range: &Range, write: fn(f64) -> String) -> String {
-    if of.is_unclear() { bounds(range, write) } else { estimate(range, write) }
+    let words = if of.is_unclear() { bounds(range, write) } else { estimate(range, write) };
+    if of.noisy.is_some() { format!("{words} {NOISY_MARK}") } else { words }
 }
 
 /// Shares of time and predicted times, a line a configuration that has any.

@@ -25,6 +25,7 @@ const ASKED_WORDS: &str =
 /// `traced` and what it means. Begins with its heading.
 pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, style: Style) -> String {
     let mut text = style.heading(&format!("What translation costs (traced, modelled on {})", traced.processor.name));
+    text += &summary.measured.as_ref().map(|sentence| style.paragraph(sentence)).unwrap_or_default();
     let (sentence, command) = summary.verdict.parts();
     text += &style.paragraph(&sentence);
     if let Some(command) = command {
@@ -44,6 +45,7 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
     if !summary.predictions.is_empty() {
         text += &style.paragraph(APART_WORDS);
     }
+    text += &summary.noisy_sentence().map(|sentence| style.paragraph(&sentence)).unwrap_or_default();
     if let Some(mosaics) = &summary.mosaics {
         text += &section(style, "Real runs on mosaics: seconds in user mode", &tables::mosaics(mosaics));
         text += &style.list(mosaics.sentences(traced.walk_cost.as_ref()));
@@ -113,6 +115,23 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_measurement_stands_above_a_prediction_and_what_a_noisy_replay_predicts_is_marked() {
+        let mut profile = fixture::profile();
+        let style = Style { width: 200, colour: false };
+        let text = text_of(&profile, style);
+        let at = |text: &str, part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
+        assert!(at(&text, "Measured: on thp it took 40.") < at(&text, "Page walks take"), "{text}");
+        assert!(!text.contains('~'), "{text}");
+        profile.translation.as_mut().unwrap().walk_cost.as_mut().unwrap().noise = Some(0.4);
+        let text = text_of(&profile, style);
+        for part in ["0.67 (0.58–0.83) ~", "34.0 % (21.0–47.0) ~", "Marked ~: predicted from a noisy replay"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        profile.samples.retain(|sample| sample.kind == "4k");
+        assert!(!text_of(&profile, style).contains("Measured:"), "nothing was measured");
     }
 
     #[test]

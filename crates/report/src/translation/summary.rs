@@ -8,13 +8,16 @@
 //!   measured times where the TLBs are another processor's.
 
 use super::sites::SiteLine;
-use super::verdict::WalkVerdict;
-use super::{Mixture, Modelled, Mosaics, Range, Translation, canonical};
+use super::verdict::{WalkVerdict, best};
+use super::{Mixture, Modelled, Mosaics, Range, Translation, WalkCost, canonical};
 use crate::Program;
 use crate::quantity;
 use crate::stats::Estimate;
-use crate::summary::{Cost, KindSummary, Verdict};
+use crate::summary::{Cost, KindSummary, Verdict, WORTHWHILE};
 use serde::Serialize;
+
+/// Stands behind each number that a noisy replay predicts.
+pub(crate) const NOISY_MARK: &str = "~";
 
 /// What a trace means.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -29,6 +32,10 @@ pub struct TranslationSummary {
     pub rest: Vec<SiteLine>,
     /// What was predicted of the measured page kinds.
     pub predictions: Vec<Prediction>,
+    /// What real runs decided, as a sentence: it stands above what was predicted. None where none decided.
+    pub measured: Option<String>,
+    /// The noise of the replay that the predictions start from, where they have to be marked for it.
+    pub noisy: Option<f64>,
     /// Real runs on mosaics, and what a walk costs by them, where there were any.
     pub mosaics: Option<Mosaics>,
     /// What to think of it, and to do.
@@ -113,6 +120,8 @@ impl TranslationSummary {
         let mut summary = Self {
             region_share: part(small.region_walks, small.walks),
             predictions: predictions(&configurations, kinds),
+            measured: measured_sentence(kinds).filter(|_| traced.processor.caveat().is_none()),
+            noisy: traced.walk_cost.as_ref().and_then(WalkCost::noisy),
             mosaics: traced.mosaics.clone(),
             configurations,
             sites,
@@ -146,6 +155,16 @@ impl TranslationSummary {
         matches!(self.verdict, WalkVerdict::Elsewhere { .. })
     }
 
+    /// What a noisy replay means for the predictions, as a sentence.
+    pub fn noisy_sentence(&self) -> Option<String> {
+        self.noisy.map(|noise| {
+            format!(
+                "Marked {NOISY_MARK}: predicted from a noisy replay, whose repetitions are {} apart from their middle. On a quiet machine it may say something else.",
+                quantity::percent(noise)
+            )
+        })
+    }
+
     /// Whether of shares and times no more than the bounds can be told.
     pub fn is_unclear(&self) -> bool {
         matches!(self.verdict, WalkVerdict::Unclear { .. })
@@ -173,6 +192,19 @@ impl TranslationSummary {
         let name = canonical(name);
         self.configurations.iter().find(|of| canonical(&of.name) == name)
     }
+}
+
+/// The page kind that did best in real runs, in a sentence.
+fn measured_sentence(kinds: &[KindSummary]) -> Option<String> {
+    let (best, most) = best(kinds)?;
+    // As the advice: transparent huge pages where they are about as good.
+    let is_as_good = |of: &&KindSummary| of.name == "thp" && of.gain().is_some_and(|gain| gain > most - WORTHWHILE);
+    let of = kinds.iter().find(is_as_good).or_else(|| kinds.iter().find(|of| of.name == best))?;
+    let (kind, gain, ratio) = (&of.name, of.gain()?, of.ratio?);
+    let ends = quantity::interval(1.0 - ratio.high, 1.0 - ratio.low, |part| format!("{:.1}", part * 100.0));
+    let (size, way) = (quantity::percent(gain.abs()), if gain < 0.0 { "more" } else { "less" });
+    let interval = if gain < 0.0 { String::new() } else { format!(" (95 % interval: {ends} %)") };
+    Some(format!("Measured: on {kind} it took {size} {way} time{interval}."))
 }
 
 /// The configuration that models a page kind.

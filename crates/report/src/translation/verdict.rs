@@ -196,7 +196,7 @@ fn file_name(path: &str) -> &str {
 }
 
 /// The page kind that did best, of those that a measurement decided. Mosaics are for measuring, and nothing to run on.
-fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
+pub(super) fn best(kinds: &[KindSummary]) -> Option<(String, f64)> {
     let decided = |kind: &&KindSummary| matches!(kind.verdict, Some(Verdict::Gain | Verdict::Loss | Verdict::NoGain));
     let gains = kinds
         .iter()
@@ -332,12 +332,17 @@ impl fmt::Display for Cure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pages { kind, saving, evidence } => {
+                if let Evidence::Measured { gain } = evidence {
+                    let (size, way) = (percent(gain.abs()), if *gain < 0.0 { "more" } else { "less" });
+                    let predicted = estimate(saving, share);
+                    return write!(
+                        f,
+                        "On {kind} it took {size} {way} time, measured, which decides; predicted: {predicted} less."
+                    );
+                }
                 write!(f, "On {kind} it would take {} less time, predicted; ", estimate(saving, share))?;
                 match evidence {
-                    Evidence::Measured { gain } => {
-                        let (size, way) = (percent(gain.abs()), if *gain < 0.0 { "more" } else { "less" });
-                        write!(f, "measured: {size} {way}. What was measured decides.")
-                    }
+                    Evidence::Measured { .. } => Ok(()),
                     Evidence::Failed => write!(f, "measured runs on it failed."),
                     Evidence::Undecided => {
                         write!(f, "no measurement decided; whether more runs (--runs) would is in the advice.")

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fieldstone_report::{Finding, Sample};
+use fieldstone_report::{Difference, Finding, Sample, quantity};
 
 use super::once::TIMED_OUT;
 
@@ -16,7 +16,7 @@ pub(super) fn of(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<Fi
             kinds.push(&sample.kind);
         }
     }
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = not_repeatable(warm, samples).into_iter().collect();
     let usual = kinds.first().and_then(|kind| usual_outcome(samples, kind));
     for kind in &kinds {
         let mut odd = BTreeMap::<&str, u32>::new();
@@ -31,6 +31,40 @@ pub(super) fn of(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<Fi
     let all: Vec<Sample> = warm.iter().chain(samples).cloned().collect();
     findings.extend(output_findings(&all, &kinds));
     findings
+}
+
+/// A later run that takes less than this part of the first one's processor time has not done the same work.
+const SAME_WORK: f64 = 0.1;
+/// A first run of less processor time, in seconds, has done too little to tell.
+const SHORT_S: f64 = 0.05;
+
+/// Whether a later run of the baseline did otherwise than the very first run, which was its warm-up. Page kinds have no part in it:
+/// what happens on them alone is another finding.
+pub(super) fn not_repeatable(warm: &[Sample], samples: &[Sample]) -> Option<Finding> {
+    let first = warm.first()?;
+    let later = || of_kind(samples, &first.kind);
+    let all = || warm.iter().chain(samples);
+    let finding = |what, differs: &dyn Fn(&Sample) -> bool, words: &dyn Fn(&Sample) -> String| {
+        later().find(|sample| differs(sample))?;
+        // The warm-up of another kind may have been the first that found what the first run left.
+        let (at, other) = all().enumerate().find(|(_, sample)| differs(sample))?;
+        let run = u32::try_from(at + 1).unwrap_or(u32::MAX);
+        Some(Finding::NotRepeatable { what, run, first: words(first), later: words(other) })
+    };
+    let busy = |sample: &Sample| sample.user_s + sample.system_s;
+    let prints_otherwise = |sample: &Sample| sample.output_hash != first.output_hash;
+    // Output that is another one each time is a finding of its own.
+    let outputs: BTreeSet<_> = later().map(|sample| &sample.output_hash).collect();
+    let is_once = outputs.len() == 1 && later().count() > 1;
+    finding(Difference::End, &|sample| sample.outcome != first.outcome, &|sample| sample.outcome.clone())
+        .or_else(|| {
+            let differs = |sample: &Sample| is_once && prints_otherwise(sample);
+            finding(Difference::Output, &differs, &|sample| sample.output_hash.clone().unwrap_or_default())
+        })
+        .or_else(|| {
+            let differs = |sample: &Sample| busy(first) >= SHORT_S && busy(sample) < busy(first) * SAME_WORK;
+            finding(Difference::Time, &differs, &|sample| quantity::seconds(busy(sample)))
+        })
 }
 
 pub(super) fn of_kind<'a>(samples: &'a [Sample], kind: &'a str) -> impl Iterator<Item = &'a Sample> {
@@ -99,6 +133,28 @@ mod tests {
                 Finding::OutputDiffers { kind: "folio-64k".into() },
             ]
         );
+    }
+
+    #[test]
+    fn what_only_the_first_run_does_is_found_with_its_number() {
+        let run = |kind: &str, outcome: &str, hash: &str, user_s| Sample { user_s, ..sample(kind, outcome, hash) };
+        let found = |warm: &[Sample], samples: &[Sample]| not_repeatable(warm, samples);
+        let finding = |what, run, first: &str, later: &str| {
+            Some(Finding::NotRepeatable { what, run, first: first.into(), later: later.into() })
+        };
+        let (good, refused) = (run("4k", "exit 0", "a", 1.0), run("4k", "exit 3", "", 0.001));
+        let others = [Sample { kind: "thp".into(), ..refused.clone() }, refused.clone()];
+        let warm = [good.clone(), others[0].clone()];
+        assert_eq!(found(&warm, &others), finding(Difference::End, 2, "exit 0", "exit 3"));
+        assert_eq!(found(&warm, &[good.clone()]), None, "what happens on other pages alone is theirs");
+        let quiet = run("4k", "exit 0", "b", 0.9);
+        let twice = [quiet.clone(), quiet.clone()];
+        assert_eq!(found(&[good.clone()], &twice), finding(Difference::Output, 2, "a", "b"));
+        assert_eq!(found(&[good.clone()], &twice[1..]), None, "one run more does not show which of the two is odd");
+        let idle = [run("4k", "exit 0", "a", 0.002), run("4k", "exit 0", "a", 0.002)];
+        let Some(Finding::NotRepeatable { what: Difference::Time, run: 2, .. }) = found(&[good], &idle) else {
+            panic!("a run that does nothing");
+        };
     }
 
     #[test]

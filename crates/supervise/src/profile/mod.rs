@@ -32,7 +32,7 @@ mod traced;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Sample};
+use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
 use fieldstone_sys::warm::warm;
@@ -147,7 +147,14 @@ pub fn profile(
         }
         samples.push(taking.sample(&once, kind, round, position));
     }
+    let is_repeatable = {
+        let warm: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm.clone()).collect();
+        findings::not_repeatable(&warm, &samples).is_none()
+    };
     let translation = plan.trace.as_ref().map(|asked| {
+        if !is_repeatable {
+            return Err(Error::Tracer { why: "later runs did not do what the first one did".to_owned() });
+        }
         tell(Event::Trace);
         let recorded = kinds.iter().filter(|kind| asked.sites && kind.kind() != PageKind::Small4k && !kind.is_mosaic());
         let recorded = recorded.map(|&kind| taking.record(asked, kind)).collect::<Result<Vec<_>>>()?;
@@ -325,7 +332,7 @@ impl Taking<'_> {
             name: candidate.kind.to_string(),
             unavailable: candidate.unavailable.clone(),
         };
-        Profile {
+        let mut profile = Profile {
             schema: Profile::SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             taken_at_unix_s,
@@ -343,9 +350,12 @@ impl Taking<'_> {
             findings: findings::of(&warm, &samples, plan.timeout),
             samples,
             footprints: candidates.into_iter().filter_map(|candidate| candidate.footprint).collect(),
+            resident: Vec::new(),
             warnings: self.warnings,
             translation: None,
-        }
+        };
+        profile.resident = Resident::all(&profile);
+        profile
     }
 }
 

@@ -88,6 +88,7 @@ pub(super) fn price(
         ns: range(cost.of(&baseline).times(1.0 / all.max(1) as f64)),
         from: "replay".to_owned(),
         how: how(&cost, followed, replayed, load_ns),
+        noise: Some(noise(replayed.likely)),
     });
 }
 
@@ -160,6 +161,12 @@ fn calibration(configurations: &[Configuration], replayed: &Replayed, walks: Wal
         points.push(point(Pattern::Sequential, [1.0, 0.0], [sequential.low, sequential.median, sequential.high]));
     }
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
+}
+
+/// Half the width of a difference's interval, as a part of its middle; 10 at most, as JSON knows no infinity.
+fn noise(found: Difference) -> f64 {
+    let noise = (found.high - found.low) / 2.0 / found.median.abs();
+    if noise.is_finite() { noise.clamp(0.0, 10.0) } else { 10.0 }
 }
 
 /// A difference, as long as its loads take no more than that on 4 KiB pages.
@@ -285,7 +292,9 @@ mod tests {
     fn a_walk_costs_what_was_replayed_and_takes_its_part_of_the_run() {
         let (mut told, configurations, followed, replayed) = example();
         price(&mut told, &configurations, &followed, (&replayed, WALKS), 0.048);
-        is_near(told.walk_cost.unwrap().ns, [10.0, 30.0, 50.0]);
+        let cost = told.walk_cost.unwrap();
+        is_near(cost.ns, [10.0, 30.0, 50.0]);
+        assert_eq!((cost.noise, cost.noisy()), (Some(0.0), None));
         let [small, large] = told.configurations.try_into().unwrap();
         is_near(small.data_share.unwrap(), [0.25 / 3.0, 0.25, 1.25 / 3.0]);
         is_near(small.instruction_share.unwrap(), [0.025 / 3.0, 0.025, 0.125 / 3.0]);
@@ -317,6 +326,15 @@ mod tests {
         let small = &told.configurations[0];
         is_near(small.data_share.unwrap(), [5e4 * 20.0, 5e4 * 60.0, 5e4 * 100.0].map(|ns| ns * 4.0 / 48e6));
         is_near(small.instruction_share.unwrap(), [1e4 * 4.0 / 48e6; 3]);
+    }
+
+    #[test]
+    fn repetitions_that_are_far_apart_are_noise() {
+        let (mut told, configurations, followed, mut replayed) = example();
+        (replayed.likely.low, replayed.likely.high) = (3.0, 9.0);
+        price(&mut told, &configurations, &followed, (&replayed, WALKS), 0.048);
+        assert_eq!(told.walk_cost.unwrap().noisy(), Some(0.5));
+        assert_eq!(noise(Difference { median: 0.0, ..replayed.likely }), 10.0);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::{JoinHandle, spawn};
 
-use fieldstone_sys::process::{has_ended, set_parent_death_signal, wait4};
+use fieldstone_sys::process::{has_ended, set_parent_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::follow::{Event, Happened};
@@ -69,7 +69,7 @@ pub fn run(
     let running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
     let pid = running.child.id();
     let beside = Beside::start(repairer, words, pid, complain).inspect_err(|error| complain(error)).ok();
-    let status = forward.until_end(pid, wait4)?;
+    let status = forward.until_end(pid)?;
     let Looked { seen, events, outcome: repairer } = beside.map(Beside::finish).unwrap_or_default();
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),

@@ -13,7 +13,7 @@ use fieldstone_remap::repaired_by;
 use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Settings, Verdict, rules};
-use fieldstone_sys::process::{comm, has_ended, wait4};
+use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::turns;
 
 use super::code::Codes;
@@ -88,21 +88,22 @@ pub fn look_on(pid: u32, look: &Look, stop: &Stop) -> Result<Looked> {
     Ok(looked)
 }
 
-/// Runs `program` in the foreground to its end, and looks on, if there is a limit for so long only.
+/// Runs `program` in the foreground to its end, and looks on until its end, the limit, or a signal that asks the program to end.
 ///
 /// # Errors
 /// The program cannot be started, or not be looked at: then it is ended.
-pub fn look_on_program(program: &Program, look: &Look, stop: &Stop) -> Result<(ExitStatus, Looked)> {
-    let forward = Forward::prepare()?;
+pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Looked)> {
+    let stop = Stop::default();
+    let forward = Forward::prepare()?.noting(&stop);
     let mut running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
     let pid = running.child.id();
-    let (look, stop) = (*look, Stop::clone(stop));
+    let look = *look;
     let looking = match Watcher::open(pid, look.hertz, look.settings, SHARE) {
         Ok(watcher) => spawn(move || look_by(watcher, &look, &mut Owners::of(pid), &stop)),
         // It was over before it could be looked at: nothing was seen of it.
         Err(_) if ends_at_once(pid) => {
             let looked = Looked { unseen: unseen(&Seen::default()), ..Looked::default() };
-            return Ok((forward.until_end(pid, wait4)?, looked));
+            return Ok((forward.until_end(pid)?, looked));
         }
         Err(error) => {
             let _ = running.child.kill();
@@ -110,7 +111,7 @@ pub fn look_on_program(program: &Program, look: &Look, stop: &Stop) -> Result<(E
             return Err(error);
         }
     };
-    let status = forward.until_end(pid, wait4)?;
+    let status = forward.until_end(pid)?;
     match looking.join() {
         Ok(looked) => Ok((status, looked?)),
         Err(panic) => std::panic::resume_unwind(panic),

@@ -3,20 +3,16 @@
 //! Requests are `set\tPATH\tNOTE\tVALUE`, `raise\tDIRECTORY\tNOTE\tPAGES` and `release\tID`; answers are `ok\tID\tDETAIL`,
 //! `held\tVALUE` and `errno\tNUMBER`. From the fork on nothing may allocate or lock: another thread of the parent may have held
 //! the allocator's lock at that moment, and nobody here will ever release it.
-#![allow(unsafe_code, reason = "fork, signal masks and _exit have no safe form")]
 
 use std::fmt::Write;
-use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::ptr;
 
 use rustix::io::Errno;
 
 use super::held::{Held, Refused, raise, set};
 use super::kernel_value::Text;
-use crate::{Error, Result};
+use crate::{Result, forked};
 
 /// Knobs held at one time.
 const KNOBS: usize = 32;
@@ -25,53 +21,14 @@ type Line = Text<1024>;
 
 /// Forks the restorer; returns our end of the line to it, and its pid.
 pub(super) fn start() -> Result<(UnixStream, u32)> {
-    let failed = |call| move |source| Error::Call { call, source };
-    let (ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
-    let former_mask = block_signals();
-    // SAFETY: the child runs `work` only, which makes system calls on its own stack and never returns here.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        drop(ours);
-        work(&theirs.into());
-    }
-    let forked = u32::try_from(pid).map_err(|_| io::Error::last_os_error());
-    // SAFETY: the mask is the one that this thread had.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const former_mask, ptr::null_mut()) };
-    Ok((ours, forked.map_err(failed("fork"))?))
-}
-
-/// Blocks every signal for this thread, so that no handler of the parent's ever runs in the child; returns the former mask.
-fn block_signals() -> libc::sigset_t {
-    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut former = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: sigfillset writes all of `all` before it is used; a zeroed mask is a valid empty one, so `former` is
-    // initialised whatever happens.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        former.assume_init()
-    }
-}
-
-/// Ends the child without running anything of the parent's: its exit handlers, its buffers, its destructors.
-fn leave() -> ! {
-    // SAFETY: _exit is async-signal-safe and takes no memory.
-    unsafe { libc::_exit(0) }
-}
-
-/// Ends the child even where a panic unwinds.
-struct Leave;
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        leave();
-    }
+    forked::fork(work)
 }
 
 /// The child's whole life.
-fn work(line: &OwnedFd) -> ! {
-    let _leave = Leave;
-    detach(line);
+fn work(line: &OwnedFd) {
+    // Leaves the terminal's session, whose signals are not for it.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"fs-restorer");
     let mut held = [const { None::<Held> }; KNOBS];
     let mut requests = Requests { line, bytes: [0; 1024], filled: 0 };
     let mut request = Line::EMPTY;
@@ -91,28 +48,6 @@ fn work(line: &OwnedFd) -> ! {
         if let Some(knob) = slot.take() {
             let _ = knob.give_back();
         }
-    }
-    leave()
-}
-
-/// Leaves the terminal's session and lets go of all that was inherited: a pipe kept open here would keep its reader
-/// waiting. (A kernel before 5.9 has no close_range(2); there they stay open until the end.)
-fn detach(line: &OwnedFd) {
-    let _ = rustix::process::setsid();
-    let _ = rustix::process::chdir(c"/");
-    let _ = rustix::thread::set_name(c"fs-restorer");
-    let keep = line.as_raw_fd();
-    // SAFETY: only descriptors are touched, and nothing in this process uses any of them but `keep`.
-    unsafe {
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
-        for standard in (0..3).filter(|standard| *standard != keep && null >= 0) {
-            libc::dup2(null, standard);
-        }
-        let close = |first: i32, last: i32| libc::syscall(libc::SYS_close_range, first, last, 0);
-        if keep > 3 {
-            close(3, keep - 1);
-        }
-        close(keep.max(2) + 1, i32::MAX);
     }
 }
 

@@ -1,4 +1,4 @@
-//! wait4(2): how a child ended and what it used.
+//! wait4(2): how a child ended and what it used, or that it was stopped.
 #![allow(unsafe_code, reason = "wait4 with its rusage is in no safe crate that this workspace uses")]
 
 use std::io;
@@ -35,11 +35,32 @@ pub struct Ended {
 /// # Errors
 /// [`Error::Call`] with ECHILD where there is no such child, for instance because [`std::process::Child`] reaped it.
 pub fn wait4(pid: Option<u32>, block: bool) -> Result<Option<Ended>> {
+    let changed = wait(pid, if block { 0 } else { libc::WNOHANG })?;
+    Ok(changed.and_then(|change| if let Change::Ended(ended) = change { Some(ended) } else { None }))
+}
+
+/// What became of a child.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// It has ended, and is reaped.
+    Ended(Ended),
+    /// The signal of this number has stopped it.
+    Stopped(i32),
+}
+
+/// Waits for child `pid` to end or to be stopped.
+///
+/// # Errors
+/// As [`wait4`].
+pub fn wait_change(pid: u32) -> Result<Change> {
+    wait(Some(pid), libc::WUNTRACED)?.ok_or(Error::NoSuchProcess { pid })
+}
+
+fn wait(pid: Option<u32>, flags: i32) -> Result<Option<Change>> {
     let wanted = match pid {
         None => -1,
         Some(pid) => libc::pid_t::try_from(pid).map_err(|_| Error::NoSuchProcess { pid })?,
     };
-    let flags = if block { 0 } else { libc::WNOHANG };
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     loop {
@@ -47,10 +68,11 @@ pub fn wait4(pid: Option<u32>, block: bool) -> Result<Option<Ended>> {
         let got = unsafe { libc::wait4(wanted, &raw mut status, flags, usage.as_mut_ptr()) };
         match u32::try_from(got) {
             Ok(0) => return Ok(None),
+            Ok(_) if libc::WIFSTOPPED(status) => return Ok(Some(Change::Stopped(libc::WSTOPSIG(status)))),
             Ok(pid) => {
                 // SAFETY: rusage is plain integers, zeroed above and filled by the successful call.
                 let usage = unsafe { usage.assume_init() };
-                return Ok(Some(ended(pid, status, &usage)));
+                return Ok(Some(Change::Ended(ended(pid, status, &usage))));
             }
             Err(_) => {
                 let source = io::Error::last_os_error();
@@ -101,7 +123,10 @@ mod tests {
     fn a_child_that_lives_is_not_waited_for() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         assert!(wait4(Some(child.id()), false).unwrap().is_none());
+        let pid = child.id();
+        crate::signals::pass_on(&crate::signals::Taken { signal: libc::SIGSTOP, sender: None, value: None }, pid);
+        assert!(matches!(wait_change(pid), Ok(Change::Stopped(libc::SIGSTOP))));
         child.kill().unwrap();
-        child.wait().unwrap();
+        assert!(matches!(wait_change(pid), Ok(Change::Ended(ended)) if ended.status.signal() == Some(libc::SIGKILL)));
     }
 }
