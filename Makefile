@@ -10,6 +10,9 @@ RELEASE = $(CARGO_TARGET_DIR)/release
 DEBUG = $(CARGO_TARGET_DIR)/debug
 # Runs of each program of `make soak-sharing`.
 RUNS ?= 1000
+# What `make soak-rescue` kills: repairs of a whole program, and steps of one repair.
+RESCUES ?= 200
+DEATHS ?= 200
 # What `make test` builds and tests, for example `make test TESTS='-p fieldstone-sys'`; the command's tests want the workloads too:
 # TESTS='-p fieldstone -p fieldstone-workloads -p fieldstone-reproduce'.
 TESTS ?= --workspace
@@ -42,7 +45,7 @@ cxx_compilers = $(if $(shell command -v $(firstword $(CXX))),-cxx) $(if $(shell 
 stacks = $(if $(and $(shell command -v $(firstword $(CC))),$(filter x86_64,$(shell uname -m))),$(RELEASE)/stacks)
 
 .DEFAULT_GOAL := build
-.PHONY: FORCE no-c-compiler soak-sharing test-programs build packages demo test install uninstall targets fmt clean help
+.PHONY: FORCE no-c-compiler soak-sharing soak-rescue test-programs build packages demo test install uninstall targets fmt clean help
 
 build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) $(stacks) ## builds all in release mode (the default)
 	$(CARGO) build --release
@@ -144,6 +147,10 @@ targets-%: packages build ## measures one section, for example make targets-regi
 
 soak-sharing: packages build ## runs ten programs RUNS times (1000) each under `run --repair` and compares what they give
 	$(RELEASE)/fieldstone-targets sharing --only wrong_results --runs $(RUNS) --json build/soak-sharing.json
+
+soak-rescue: ## kills our processes in RESCUES repairs (200), and repairers before DEATHS of their steps (200)
+	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone --test sharing deaths -- --nocapture
+	FIELDSTONE_DEATHS=$(DEATHS) $(CARGO) test --release -p fieldstone-remap --test deaths -- --nocapture --test-threads 1
 
 fmt: ## formats the sources
 	$(CARGO) fmt --all

@@ -2,6 +2,7 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
 
+mod deaths;
 mod found;
 mod repaired;
 mod rules;

@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats, Seen};
 
