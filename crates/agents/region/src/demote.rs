@@ -156,7 +156,7 @@ fn replace(held: Range<usize>, state: State, reason: Outside) -> bool {
         Err(why) => return end(held, state, Err(why)),
     };
     let mut holds = [Hold::Unknown; GIANT];
-    pinned::look(address, &mut holds[..held.len()]);
+    pinned::look_patiently(address, &mut holds[..held.len()]);
     let mut complete = true;
     let mut first = held.start;
     while first < held.end {

@@ -36,6 +36,10 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const EXCLUSIVE: u64 = 1 << 56;
 
+/// A buffer that is registered stays pinned however often it is looked at; a read from a disk ends within milliseconds.
+const LOOKS: usize = 3;
+const PAUSE_NANOSECONDS: i64 = 1_000_000;
+
 /// Descriptors are searched for up to this number: some milliseconds.
 const MOST_SEARCHED: c_int = 1 << 16;
 
@@ -103,8 +107,21 @@ fn open_table() -> Option<Descriptor> {
     (!raw::failed(fd)).then(|| Descriptor::fresh(fd as i32))
 }
 
+/// As [`look`], but gives direct I/O that is under way a moment to end.
+pub(crate) fn look_patiently(address: usize, holds: &mut [Hold]) {
+    for turn in 0..LOOKS {
+        if turn > 0 {
+            raw::sleep(PAUSE_NANOSECONDS);
+        }
+        look(address, holds);
+        if !holds.contains(&Hold::Pinned) {
+            return;
+        }
+    }
+}
+
 /// Looks at as many granules from `address` on as there are `holds`. Nobody may be able to write to them meanwhile.
-pub(crate) fn look(address: usize, holds: &mut [Hold]) {
+fn look(address: usize, holds: &mut [Hold]) {
     holds.fill(Hold::Unknown);
     match has_unpinned_writer() {
         None => return,

@@ -210,6 +210,13 @@ pub(crate) fn kernel_is(major: u32, minor: u32) -> bool {
     numbers >= [major, minor]
 }
 
+/// Sleeps for less than a second; a signal ends the sleep.
+pub(crate) fn sleep(nanoseconds: i64) {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: the kernel reads the record.
+    unsafe { syscall(libc::SYS_nanosleep, [&raw const pause as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// Gives up the processor for a moment.
 pub(crate) fn yield_now() {
     // SAFETY: takes nothing, changes nothing.
