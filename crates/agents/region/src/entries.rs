@@ -29,7 +29,7 @@ pub(crate) fn memory() -> [Entry; 6] {
     ]
 }
 
-/// The entries by which a program says that it sees memory which is mapped ahead.
+/// The entries that a program calls when it sees memory which is mapped ahead.
 pub(crate) fn exactness() -> [Entry; 2] {
     [
         Entry { name: c"mlockall", number: libc::SYS_mlockall, target: mlockall as *const () as usize },

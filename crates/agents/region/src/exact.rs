@@ -49,7 +49,7 @@ pub(crate) fn mlockall(flags: usize) -> Raw {
 pub(crate) fn ioctl(fd: usize, request: usize, argument: usize) -> Raw {
     match u32::try_from(request) {
         // The first that a program does with a userfaultfd.
-        Ok(UFFDIO_API) if kind() != PageKind::Small4k || prefault() => begin_small(),
+        Ok(UFFDIO_API) if kind() != PageKind::Small4k || prefault() && !is_exact() => begin_small(),
         Ok(UFFDIO_REGISTER) => before_register(argument),
         _ => {}
     }
@@ -57,7 +57,7 @@ pub(crate) fn ioctl(fd: usize, request: usize, argument: usize) -> Raw {
     unsafe { raw::syscall(libc::SYS_ioctl, [fd, request, argument, 0, 0, 0]) }
 }
 
-/// Makes placement exact, and on small pages. On 4 KiB pages nothing comes with a neighbour's page.
+/// Makes placement exact, and on small pages. Not needed on 4 KiB pages, where nothing comes with a neighbour's page.
 fn begin_small() {
     begin();
     small::mark_given();

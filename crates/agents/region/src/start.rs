@@ -148,7 +148,7 @@ fn take_over(libc: &Object) -> Result<(), Dormant> {
         return Err(Dormant::Entries);
     }
     for entry in entries::exactness() {
-        // Not understood, it stays libc's: then the program has what the documentation says of raw system calls.
+        // An entry that is not understood stays libc's: its calls are then as unseen as raw system calls.
         let _ = patch::redirect(libc, &[entry]);
     }
     // SAFETY: both are functions for the life of the process.
