@@ -112,6 +112,9 @@ impl Pool {
     /// Callers do not do this at the same time: the first worker is there before the keeper.
     fn add_worker(&'static self) -> io::Result<()> {
         let number = self.workers.load(Ordering::Relaxed);
+        if number == MOST_WORKERS {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         spawn("fs-fault", move || {
             self.threads[number].store(own_number(), Ordering::Relaxed);
             self.work();
@@ -148,7 +151,7 @@ impl Pool {
     }
 
     fn keep(&'static self) {
-        let (mut seen, mut idle, mut slow) = (0, 0, 0);
+        let (mut seen, mut idle, mut slow, mut is_lost) = (0, 0, 0, false);
         loop {
             if idle > IDLE_LOOKS {
                 self.keeper_sleeps.store(true, Ordering::SeqCst);
@@ -156,8 +159,13 @@ impl Pool {
                 idle = 0;
             }
             thread::park_timeout(LOOK);
-            if let Source::Userfault(service) = &self.source {
-                service.look_after_number();
+            if !is_lost
+                && let Source::Userfault(service) = &self.source
+                && !service.look_after_number()
+            {
+                // The last worker may sit in a read of another file.
+                is_lost = true;
+                let _ = self.add_worker();
             }
             let served = self.served.load(Ordering::Relaxed);
             let workers = self.workers.load(Ordering::Relaxed);
@@ -175,7 +183,7 @@ impl Pool {
                     "return from the handler, and end no thread that the program did not start",
                 );
             }
-            if slow >= SLOW_LOOKS && workers < MOST_WORKERS && self.add_worker().is_ok() {
+            if slow >= SLOW_LOOKS && self.add_worker().is_ok() {
                 slow = 0;
             }
         }
