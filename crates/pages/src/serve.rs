@@ -27,7 +27,7 @@ use fieldstone_sys::userfault::Event;
 use crate::fault::{Access, Fault, Outcome};
 use crate::mail::{Letter, Mail};
 use crate::region::Region;
-use crate::service::Service;
+use crate::service::{Service, cycles};
 use crate::threads::{end_process, is_running, own_number, spawn};
 use crate::{registry, signal};
 
@@ -112,6 +112,9 @@ impl Pool {
     /// Callers do not do this at the same time: the first worker is there before the keeper.
     fn add_worker(&'static self) -> io::Result<()> {
         let number = self.workers.load(Ordering::Relaxed);
+        if number == MOST_WORKERS {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         spawn("fs-fault", move || {
             self.threads[number].store(own_number(), Ordering::Relaxed);
             self.work();
@@ -121,8 +124,9 @@ impl Pool {
     }
 
     fn work(&'static self) {
+        let mut answered = None;
         loop {
-            let task = self.source.next();
+            let task = self.source.next(answered);
             self.busy.fetch_add(1, Ordering::Relaxed);
             self.served.fetch_add(1, Ordering::Relaxed);
             if self.keeper_sleeps.swap(false, Ordering::Relaxed)
@@ -131,10 +135,11 @@ impl Pool {
                 keeper.unpark();
             }
             // The fault would never be answered: the program could not go on.
-            if catch_unwind(AssertUnwindSafe(|| self.source.answer(&task))).is_err() {
+            let Ok(now) = catch_unwind(AssertUnwindSafe(|| self.source.answer(&task))) else {
                 eprintln!("fieldstone-pages: a fault handler panicked; the thread that faulted cannot go on");
                 std::process::abort();
-            }
+            };
+            answered = now;
             self.busy.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -146,7 +151,7 @@ impl Pool {
     }
 
     fn keep(&'static self) {
-        let (mut seen, mut idle, mut slow) = (0, 0, 0);
+        let (mut seen, mut idle, mut slow, mut is_lost) = (0, 0, 0, false);
         loop {
             if idle > IDLE_LOOKS {
                 self.keeper_sleeps.store(true, Ordering::SeqCst);
@@ -154,6 +159,14 @@ impl Pool {
                 idle = 0;
             }
             thread::park_timeout(LOOK);
+            if !is_lost
+                && let Source::Userfault(service) = &self.source
+                && !service.look_after_number()
+            {
+                // The last worker may sit in a read of another file.
+                is_lost = true;
+                let _ = self.add_worker();
+            }
             let served = self.served.load(Ordering::Relaxed);
             let workers = self.workers.load(Ordering::Relaxed);
             let busy = self.busy.load(Ordering::Relaxed);
@@ -170,7 +183,7 @@ impl Pool {
                     "return from the handler, and end no thread that the program did not start",
                 );
             }
-            if slow >= SLOW_LOOKS && workers < MOST_WORKERS && self.add_worker().is_ok() {
+            if slow >= SLOW_LOOKS && self.add_worker().is_ok() {
                 slow = 0;
             }
         }
@@ -184,30 +197,31 @@ enum Task {
 }
 
 impl Source {
-    /// Waits for a fault.
-    fn next(&self) -> Task {
+    /// Waits for a fault. `answered` is when the last one's handler was called, if a call by the number has answered it.
+    fn next(&self, answered: Option<u64>) -> Task {
         match self {
-            Self::Userfault(service) => Task::Event(service.event()),
+            Self::Userfault(service) => Task::Event(service.event(answered)),
             Self::Mail(mail) => Task::Letter(mail.next()),
         }
     }
 
-    fn answer(&self, task: &Task) {
+    fn answer(&self, task: &Task) -> Option<u64> {
         match (self, task) {
             (Self::Userfault(service), Task::Event(event)) => {
                 let Some(region) = registry::find(event.address) else {
-                    // It was dropped in the meantime, which wakes the threads that wait.
-                    return;
+                    // It was dropped in the meantime, which wakes the threads that wait; or it is another userfaultfd's.
+                    service.wake_by_number(event.address);
+                    return None;
                 };
                 let access = if event.write { Access::Write } else { Access::Read };
                 let fault = Fault::new(&region, event.address, access, event.thread, null_mut());
+                let since = cycles();
                 if (region.handler)(&fault) == Outcome::Chain {
                     signal::send_fault(event.thread, event.address);
                 }
-                if !fault.has_woken() {
-                    let page = region.page_of(event.address);
-                    let _ = service.run(|fd| fd.wake(page..page + region.page_bytes));
-                }
+                let page = region.page_of(event.address);
+                let wake = || service.run(|fd| fd.wake(page..page + region.page_bytes)).is_ok();
+                (fault.has_woken() || wake()).then_some(since)
             }
             (_, Task::Letter(letter)) => {
                 // SAFETY: the sender has the region pinned, and sleeps on the letter until the answer.
@@ -215,8 +229,9 @@ impl Source {
                 let FaultRequest { address, access, thread, .. } = letter.request;
                 let outcome = (region.handler)(&Fault::new(region, address, access, thread, null_mut()));
                 letter.give(outcome as u32);
+                None
             }
-            (Self::Mail(_), Task::Event(_)) => {}
+            (Self::Mail(_), Task::Event(_)) => None,
         }
     }
 }
