@@ -186,7 +186,7 @@ fn report_on(stage: &Stage, mode: &str, rounds: &str) -> Option<String> {
 #[test]
 fn a_counter_on_two_lines_is_named_and_put_on_one() {
     let Some(stage) = Stage::new() else { return };
-    let Some(report) = report_on(&stage, "tight", "300000000") else { return };
+    let Some(report) = report_on(&stage, "tight", "800000000") else { return };
     for part in [
         "first lies across two cache lines: each access to it takes both.",
         "- leave out the attribute packed: by it first lies across two cache lines",
@@ -200,7 +200,7 @@ fn a_counter_on_two_lines_is_named_and_put_on_one() {
 #[test]
 fn locks_and_atomics_are_named() {
     let Some(stage) = Stage::new() else { return };
-    let Some(report) = report_on(&stage, "locks", "20000000") else { return };
+    let Some(report) = report_on(&stage, "locks", "50000000") else { return };
     for part in [
         "[0].guard, lock of slots[0], atomic",
         "[1].guard, lock of slots[1], atomic",
