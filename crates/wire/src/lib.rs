@@ -18,6 +18,7 @@ mod page_kind;
 mod session;
 pub mod sites;
 mod slot;
+pub mod span;
 pub mod trace;
 
 pub use mixture::{Mixture, UnknownMixture};

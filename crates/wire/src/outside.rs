@@ -6,9 +6,9 @@
 pub enum Outside {
     /// `MAP_STACK` or `MAP_GROWSDOWN`: a thread's stack.
     Stack = 0,
-    /// The program named the address (`MAP_FIXED`), and it is not in the region.
+    /// The program named the address (`MAP_FIXED`), it is not in the region, and no huge page fits.
     Fixed,
-    /// The program asked for an address nearby; it may check that it got it. `--also hinted` serves it.
+    /// The program asked for an address nearby and may check the result; no huge page fits. `--also hinted` moves it.
     Hint,
     /// `MAP_32BIT`: the low 2 GiB.
     Low32,
@@ -30,12 +30,14 @@ pub enum Outside {
     FirstStack,
     /// Asked for by `--also stacks`: the first thread's, which a limit or a neighbour keeps from growing ahead.
     FirstStackKept,
-    /// Asked for by `--also globals`: whole huge pages of data segments, copied or advised where they are.
+    /// Asked for by `--also globals`: whole huge pages of zero-initialised data, advised where they are.
     Globals,
     /// Asked for by `--also globals`: what of data segments fills no huge page.
     ShortGlobals,
-    /// Asked for by `--also globals`: the kernel gave no memory to move them to.
-    GlobalsKept,
+    /// Asked for by `--also globals`: initialised data, a private mapping of the file, which has to stay one.
+    FileGlobals,
+    /// Advised where it lies, for the address has a meaning to the program.
+    InPlace,
     /// Inside the region, but on transparent pages: hugetlb was asked for and the pool had none left.
     PoolEmpty,
     /// Inside the region, but on transparent pages: its page-grained use cannot bear hugetlb.
@@ -52,7 +54,7 @@ pub enum Outside {
 
 impl Outside {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Stack,
         Self::Fixed,
         Self::Hint,
@@ -68,7 +70,8 @@ impl Outside {
         Self::FirstStackKept,
         Self::Globals,
         Self::ShortGlobals,
-        Self::GlobalsKept,
+        Self::FileGlobals,
+        Self::InPlace,
         Self::PoolEmpty,
         Self::PageGrained,
         Self::NoUserfault,
@@ -82,8 +85,8 @@ impl Outside {
     pub const fn words(self) -> &'static str {
         match self {
             Self::Stack => "thread stack",
-            Self::Fixed => "address fixed by the program",
-            Self::Hint => "address hinted by the program: --also hinted serves it",
+            Self::Fixed => "less than 2 MiB at an address fixed by the program",
+            Self::Hint => "less than 2 MiB at an address hinted by the program: --also hinted moves it",
             Self::Low32 => "low 32-bit address asked for",
             Self::Giant => "sparse giant (MAP_NORESERVE, larger than memory)",
             Self::OwnHugetlb => "the program's own hugetlb",
@@ -94,9 +97,10 @@ impl Outside {
             Self::ShortStack => "thread stack that holds no huge page",
             Self::FirstStack => "the first stack, advised where it is",
             Self::FirstStackKept => "the first stack: a limit keeps it from growing ahead",
-            Self::Globals => "globals, on pages of their own where they are",
+            Self::Globals => "zero-initialised globals, advised where they are",
             Self::ShortGlobals => "globals that fill no huge page",
-            Self::GlobalsKept => "globals: no memory to move them to",
+            Self::FileGlobals => "globals with initial values: pages of the file stay on small pages",
+            Self::InPlace => "in place: on the pages asked for at the program's own addresses",
             Self::PoolEmpty => "in the region on transparent pages: hugetlb pool empty",
             Self::PageGrained => "in the region on transparent pages: page-grained use",
             Self::NoUserfault => "in the region on transparent pages: userfaultfd is not permitted",

@@ -42,7 +42,8 @@ pub struct Config {
     pub prefault: u32,
     /// Non-zero: somebody waits on [`Session::attention`], so a process that leaves may wait to be sampled.
     pub watched: u32,
-    /// What else is to lie on the pages asked for: [`Config::STACKS`], [`Config::GLOBALS`], [`Config::HINTED`].
+    /// What else is to lie on the pages asked for: [`Config::STACKS`], [`Config::GLOBALS`],
+    /// [`Config::HINTED`], [`Config::DISABLED`].
     pub also: u32,
     /// Bytes mapped at the start of each served process.
     pub reserve_bytes: u64,
@@ -59,6 +60,8 @@ impl Config {
     pub const GLOBALS: u32 = 2;
     /// The bit of [`Config::also`] for memory at an address that the program only hints at: in the region, wherever that is.
     pub const HINTED: u32 = 4;
+    /// The bit of [`Config::also`] for a program that has switched transparent huge pages off for itself: on again.
+    pub const DISABLED: u32 = 8;
 
     /// The page kind, or `None` for a number of another version.
     #[must_use]

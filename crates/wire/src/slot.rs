@@ -67,6 +67,8 @@ pub struct ProcessSlot {
     pub base: AtomicU64,
     /// First address past the region.
     pub limit: AtomicU64,
+    /// Address, in the process, of its [`crate::span::SPANS`] words; zero while there are none.
+    pub spans: AtomicU64,
     /// Bytes of private anonymous read-write memory given from the region, summed over all calls.
     pub served_bytes: AtomicU64,
     /// Calls that gave them.

@@ -6,13 +6,16 @@
 #![allow(unsafe_code, reason = "passes the program's own calls on to the kernel")]
 
 use fieldstone_wire::Outside;
+use fieldstone_wire::span::Holding;
 
 use crate::demote::make_ordinary;
 use crate::huge::{self, has_hugetlb};
+use crate::in_place::{self, LOW};
 use crate::place::{self, READ_WRITE, adopt, granules, release, settle};
 use crate::raw::{self, Raw};
+use crate::spans::KNOWN;
 use crate::state::{
-    TABLE, address_of, contains, count, count_served, granule_of, hinted_served, memory_bytes, stacks_served, touches,
+    TABLE, address_of, contains, count_served, granule_of, hinted_served, memory_bytes, stacks_served, touches,
 };
 use crate::table::{GRANULE, PAGE, State};
 
@@ -76,25 +79,46 @@ impl Request {
             && self.offset.is_multiple_of(PAGE)
     }
 
+    /// Whether it takes addresses without access.
+    pub(crate) fn is_reservation(&self) -> bool {
+        self.prot == libc::PROT_NONE
+    }
+
+    /// Whether the program insists on the address.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.flags & FIXED != 0
+    }
+
+    /// Whether the program says that it will not touch all of it.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.flags & libc::MAP_NORESERVE != 0
+    }
+
+    /// Whether the program hints at an address that it is to keep.
+    fn is_hinted(&self) -> bool {
+        let kept = self.address < LOW || self.is_reservation() || !hinted_served();
+        self.address != 0 && !contains(self.address) && kept
+    }
+
     fn fate(&self) -> Fate {
         let has = |flag| self.flags & flag != 0;
-        // libc opens its threads' stacks later, but for the guard page.
-        let reservation = self.prot == libc::PROT_NONE && (self.bytes >= GRANULE || has(libc::MAP_STACK));
+        let reservation = self.is_reservation();
         if !self.is_private_anonymous() || self.prot & libc::PROT_WRITE == 0 && !reservation {
             return Fate::Ignore;
         }
         Fate::Leave(match () {
             () if has(libc::MAP_GROWSDOWN) || has(libc::MAP_STACK) && !stacks_served() => Outside::Stack,
             () if has(libc::MAP_STACK) && self.bytes <= GRANULE => Outside::ShortStack,
-            () if has(FIXED) => Outside::Fixed,
+            () if self.is_fixed() => Outside::Fixed,
             () if has(libc::MAP_HUGETLB) => Outside::OwnHugetlb,
             () if has(map_32bit()) => Outside::Low32,
-            () if self.address != 0 && !contains(self.address) && !hinted_served() => Outside::Hint,
+            () if self.is_hinted() => Outside::Hint,
             () if self.prot & libc::PROT_EXEC != 0 => Outside::Executable,
             () if self.flags & !PLAIN & !libc::MAP_STACK != 0 || !reservation && self.prot != READ_WRITE => {
                 Outside::OddFlag
             }
-            () if self.bytes > memory_bytes() && (reservation || has(libc::MAP_NORESERVE)) => Outside::Giant,
+            () if self.bytes > memory_bytes() && (reservation || self.is_sparse()) => Outside::Giant,
+            () if reservation && self.bytes < GRANULE && !has(libc::MAP_STACK) => Outside::InPlace,
             () => return Fate::Serve,
         })
     }
@@ -129,14 +153,21 @@ pub(crate) fn mmap(request: Request) -> Raw {
     }
     match request.fate() {
         Fate::Ignore => pass_hinted(request, bytes),
-        Fate::Leave(reason) => {
-            if request.prot & libc::PROT_WRITE != 0 || matches!(reason, Outside::Stack | Outside::ShortStack) {
-                count(reason, bytes);
-            }
-            pass_hinted(request, bytes)
-        }
+        Fate::Leave(reason) => leave(request, bytes, reason),
         Fate::Serve => serve(request, bytes),
     }
+}
+
+/// The kernel chooses where it lies; the pages asked for are asked for there.
+fn leave(mut request: Request, bytes: usize, reason: Outside) -> Raw {
+    if request.is_scattered(bytes) {
+        request.address = 0;
+    }
+    let result = pass_hinted(request, bytes);
+    if !raw::failed(result) && !contains(result.cast_unsigned()) {
+        in_place::mapped(&request, result.cast_unsigned(), bytes, reason);
+    }
+    result
 }
 
 /// What the region does not give may come to lie in it all the same, if the program asks for an address nearby.
@@ -153,12 +184,13 @@ fn serve(request: Request, bytes: usize) -> Raw {
     if !raw::failed(result) {
         if request.prot == READ_WRITE {
             count_served(bytes);
+        } else if request.flags & libc::MAP_STACK == 0 {
+            KNOWN.note(result.cast_unsigned(), bytes, Holding::Reserved);
         }
         return result;
     }
     let full = result == -(libc::ENOSPC as Raw);
-    count(if full { Outside::NoRoom } else { Outside::Refused }, bytes);
-    request.pass()
+    leave(request, bytes, if full { Outside::NoRoom } else { Outside::Refused })
 }
 
 /// The program names addresses inside the region: those of a mapping that it has, or free ones.
@@ -170,9 +202,12 @@ fn map_fixed(request: Request, bytes: usize) -> Raw {
     let result = request.pass();
     if !raw::failed(result) {
         adopt(request.address, bytes);
-        if request.is_private_anonymous() && request.prot == READ_WRITE && request.flags & !PLAIN & !FIXED == 0 {
-            count_served(bytes);
-            settle(request.address, bytes, request.prot);
+        if request.is_private_anonymous() && request.flags & !PLAIN & !FIXED == 0 {
+            if request.prot == READ_WRITE {
+                count_served(bytes);
+                settle(request.address, bytes, request.prot);
+            }
+            in_place::replaced(&request, bytes);
         }
     }
     result
@@ -181,6 +216,9 @@ fn map_fixed(request: Request, bytes: usize) -> Raw {
 /// `munmap(2)`.
 pub(crate) fn munmap(address: usize, bytes: usize) -> Raw {
     let whole = whole_pages(bytes).filter(|_| address.is_multiple_of(PAGE) && bytes > 0);
+    if let Some(bytes) = whole.filter(|&bytes| address.checked_add(bytes).is_some()) {
+        KNOWN.forget(address, bytes);
+    }
     let Some(bytes) = whole.filter(|&bytes| touches(address, bytes)) else {
         // SAFETY: the program's own call; nothing of it lies in the region, or the kernel refuses it.
         return unsafe { raw::munmap(address, bytes) };
@@ -203,7 +241,8 @@ fn unmap_ordinary(address: usize, bytes: usize) -> Raw {
 /// `mprotect(2)`; `from_libc` if libc itself calls.
 pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool) -> Raw {
     let mut wanted = bytes;
-    if let Some(whole) = whole_pages(bytes).filter(|&whole| whole > 0 && touches(address, whole)) {
+    let whole = whole_pages(bytes).filter(|&whole| address.checked_add(whole).is_some());
+    if let Some(whole) = whole.filter(|&whole| whole > 0 && touches(address, whole)) {
         let hugetlb = has_hugetlb(address, whole);
         if !hugetlb && prot == READ_WRITE && from_libc {
             count_served(whole);
@@ -213,7 +252,11 @@ pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool)
         }
     }
     // SAFETY: the program's own call, or one that also opens the rest of a granule that is wholly libc's.
-    unsafe { raw::mprotect(address, wanted, prot) }
+    let result = unsafe { raw::mprotect(address, wanted, prot) };
+    if let Some(whole) = whole.filter(|_| !from_libc && !raw::failed(result)) {
+        in_place::protected(address, whole, prot);
+    }
+    result
 }
 
 /// libc grows a thread's arena in small steps inside a reservation of its own. Each step is widened to the end of its

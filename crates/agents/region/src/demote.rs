@@ -29,7 +29,7 @@ use crate::userfault::Userfault;
 use crate::{pinned, policy, raw};
 
 /// Granules copied before they are put in place: bounds the extra memory, and the number of mappings left behind.
-pub(crate) const BATCH: usize = 32;
+const BATCH: usize = 32;
 
 /// Calls that are mapping hugetlb memory right now; a fork waits for them.
 static MAPPING: AtomicUsize = AtomicUsize::new(0);
@@ -156,16 +156,15 @@ fn let_go(granule: usize, moved: bool, state: State) {
 /// Replaces held hugetlb granules by a copy on transparent pages.
 fn replace(userfault: &Userfault, first: usize, granules: usize) -> bool {
     let (address, bytes) = (address_of(first), granules * GRANULE);
-    let moved = userfault.write_protect(address, bytes) && copy_over(address, granules, copy_present);
+    let moved = userfault.write_protect(address, bytes) && copy_over(address, granules);
     if !moved {
         userfault.write_unprotect(address, bytes);
     }
     moved
 }
 
-/// Puts a copy on ordinary pages in the place of whole granules of one policy. `copy` fills it: from, to, granules.
-/// Nobody may write to them meanwhile.
-pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, usize, usize)) -> bool {
+/// Puts a copy on ordinary pages in the place of whole granules of one policy. Nobody may write to them meanwhile.
+fn copy_over(address: usize, granules: usize) -> bool {
     let bytes = granules * GRANULE;
     let Some(first) = TABLE.claim_free(granules, 1) else { return false };
     let scratch = address_of(first);
@@ -176,7 +175,7 @@ pub(crate) fn copy_over(address: usize, granules: usize, copy: impl Fn(usize, us
     if done {
         policy::copy(address, scratch, bytes);
         settle(scratch, bytes, 0);
-        copy(address, scratch, granules);
+        copy_present(address, scratch, granules);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
         done = !raw::failed(unsafe { raw::mremap(scratch, bytes, bytes, flags, address) });

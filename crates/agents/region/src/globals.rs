@@ -1,29 +1,28 @@
-//! Data segments on the pages asked for, where they are: `--also globals`.
+//! Zero-initialised data on the pages asked for, where it is: `--also globals`.
 //!
 //! ```text
 //!  relro |  .data, from the file   |  .bss, anonymous      |
 //!      ------|granule|granule|granule|granule|granule|------
-//!            |     copied    |     advised           |       what fills no granule stays as it is
+//!            |     left alone        |    advised    |       what fills no granule stays as it is
 //! ```
 //!
-//! Whole granules only. Those that reach into the file's part are copied to anonymous memory, which one `mremap` puts in
-//! their place; the others are anonymous already. There is one thread, and it is here: nobody sees it happen, and nobody
-//! writes meanwhile. Never on hugetlb pages, whose manners a data segment could not bear.
+//! Whole granules of anonymous memory only. Initialised data is a private mapping of the file: a page that the program
+//! discards (`MADV_DONTNEED`) is read from the file again, and only a mapping of the file does that. So it stays one.
+//! Never on hugetlb pages: the kernel refuses page-grained calls on them.
 
-#![allow(unsafe_code, reason = "reads the linker's records, replaces the program's data by a copy of itself")]
+#![allow(unsafe_code, reason = "reads the linker's records, advises the program's data")]
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use fieldstone_wire::{Outside, PageKind};
 
-use crate::demote::{BATCH, copy_over};
 use crate::place::settle;
 use crate::raw;
 use crate::state::{TABLE, count, kind};
 use crate::table::{GRANULE, PAGE};
 
-/// Moves and advises the data segments of all objects that are loaded now, but for the agent's own.
+/// Advises the data segments of all objects that are loaded now, but for the agent's own.
 pub(crate) fn settle_all() {
     // SAFETY: the callback keeps nothing of the records.
     unsafe { libc::dl_iterate_phdr(Some(visit), core::ptr::null_mut()) };
@@ -63,21 +62,18 @@ fn segment(data: Range<usize>, file_end: usize) {
     if short > 0 {
         count(Outside::ShortGlobals, short);
     }
-    let mut at = whole.start;
-    while at < from_file {
-        let granules = ((from_file - at) / GRANULE).min(BATCH);
-        let moved = copy_over(at, granules, copy_all);
-        count(if moved { Outside::Globals } else { Outside::GlobalsKept }, granules * GRANULE);
-        at += granules * GRANULE;
+    if whole.start < from_file {
+        count(Outside::FileGlobals, from_file - whole.start);
     }
-    if at < whole.end {
-        settle(at, whole.end - at, 0);
+    if from_file < whole.end {
+        let bytes = whole.end - from_file;
+        settle(from_file, bytes, 0);
         if !matches!(kind(), PageKind::Small4k | PageKind::Folio64k) {
             // The loader has touched some pages, which keep the others from being huge. Before Linux 6.1 they do.
             // SAFETY: keeps contents.
-            unsafe { raw::madvise(at, whole.end - at, libc::MADV_COLLAPSE) };
+            unsafe { raw::madvise(from_file, bytes, libc::MADV_COLLAPSE) };
         }
-        count(Outside::Globals, whole.end - at);
+        count(Outside::Globals, bytes);
     }
 }
 
@@ -89,13 +85,6 @@ fn parts(data: &Range<usize>, file_end: usize) -> (Range<usize>, usize) {
     let whole = start..end.max(start);
     let from_file = file_end.next_multiple_of(PAGE).next_multiple_of(GRANULE).clamp(whole.start, whole.end);
     (whole, from_file)
-}
-
-fn copy_all(from: usize, to: usize, granules: usize) {
-    let source = core::ptr::with_exposed_provenance::<u8>(from);
-    let target = core::ptr::with_exposed_provenance_mut::<u8>(to);
-    // SAFETY: both are mapped, so many granules long and apart; a data segment is readable, and there is one thread.
-    unsafe { core::ptr::copy_nonoverlapping(source, target, granules * GRANULE) };
 }
 
 #[cfg(test)]

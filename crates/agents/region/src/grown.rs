@@ -21,6 +21,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::PageKind;
 
 use crate::raw;
+use crate::spans::{KNOWN, OPENED};
 use crate::state::{address_of, contains, granule_of, is_picked, kind};
 use crate::table::GRANULE;
 
@@ -41,9 +42,30 @@ pub(crate) fn complete(address: usize, old_bytes: usize, new_bytes: usize) {
         && is_picked(granule)
         && pay(&GROWN)
     {
-        // SAFETY: keeps contents; who touches the chunk meanwhile waits. A refusal leaves its pages as they are.
-        unsafe { raw::madvise(address_of(granule), GRANULE, libc::MADV_COLLAPSE) };
+        collapse(address_of(granule));
     }
+}
+
+/// Puts the chunks at both ends of a reservation's part that was just opened on huge pages, if it has completed them.
+pub(crate) fn complete_ends(address: usize, bytes: usize) {
+    if matches!(kind(), PageKind::Small4k | PageKind::Folio64k) {
+        return;
+    }
+    GROWN.fetch_add(bytes, SeqCst);
+    let (first, last) = (address / GRANULE * GRANULE, (address + bytes - 1) / GRANULE * GRANULE);
+    let cut = |chunk: usize| chunk < address || chunk + GRANULE > address + bytes;
+    let picked = |chunk: usize| !contains(chunk) || is_picked(granule_of(chunk));
+    let chunks = [Some(first), (last > first).then_some(last)];
+    for chunk in chunks.into_iter().flatten().filter(|&chunk| cut(chunk) && picked(chunk)) {
+        if KNOWN.covers(chunk, GRANULE, OPENED) && pay(&GROWN) {
+            collapse(chunk);
+        }
+    }
+}
+
+fn collapse(chunk: usize) {
+    // SAFETY: keeps contents; a thread that accesses the chunk meanwhile waits. A refusal leaves its pages as they are.
+    unsafe { raw::madvise(chunk, GRANULE, libc::MADV_COLLAPSE) };
 }
 
 /// The granule that a mapping had a part of and now has all of.

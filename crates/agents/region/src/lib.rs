@@ -24,7 +24,8 @@
 //! | `huge` | pages that the kernel takes as a whole only |
 //! | `demote`, `userfault`, `pinned` | off them, under the program's feet |
 //! | `policy` | memory that moves keeps its nodes |
-//! | `globals`, `first_stack` | what cannot lie in the region, advised where it is |
+//! | `globals`, `first_stack`, `in_place` | what cannot lie in the region, advised where it is |
+//! | `spans` | what is reserved or lies outside, and why |
 //! | `state`, `raw` | what all share |
 //!
 //! Inside another program there is no allocation, no thread-local storage, no lock, no panic and no call of libc that
@@ -53,6 +54,7 @@ mod globals;
 mod grown;
 mod heap;
 mod huge;
+mod in_place;
 mod patch;
 mod pieces;
 mod pinned;
@@ -60,6 +62,7 @@ mod place;
 mod policy;
 mod raw;
 mod remap;
+mod spans;
 mod start;
 mod state;
 mod table;

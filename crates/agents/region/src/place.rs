@@ -19,8 +19,8 @@ use crate::demote::Mapping;
 use crate::huge;
 use crate::raw::{self, Raw};
 use crate::state::{
-    TABLE, address_of, base, contains, count, granule_of, hugetlb_forbidden, is_mosaic, is_picked, kind, limit,
-    map_chunk, page_of, prefault, reserve, touches,
+    TABLE, address_of, base, contains, count, granule_of, huge_pages_enabled, hugetlb_forbidden, is_mosaic, is_picked,
+    kind, limit, map_chunk, page_of, prefault, reserve, touches,
 };
 use crate::table::{GIANT, GRANULE, GRANULES, PAGE, State};
 
@@ -98,7 +98,12 @@ fn settle_mosaic(address: usize, bytes: usize) {
     }
 }
 
-fn advise(address: usize, bytes: usize, huge: bool) {
+/// Asks for huge pages, or for small ones.
+pub(crate) fn advise(address: usize, bytes: usize, huge: bool) {
+    if huge && huge_pages_enabled() {
+        // SAFETY: a switch of the kernel's for this process; changes no contents.
+        unsafe { raw::syscall(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as usize, 0, 0, 0, 0, 0]) };
+    }
     let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: neither advice changes contents; a refusal (no such kernel feature) leaves small pages.
     unsafe { raw::madvise(address, bytes, advice) };

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
 
 use crate::elf::{self, Object};
+use crate::spans::KNOWN;
 use crate::state::{self, TABLE, establish};
 use crate::table::{GRANULE, GRANULES, PAGE, State};
 use crate::{demote, entries, environment, first_stack, globals, heap, patch, place, raw};
@@ -70,6 +71,7 @@ fn executable(path: &mut [u8; PATH_BYTES]) -> &[u8] {
 
 fn introduce(slot: &ProcessSlot, phase: Phase) {
     slot.parent.store(raw::getppid(), Relaxed);
+    slot.spans.store(KNOWN.address(), Relaxed);
     slot.base.store(state::base() as u64, Relaxed);
     slot.limit.store(if state::base() == 0 { 0 } else { state::limit() as u64 }, Relaxed);
     slot.phase.store(phase as u32, SeqCst);
@@ -135,6 +137,9 @@ fn settle_also(also: u32) {
     }
     if also & Config::HINTED != 0 {
         state::serve_hinted();
+    }
+    if also & Config::DISABLED != 0 {
+        state::enable_huge_pages();
     }
 }
 

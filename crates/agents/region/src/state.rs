@@ -22,6 +22,7 @@ static MOSAIC_BOUND: AtomicU64 = AtomicU64::new(mosaic::ALL);
 static PREFAULT: AtomicBool = AtomicBool::new(false);
 static STACKS: AtomicBool = AtomicBool::new(false);
 static HINTED: AtomicBool = AtomicBool::new(false);
+static ENABLING: AtomicBool = AtomicBool::new(false);
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 static HUGETLB: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -122,6 +123,16 @@ pub(crate) fn serve_hinted() {
 /// Whether memory for which the program hints at an address elsewhere comes from the region.
 pub(crate) fn hinted_served() -> bool {
     HINTED.load(SeqCst)
+}
+
+/// Transparent huge pages that the program has switched off are switched on again from now on.
+pub(crate) fn enable_huge_pages() {
+    ENABLING.store(true, SeqCst);
+}
+
+/// Whether transparent huge pages that the program has switched off are switched on again.
+pub(crate) fn huge_pages_enabled() -> bool {
+    ENABLING.load(SeqCst)
 }
 
 /// The machine's memory in bytes.
