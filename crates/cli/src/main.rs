@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod also;
 mod doctor;
 mod input;
 mod manual;

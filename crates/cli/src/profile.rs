@@ -18,6 +18,7 @@ use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::also;
 use crate::output::{Format, check_files, deliver, style, tell};
 use crate::run::place_agent;
 
@@ -54,6 +55,8 @@ pub(crate) struct Arguments {
     /// Serve and look at only the process whose program file is called NAME
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
+    #[command(flatten)]
+    also: also::Arguments,
     /// A shell command that loads the server PROGRAM with a fixed piece of work
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     load: Option<String>,
@@ -173,6 +176,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
         metric,
         check_output: arguments.check_output,
         process: arguments.process.clone(),
+        also: arguments.also.chosen(),
         load,
         trace: arguments.trace.then(|| trace::plan(&arguments.tracing, arguments.timeout)).transpose()?,
     })

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use fieldstone_report::error::told;
 use fieldstone_report::{RunStats, saved, text};
 use fieldstone_supervise::program::Way;
@@ -23,6 +23,7 @@ use fieldstone_sys::collapse::Target;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
+use crate::also;
 use crate::output::{style_of, talk, tell};
 #[cfg(target_arch = "x86_64")]
 use crate::repair;
@@ -87,9 +88,8 @@ pub(crate) struct Arguments {
     /// Serve only processes whose program file is called NAME, wherever they are in the tree
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
-    /// Put these too on the pages asked for, where they fill whole huge ones; the heap is in the region without being asked for
-    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
-    also: Vec<Also>,
+    #[command(flatten)]
+    also: also::Arguments,
     /// Write what the region served, and the pages really got, or what was repaired, to FILE as JSON (`-` for people, on standard error)
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -101,17 +101,6 @@ pub(crate) struct Arguments {
         value_name = "PROGRAM"
     )]
     command: Vec<OsString>,
-}
-
-/// What else can lie on the pages asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Also {
-    /// Threads' stacks, in the region; the first thread's where it is
-    Stacks,
-    /// Data segments, where they are
-    Globals,
-    /// Memory for which the program hints at an address, as mimalloc does: in the region, whatever was hinted
-    Hinted,
 }
 
 /// The agent that this command carries.
@@ -153,9 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         reserve_bytes: arguments.reserve,
         prefault: arguments.prefault,
         process: arguments.process.clone(),
-        stacks: arguments.also.contains(&Also::Stacks),
-        globals: arguments.also.contains(&Also::Globals),
-        hinted: arguments.also.contains(&Also::Hinted),
+        also: arguments.also.chosen(),
     };
     let file = stats_file(arguments)?;
     let finished = match &way {

@@ -118,10 +118,15 @@ pub enum Advice {
     OutsideRegion {
         /// The kind.
         kind: String,
-        /// Part of the private read-write memory that lies inside.
-        inside: f64,
-        /// The reason that counts for most.
+        /// Part of the private read-write memory that lies inside, or is served in place.
+        served: f64,
+        /// The reason for which most memory was resident outside.
         reason: String,
+    },
+    /// The program has switched transparent huge pages off for itself.
+    Disabled {
+        /// The kind.
+        kind: String,
     },
     /// The program was swapped out.
     Swapped {
@@ -245,10 +250,14 @@ impl fmt::Display for Advice {
                 "On {kind}, {} moved back to ordinary pages, because a call (a fork, a partial munmap) needs their manners: try --pages thp, which keeps them all.",
                 bytes(*moved)
             ),
-            Self::OutsideRegion { kind, inside, reason } => write!(
+            Self::OutsideRegion { kind, served, reason } => write!(
                 f,
-                "On {kind} only {} of its read-write memory lay in the region, most of the rest because of: {reason}. The gain is that part's only; `fieldstone run --region --stats FILE` lists the reasons.",
-                share(*inside)
+                "On {kind} only {} of its read-write memory lay in the region or was served in place, most of the rest because of: {reason}. The gain is that part's only; `fieldstone run --region --stats FILE` lists the reasons.",
+                share(*served)
+            ),
+            Self::Disabled { kind } => write!(
+                f,
+                "On {kind} the program has switched transparent huge pages off for itself (PR_SET_THP_DISABLE), so it lay on small pages: --also disabled switches them on again, --pages hugetlb is not affected."
             ),
             Self::Swapped { kind, bytes: swapped } => write!(
                 f,

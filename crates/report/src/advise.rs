@@ -187,6 +187,10 @@ fn not_got(footprint: &Footprint) -> Option<Advice> {
         return None;
     }
     let is_short = of_bytes >= NOTEWORTHY_BYTES && got_bytes < of_bytes / 2;
+    let disabled = footprint.region.as_ref().is_some_and(|region| region.huge_pages_disabled);
+    if is_short && disabled {
+        return Some(Advice::Disabled { kind: footprint.kind.clone() });
+    }
     is_short.then(|| Advice::PagesNotGot { kind: footprint.kind.clone(), got_bytes, of_bytes, fell_back_bytes })
 }
 
@@ -211,12 +215,12 @@ fn region_notes(kind: &str, region: &RegionStats) -> Vec<Advice> {
     if region.demoted_bytes > 0 {
         notes.push(Advice::Demoted { kind: kind.clone(), bytes: region.demoted_bytes });
     }
-    let inside = region.inside_share().unwrap_or(1.0);
-    if inside < 0.9 && region.private_rw_outside_bytes >= NOTEWORTHY_BYTES {
-        let reason = region.outside.iter().max_by_key(|outside| outside.bytes);
+    let served = region.served_share().unwrap_or(1.0);
+    if served < 0.9 && region.private_rw_outside_bytes >= NOTEWORTHY_BYTES {
+        let reason = region.outside.iter().max_by_key(|outside| (outside.resident_bytes, outside.bytes));
         let reason =
             reason.map_or_else(|| "memory from before the region began".to_owned(), |most| most.reason.clone());
-        notes.push(Advice::OutsideRegion { kind, inside, reason });
+        notes.push(Advice::OutsideRegion { kind, served, reason });
     }
     notes
 }

@@ -49,7 +49,7 @@ pub use diff::{Change, ConfigurationDiff, Diff, KindDiff};
 pub use error::Error;
 pub use footprint::{Footprint, FootprintPoint, PermissionShare};
 pub use profile::{Finding, Kind, Machine, Metric, Profile, Program, Sample};
-pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats};
+pub use run::{Contiguity, Outside, PageShare, ProcessStats, RegionStats, RunStats, SmallPages};
 pub use saved::Saved;
 pub use sharing::Sharing;
 pub use summary::{Cost, KindSummary, Summary, Verdict};

@@ -81,17 +81,43 @@ pub struct RegionStats {
     pub pages_source: String,
     /// Private read-write anonymous memory that was resident inside the region, when most was.
     pub private_rw_inside_bytes: u64,
-    /// The same, outside of it (stacks, the program's own data segment, what was refused).
+    /// The same, outside of it, on the pages asked for at the program's own addresses.
+    pub private_rw_in_place_bytes: u64,
+    /// The same, outside of it and not served: what `outside` explains.
     pub private_rw_outside_bytes: u64,
+    /// Of these three, what lay on pages of 2 MiB or more.
+    pub private_rw_huge_bytes: u64,
+    /// Why the rest of them lay on small pages, as far as the mappings show it.
+    pub small_pages: Vec<SmallPages>,
+    /// Resident shared writable memory, which is not served: a file in memory, shared with other processes or mapped twice.
+    pub shared_rw_bytes: u64,
+    /// Whether the process had switched transparent huge pages off (`PR_SET_THP_DISABLE`).
+    pub huge_pages_disabled: bool,
     /// Physical contiguity, where `/proc/PID/pagemap` shows frame numbers (root).
     pub contiguity: Option<Contiguity>,
 }
 
 impl RegionStats {
-    /// Share of the private read-write memory that lies inside the region, from 0 to 1; none if there is none.
+    /// Resident private read-write memory, in bytes: inside the region, in place, and outside.
+    pub fn private_rw_bytes(&self) -> u64 {
+        let served = self.private_rw_inside_bytes.saturating_add(self.private_rw_in_place_bytes);
+        served.saturating_add(self.private_rw_outside_bytes)
+    }
+
+    /// Share that some `bytes` have of the private read-write memory, from 0 to 1; none if there is no such memory.
+    pub fn share_of(&self, bytes: u64) -> Option<f64> {
+        let all = self.private_rw_bytes();
+        (all > 0).then(|| bytes as f64 / all as f64)
+    }
+
+    /// Share of the private read-write memory that lies inside the region.
     pub fn inside_share(&self) -> Option<f64> {
-        let all = self.private_rw_inside_bytes as f64 + self.private_rw_outside_bytes as f64;
-        (all > 0.0).then(|| self.private_rw_inside_bytes as f64 / all)
+        self.share_of(self.private_rw_inside_bytes)
+    }
+
+    /// Share of the private read-write memory that is served, inside the region or in place.
+    pub fn served_share(&self) -> Option<f64> {
+        self.share_of(self.private_rw_inside_bytes.saturating_add(self.private_rw_in_place_bytes))
     }
 }
 
@@ -103,6 +129,18 @@ pub struct Outside {
     /// Calls.
     pub calls: u64,
     /// Bytes that they asked for.
+    pub bytes: u64,
+    /// Bytes of it that were resident when the process had most memory.
+    #[serde(default)]
+    pub resident_bytes: u64,
+}
+
+/// Private read-write memory that lay on small pages for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallPages {
+    /// The reason, to follow the bytes in a sentence.
+    pub reason: String,
+    /// Resident bytes.
     pub bytes: u64,
 }
 

@@ -139,14 +139,15 @@ pub(crate) fn regions(profile: &Profile) -> Table {
     type Column = (&'static str, fn(&RegionStats) -> Option<u64>);
     let regions: Vec<_> =
         profile.footprints.iter().filter_map(|footprint| Some((&footprint.kind, footprint.region.as_ref()?))).collect();
-    let columns: [Column; 3] = [
+    let columns: [Column; 4] = [
+        ("in place", |region| Some(region.private_rw_in_place_bytes).filter(|bytes| *bytes > 0)),
         ("pool empty", |region| Some(region.fell_back_bytes).filter(|bytes| *bytes > 0)),
         ("moved back", |region| Some(region.demoted_bytes).filter(|bytes| *bytes > 0)),
         ("contiguous", |region| Some(region.contiguity?.median_run_bytes)),
     ];
     let columns = columns.map(|column| regions.iter().any(|(_, region)| column.1(region).is_some()).then_some(column));
     let columns: Vec<_> = columns.into_iter().flatten().collect();
-    let mut heading = vec!["asked for", "really got", "peak", "rw- inside"];
+    let mut heading = vec!["asked for", "really got", "peak", "rw inside"];
     heading.extend(columns.iter().map(|column| column.0));
     let rows = regions.iter().map(|(kind, region)| {
         let mut row = vec![
@@ -172,16 +173,21 @@ pub(crate) fn processes(processes: &[ProcessStats]) -> Table {
             bytes(region.served_bytes),
             bytes(region.mapped_peak_bytes),
             region.inside_share().map_or_else(|| NONE.to_owned(), share),
+            region.share_of(region.private_rw_in_place_bytes).map_or_else(|| NONE.to_owned(), share),
         ]
     });
-    Table::new(&["process", "pages really got", "pid", "served", "peak", "rw- inside"], 2, rows)
+    Table::new(&["process", "pages really got", "pid", "served", "peak", "rw inside", "rw in place"], 2, rows)
 }
 
 /// What stayed outside a region, and why.
 pub(crate) fn outside(region: &RegionStats) -> Table {
-    let rows =
-        region.outside.iter().map(|outside| vec![outside.reason.clone(), count(outside.calls), bytes(outside.bytes)]);
-    Table::new(&["reason", "calls", "bytes"], 1, rows)
+    let mut reasons: Vec<_> = region.outside.iter().collect();
+    reasons.sort_by_key(|outside| std::cmp::Reverse((outside.resident_bytes, outside.bytes)));
+    let rows = reasons.into_iter().map(|outside| {
+        let bytes = [outside.bytes, outside.resident_bytes].map(bytes);
+        [vec![outside.reason.clone(), count(outside.calls)], bytes.to_vec()].concat()
+    });
+    Table::new(&["reason", "calls", "asked for", "resident"], 1, rows)
 }
 
 /// A difference, a line a page kind.

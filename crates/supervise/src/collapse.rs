@@ -185,7 +185,7 @@ fn by_huge_range(spans: impl Iterator<Item = Range<u64>>) -> BTreeMap<u64, u64> 
 
 fn is_private_rw(mapping: &Mapping) -> bool {
     let anonymous = mapping.is_private_anonymous() || mapping.name == "[stack]";
-    anonymous && mapping.is_read_write() && !mapping.permissions.execute
+    anonymous && mapping.is_read_write()
 }
 
 fn is_ours_to_collapse(mapping: &Mapping) -> bool {

@@ -25,6 +25,7 @@
 //! ```
 
 pub mod agent;
+mod attribution;
 pub mod calibrate;
 mod clock;
 pub mod collapse;
@@ -52,4 +53,4 @@ pub mod watch;
 pub use agent::AgentFile;
 pub use error::{Error, Result};
 pub use program::Program;
-pub use session::RegionOptions;
+pub use session::{Also, RegionOptions};

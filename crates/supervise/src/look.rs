@@ -8,9 +8,12 @@ use std::ops::Range;
 
 use fieldstone_report::{Contiguity, FootprintPoint, PageShare, PermissionShare};
 use fieldstone_sys::pagemap::{self, Frames, Placement};
+use fieldstone_sys::process::has_thp_disabled;
 use fieldstone_sys::smaps::{self, Mapping};
 use fieldstone_wire::sites::RECORD;
+use fieldstone_wire::span::Span;
 
+use crate::attribution::{self, Cause};
 use crate::error::Result;
 
 const MIB: u64 = 1 << 20;
@@ -24,14 +27,23 @@ pub(crate) struct Look {
     pub(crate) permissions: Vec<PermissionShare>,
     /// Bytes of the region that are mapped, touched or not.
     pub(crate) mapped_bytes: u64,
-    /// Private anonymous read-write memory that is resident in the region, and elsewhere.
+    /// Private anonymous read-write memory, executable or not, that is resident in the region.
     pub(crate) inside_bytes: u64,
-    pub(crate) outside_bytes: u64,
+    /// The same elsewhere, by cause.
+    pub(crate) outside: BTreeMap<Cause, u64>,
+    /// The same everywhere, on pages of 2 MiB or more.
+    pub(crate) huge_bytes: u64,
+    /// What of it lay on small pages, by the mapping that it lay in.
+    pub(crate) small: BTreeMap<Small, u64>,
+    /// Resident shared writable memory.
+    pub(crate) shared_bytes: u64,
+    /// Whether the process has switched transparent huge pages off.
+    pub(crate) huge_pages_disabled: bool,
     /// Whether it shares a record of sites with us: what the program was started as, or a forked child of that.
     pub(crate) recorded: bool,
-    /// Ranges of the region that hold something.
+    /// Ranges that are served, in the region or in place, and hold something.
     resident: Vec<Range<u64>>,
-    /// The region's pages as `smaps` tells them.
+    /// The pages of these ranges as `smaps` shows them.
     pages: Vec<PageShare>,
 }
 
@@ -43,30 +55,42 @@ pub(crate) struct Pages {
     pub(crate) contiguity: Option<Contiguity>,
 }
 
-/// Looks at process `pid`, whose region is `region`.
-pub(crate) fn look(pid: u32, region: &Range<u64>) -> Result<Look> {
-    Ok(Look::at(&smaps::read(pid)?, region))
+/// Looks at process `pid`, whose region is `region`, and whose agent knows these spans outside of it.
+pub(crate) fn look(pid: u32, region: &Range<u64>, spans: &[Span]) -> Result<Look> {
+    let look = Look::at(&smaps::read(pid)?, region, spans);
+    Ok(Look { huge_pages_disabled: has_thp_disabled(pid), ..look })
 }
 
 impl Look {
-    fn at(mappings: &[Mapping], region: &Range<u64>) -> Self {
+    fn at(mappings: &[Mapping], region: &Range<u64>, spans: &[Span]) -> Self {
         let mut look = Self::default();
         let mut permissions = BTreeMap::<String, (u64, u64)>::new();
         let mut pages = BTreeMap::<&'static str, u64>::new();
-        for mapping in mappings {
+        for (index, mapping) in mappings.iter().enumerate() {
             let resident = mapping.present_bytes();
             add(&mut look.point, mapping, resident);
             let share = permissions.entry(words(mapping)).or_default();
             share.0 += mapping.bytes();
             share.1 += resident;
             look.recorded |= mapping.start == RECORD && mapping.permissions.shared;
+            let shared = mapping.permissions.shared && mapping.permissions.write;
+            look.shared_bytes += if shared { resident } else { 0 };
             if !is_private_rw(mapping) {
                 continue;
             }
             let inside = region.contains(&mapping.start);
-            *(if inside { &mut look.inside_bytes } else { &mut look.outside_bytes }) += resident;
             look.mapped_bytes += if inside { mapping.bytes() } else { 0 };
-            if inside && resident > 0 {
+            if resident == 0 {
+                continue;
+            }
+            look.huge_bytes += mapping.anon_huge_bytes + resident - mapping.resident_bytes;
+            for (why, bytes) in small(mapping) {
+                *look.small.entry(why).or_default() += bytes;
+            }
+            let before = index.checked_sub(1).map(|before| &mappings[before]);
+            let cause = (!inside).then(|| attribution::cause(mapping, before, spans));
+            *cause.map_or(&mut look.inside_bytes, |cause| look.outside.entry(cause).or_default()) += resident;
+            if inside || cause == Some(Cause::IN_PLACE) {
                 look.resident.push(mapping.range());
                 count_pages(&mut pages, mapping, resident);
             }
@@ -86,8 +110,44 @@ impl Look {
     }
 }
 
+/// Why memory lies on small pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Small {
+    /// No whole 2 MiB of one mapping.
+    End,
+    /// `MADV_NOHUGEPAGE`.
+    Advised,
+    /// A whole 2 MiB of one mapping.
+    Whole,
+}
+
+impl Small {
+    /// The words in a report.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::End => "in ends of mappings, which hold no whole 2 MiB",
+            Self::Advised => "advised so by the program, or the first 2 MiB of the heap or of small requests",
+            Self::Whole => {
+                "in whole 2 MiB that were incomplete when they were first touched, or discarded in part: \
+                 `fieldstone run --pid` puts them on huge pages"
+            }
+        }
+    }
+}
+
+/// The small pages of a mapping. Where it has both ends and whole 2 MiB, the ends are assumed to be full.
+fn small(mapping: &Mapping) -> [(Small, u64); 2] {
+    let bytes = mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
+    if mapping.has_flag("nh") {
+        return [(Small::Advised, bytes), (Small::Whole, 0)];
+    }
+    let (first, last) = (mapping.start.next_multiple_of(2 * MIB), mapping.end / (2 * MIB) * (2 * MIB));
+    let ends = mapping.bytes() - last.saturating_sub(first);
+    [(Small::End, bytes.min(ends)), (Small::Whole, bytes.saturating_sub(ends))]
+}
+
 fn is_private_rw(mapping: &Mapping) -> bool {
-    mapping.is_private_anonymous() && mapping.is_read_write() && !mapping.permissions.execute
+    mapping.is_private_anonymous() && mapping.is_read_write()
 }
 
 fn words(mapping: &Mapping) -> String {
@@ -173,7 +233,7 @@ KernelPageSize: 4 kB
     #[test]
     fn sums_are_those_of_the_mappings() {
         let mappings = smaps::parse(SMAPS.as_bytes()).unwrap();
-        let look = Look::at(&mappings, &(0x1000_0000_0000..0x2000_0000_0000));
+        let look = Look::at(&mappings, &(0x1000_0000_0000..0x2000_0000_0000), &[]);
         let point = look.point;
         assert_eq!(
             (point.huge_2m_bytes, point.small_bytes, point.swap_bytes),
@@ -181,7 +241,10 @@ KernelPageSize: 4 kB
         );
         let parts = point.small_bytes + point.folio_bytes + point.huge_2m_bytes + point.huge_1g_bytes;
         assert_eq!(point.resident_bytes, parts);
-        assert_eq!((look.mapped_bytes, look.inside_bytes, look.outside_bytes), (12 * MIB, 10 * MIB, MIB >> 1));
+        assert_eq!((look.mapped_bytes, look.inside_bytes, look.huge_bytes), (12 * MIB, 10 * MIB, 8 * MIB));
+        assert_eq!(look.small.get(&Small::Whole), Some(&(2 * MIB)));
+        assert_eq!(look.small.get(&Small::End), Some(&(MIB >> 1)));
+        assert_eq!(look.outside.into_iter().collect::<Vec<_>>(), [(Cause::Unseen, MIB >> 1)]);
         let permissions: Vec<_> =
             look.permissions.iter().map(|share| (share.permission.as_str(), share.bytes)).collect();
         assert_eq!(permissions, [("---", 4096), ("r-x", MIB), ("rw-", 13 * MIB)]);

@@ -23,27 +23,29 @@ pub struct RegionOptions {
     pub prefault: bool,
     /// The only process to serve, by its file's name; all if there is none.
     pub process: Option<String>,
-    /// Whether stacks are to lie on such pages too.
+    /// What else is to lie on such pages.
+    pub also: Also,
+}
+
+/// What else is to lie on the pages asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent choices of the user")]
+pub struct Also {
+    /// Threads' stacks, in the region; the first thread's where it is.
     pub stacks: bool,
-    /// Whether data segments are to lie on such pages too.
+    /// Zero-initialised data, where it is.
     pub globals: bool,
-    /// Whether memory for which the program hints at an address is to be in the region all the same.
+    /// Memory for which the program hints at an address, in the region.
     pub hinted: bool,
+    /// Memory of a program that has switched transparent huge pages off for itself.
+    pub disabled: bool,
 }
 
 impl RegionOptions {
     /// A region on such pages, with nothing else asked.
     #[must_use]
     pub fn on(pages: impl Into<Mixture>) -> Self {
-        Self {
-            pages: pages.into(),
-            reserve_bytes: 0,
-            prefault: false,
-            process: None,
-            stacks: false,
-            globals: false,
-            hinted: false,
-        }
+        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, also: Also::default() }
     }
 }
 
@@ -76,7 +78,7 @@ impl SharedSession {
             page_kind: options.pages.kind() as u32,
             prefault: u32::from(options.prefault),
             watched: u32::from(watched),
-            also: also(options),
+            also: options.also.bits(),
             reserve_bytes: options.reserve_bytes,
             mosaic_bound: threshold(f64::from(options.pages.percent()) / 100.0),
             process,
@@ -108,9 +110,15 @@ impl SharedSession {
     }
 }
 
-fn also(options: &RegionOptions) -> u32 {
-    let bit = |asked, bit| if asked { bit } else { 0 };
-    bit(options.stacks, Config::STACKS) | bit(options.globals, Config::GLOBALS) | bit(options.hinted, Config::HINTED)
+impl Also {
+    /// As the agent reads it.
+    fn bits(self) -> u32 {
+        let bit = |asked, bit| if asked { bit } else { 0 };
+        bit(self.stacks, Config::STACKS)
+            | bit(self.globals, Config::GLOBALS)
+            | bit(self.hinted, Config::HINTED)
+            | bit(self.disabled, Config::DISABLED)
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +131,7 @@ mod tests {
     fn a_session_is_whole_when_its_path_is_opened() {
         let mut options = RegionOptions::on(PageKind::Hugetlb2m);
         options.process = Some("redis-server".to_owned());
-        options.globals = true;
+        options.also.globals = true;
         let session = SharedSession::create(&options, true).unwrap();
         assert_eq!(std::fs::metadata(session.path()).unwrap().len(), size_of::<Session>() as u64);
         let record = session.record();

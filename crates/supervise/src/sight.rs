@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats};
+use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
 use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot};
 
+use crate::attribution::Cause;
 use crate::identity::Identity;
-use crate::look::{Look, Pages};
+use crate::look::{Look, Pages, Small};
 use crate::profile::places::{self, Places};
 use crate::session::SharedSession;
 use crate::trace::Records;
@@ -170,7 +171,14 @@ impl Sight {
             pages.source.clone_into(&mut stats.pages_source);
             stats.contiguity = pages.contiguity;
             stats.private_rw_inside_bytes = seen.peak.inside_bytes;
-            stats.private_rw_outside_bytes = seen.peak.outside_bytes;
+            stats.private_rw_huge_bytes = seen.peak.huge_bytes;
+            stats.huge_pages_disabled = seen.peak.huge_pages_disabled;
+            stats.shared_rw_bytes = seen.peak.shared_bytes;
+            let small = |(why, &bytes): (&Small, &u64)| SmallPages { reason: why.words().to_owned(), bytes };
+            stats.small_pages = seen.peak.small.iter().filter(|(_, bytes)| **bytes > 0).map(small).collect();
+            for (&cause, &bytes) in &seen.peak.outside {
+                attribute(&mut stats, cause, bytes);
+            }
         }
         stats
     }
@@ -210,6 +218,20 @@ pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&Proces
     session.record().claimed_slots().filter(|slot| slot.pid.load(SeqCst) == inner_pid).last()
 }
 
+/// Adds memory that was resident outside the region to the reason that it has.
+fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
+    let in_place = cause == Cause::IN_PLACE;
+    *(if in_place { &mut stats.private_rw_in_place_bytes } else { &mut stats.private_rw_outside_bytes }) += bytes;
+    match stats.outside.iter_mut().find(|outside| outside.reason == cause.words()) {
+        Some(counted) => counted.resident_bytes += bytes,
+        None => stats.outside.push(OutsideCount {
+            reason: cause.words().to_owned(),
+            resident_bytes: bytes,
+            ..OutsideCount::default()
+        }),
+    }
+}
+
 /// What the agent counted.
 fn counted(slot: &ProcessSlot) -> RegionStats {
     let load = |counters: &[AtomicU64], reason: Outside| counters[reason as usize].load(SeqCst);
@@ -218,16 +240,17 @@ fn counted(slot: &ProcessSlot) -> RegionStats {
         reason: reason.words().to_owned(),
         calls: load(&slot.outside_calls, *reason),
         bytes: bytes(*reason),
+        resident_bytes: 0,
     };
     let mut outside: Vec<_> = Outside::ALL.iter().map(count).filter(|count| count.calls > 0).collect();
     if slot.phase.load(SeqCst) == Phase::Dormant as u32 {
         let why = Dormant::words(slot.dormant.load(SeqCst)).unwrap_or("unknown");
-        outside.push(OutsideCount { reason: format!("everything: {why}"), calls: 0, bytes: 0 });
+        outside.push(OutsideCount { reason: format!("everything: {why}"), ..OutsideCount::default() });
     }
     let untouched = slot.exec_untouched.load(SeqCst);
     if untouched > 0 {
         let reason = "programs started that cannot carry the agent".to_owned();
-        outside.push(OutsideCount { reason, calls: untouched, bytes: 0 });
+        outside.push(OutsideCount { reason, calls: untouched, ..OutsideCount::default() });
     }
     RegionStats {
         base: slot.base.load(SeqCst),

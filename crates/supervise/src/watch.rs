@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::process;
 use fieldstone_wire::{Phase, ProcessSlot};
 
+use crate::attribution;
 use crate::clock::processor_ns;
 use crate::identity::{Identity, inner_pid};
 use crate::look::look;
@@ -154,7 +155,8 @@ impl Watcher {
         }
         let session = self.session.as_deref();
         let slot = session.and_then(|session| slot_of(session, self.sight.inner_pid(pid)));
-        let Ok(mut now) = look(pid, &slot.map_or(0..0, region_of)) else { return };
+        let spans = slot.map_or_else(Vec::new, |slot| attribution::spans(pid, slot.spans.load(SeqCst)));
+        let Ok(mut now) = look(pid, &slot.map_or(0..0, region_of), &spans) else { return };
         if now.point.resident_bytes > 0 {
             now.point.t_s = self.since.elapsed().as_secs_f64();
             self.sight.note(pid, now, last);

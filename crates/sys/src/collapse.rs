@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::process::stat;
+use crate::process::{has_thp_disabled, stat};
 use crate::{Error, Result, kernel_file};
 
 /// The bytes that one call puts on a huge page: what one entry of the page table's second level maps with base pages of 4 KiB.
@@ -123,8 +123,8 @@ fn check_kind(pid: u32) -> Result<()> {
     if let Some(group) = kernel_file::field(&status, "Tgid").filter(|group| *group != pid.to_string()) {
         return Err(not_collapsible(pid, format!("it is a thread of process {group}; name that")));
     }
-    if kernel_file::field(&status, "THP_enabled") == Some("0") {
-        let why = "it, or who started it, has switched transparent huge pages off (PR_SET_THP_DISABLE); start it anew without that";
+    if has_thp_disabled(pid) {
+        let why = "it, or the process that started it, has switched transparent huge pages off (PR_SET_THP_DISABLE); restart it without that";
         return Err(not_collapsible(pid, why));
     }
     Ok(())

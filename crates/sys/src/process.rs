@@ -8,6 +8,6 @@ mod tree;
 mod wait;
 
 pub use control::{set_child_subreaper, set_parent_death_signal, set_thp_disabled, thp_disabled};
-pub use stat::{Stat, State, comm, exe, has_ended, parse_stat, stat};
+pub use stat::{Stat, State, comm, exe, has_ended, has_thp_disabled, parse_stat, stat};
 pub use tree::{children, descendants, threads};
 pub use wait::{Ended, wait4};

@@ -10,6 +10,7 @@ mod following;
 mod growing;
 mod mosaics;
 mod nodes;
+mod opened;
 mod outside;
 mod pages;
 mod pool;

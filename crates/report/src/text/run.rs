@@ -1,12 +1,14 @@
 //! The counts of a run for a terminal: what each process' region served, the pages really got, what stayed outside and why.
 
 use super::Style;
-use crate::quantity::{address, bytes, count};
-use crate::{ProcessStats, RegionStats, RunStats, shell, tables};
+use crate::quantity::{address, bytes, count, share};
+use crate::{ProcessStats, RegionStats, RunStats, SmallPages, shell, tables};
 use std::cmp::Reverse;
 
 /// Lines of the table of processes.
 const MOST_PROCESSES: usize = 10;
+/// Shared memory below this is not reported.
+const NOTEWORTHY_BYTES: u64 = 16 << 20;
 
 /// `stats` for a terminal.
 pub fn run(stats: &RunStats, style: Style) -> String {
@@ -57,6 +59,21 @@ fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
         format!("Region {} to {}, {extent}; {}.", address(region.base), address(region.limit), read_from(region))
     };
     let mut facts = vec![place];
+    facts.extend(private_memory(region));
+    facts.extend(small_pages(region));
+    if region.shared_rw_bytes >= NOTEWORTHY_BYTES {
+        facts.push(format!(
+            "{} of shared memory are not private and not served. Its pages follow /sys/kernel/mm/transparent_hugepage/shmem_enabled.",
+            bytes(region.shared_rw_bytes)
+        ));
+    }
+    if region.huge_pages_disabled {
+        facts.push(
+            "The process has switched transparent huge pages off for itself (PR_SET_THP_DISABLE). \
+             --also disabled switches them on again; --pages hugetlb is not affected."
+                .to_owned(),
+        );
+    }
     if region.fell_back_bytes > 0 {
         facts.push(fell_back(region.fell_back_bytes, asked_for));
     }
@@ -80,6 +97,26 @@ fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
         text += &style.rows(&tables::outside(region));
     }
     text
+}
+
+/// Where the private read-write memory lay, and how much of it on large pages.
+fn private_memory(region: &RegionStats) -> Option<String> {
+    let part = |bytes| region.share_of(bytes).map(share);
+    Some(format!(
+        "Resident private read-write memory: {}. {} of it inside the region, {} in place, {} outside; {} on pages of 2 MiB or more.",
+        bytes(region.private_rw_bytes()),
+        part(region.private_rw_inside_bytes)?,
+        part(region.private_rw_in_place_bytes)?,
+        part(region.private_rw_outside_bytes)?,
+        part(region.private_rw_huge_bytes)?,
+    ))
+}
+
+/// Why private read-write memory lay on small pages.
+fn small_pages(region: &RegionStats) -> Option<String> {
+    let reason = |small: &SmallPages| format!("{} {}", bytes(small.bytes), small.reason);
+    let reasons: Vec<_> = region.small_pages.iter().filter(|small| small.bytes >= 1 << 20).map(reason).collect();
+    (!reasons.is_empty()).then(|| format!("On small pages: {}.", reasons.join("; ")))
 }
 
 /// Why it did is told by reason, in the table of what stayed outside.

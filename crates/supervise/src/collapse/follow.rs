@@ -111,7 +111,7 @@ impl Followed {
 
     /// As a region that has no addresses of its own.
     fn stats(&self, pid: u32, primary: bool) -> ProcessStats {
-        let outside = |reason: String, calls, bytes| Outside { reason, calls, bytes };
+        let outside = |reason: String, calls, bytes| Outside { reason, calls, bytes, resident_bytes: bytes };
         let left = self.last.left.iter().map(|(why, count)| outside(why.words(), count.ranges, count.bytes));
         let refused = self.refused.iter().map(|why| outside(format!("everything: {why}"), 0, 0));
         let small_bytes = self.peak.resident_bytes.saturating_sub(self.peak.huge_bytes);
@@ -126,6 +126,7 @@ impl Followed {
             pages_source: "smaps".to_owned(),
             private_rw_inside_bytes: self.peak.huge_bytes,
             private_rw_outside_bytes: small_bytes,
+            private_rw_huge_bytes: self.peak.huge_bytes,
             ..RegionStats::default()
         };
         ProcessStats { pid, parent_pid: self.parent_pid, name: self.name.clone(), primary, region }

@@ -263,7 +263,7 @@ impl Taking<'_> {
     }
 
     fn region(&self, kind: Mixture) -> RegionOptions {
-        RegionOptions { process: self.plan.process.clone(), ..RegionOptions::on(kind) }
+        RegionOptions { process: self.plan.process.clone(), also: self.plan.also, ..RegionOptions::on(kind) }
     }
 
     /// A real run whose sites are recorded. Only an end that the user asked for ends the profile.

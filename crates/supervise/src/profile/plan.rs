@@ -10,6 +10,7 @@ use fieldstone_translation::{Configuration, Machine};
 use fieldstone_wire::trace::Plan as Bursts;
 
 use crate::program::Program;
+use crate::session::Also;
 use crate::trace::Tracer;
 
 /// A load on a server.
@@ -42,6 +43,8 @@ pub struct Plan {
     pub check_output: bool,
     /// The only process to give a region, and to look at; the largest if there is none.
     pub process: Option<String>,
+    /// What else is to lie on the pages asked for.
+    pub also: Also,
     /// For a program that does not end by itself.
     pub load: Option<Load>,
     /// What is traced and modelled in one more run, if anything.

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result};
+use crate::{Error, Result, kernel_file};
 
 /// What a process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,13 @@ pub fn comm(pid: u32) -> Result<String> {
     let path = PathBuf::from(format!("/proc/{pid}/comm"));
     let bytes = fs::read(&path).map_err(|source| Error::process_file(pid, "read", &path, source))?;
     Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
+}
+
+/// Whether a process has switched transparent huge pages off (`PR_SET_THP_DISABLE`). False where that is unknown.
+#[must_use]
+pub fn has_thp_disabled(pid: u32) -> bool {
+    let status = kernel_file::text(format!("/proc/{pid}/status")).unwrap_or_default();
+    kernel_file::field(&status, "THP_enabled") == Some("0")
 }
 
 /// The file that a process executes: `/proc/PID/exe`. A file that was removed ends in ` (deleted)`.
