@@ -47,7 +47,7 @@ pub(crate) fn spans(pid: u32, address: u64) -> Vec<Span> {
     if address == 0 || memory.and_then(|memory| memory.read_exact_at(&mut bytes, address)).is_err() {
         return Vec::new();
     }
-    let words = bytes.chunks_exact(size_of::<u64>()).filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)));
+    let words = bytes.chunks_exact(size_of::<u64>()).filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
     words.filter_map(Span::from_word).collect()
 }
 

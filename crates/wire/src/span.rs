@@ -43,7 +43,7 @@ impl Holding {
         if code == Self::RESERVED {
             return Some(Self::Reserved);
         }
-        Outside::ALL.get(usize::try_from(code).ok()?.checked_sub(1)?).copied().map(Self::Memory)
+        Outside::ALL.into_iter().map(Self::Memory).find(|holding| holding.code() == code)
     }
 }
 
