@@ -89,15 +89,17 @@ impl Forward {
         Self { ending: Some(Arc::clone(ending)), ..self }
     }
 
-    /// Starts `program` in the foreground. What came until then is passed on at once: the program missed it, or has just begun, handles
-    /// nothing yet, and was ended by it.
+    /// Starts `program` in the foreground. What came before that is passed on to it: it missed that. What comes from now on waits for
+    /// [`Self::until_end`].
     pub(crate) fn launch(&mut self, program: &Program, treatment: &Treatment) -> Result<Running> {
-        let running = launch(program, treatment, Wiring::inherited())?;
-        let pid = running.child.id();
+        let mut missed = Vec::new();
         for &signal in self.signals.iter().filter(|&&signal| is_pending(signal)) {
             let _ = self.witness.as_mut().map(|witness| witness.has_received(signal));
-            take(signal).inspect(|taken| pass_on(taken, pid));
+            missed.extend(take(signal));
         }
+        let running = launch(program, treatment, Wiring::inherited())?;
+        let pid = running.child.id();
+        missed.iter().for_each(|taken| pass_on(taken, pid));
         self.witness.iter_mut().for_each(|witness| witness.imitate(pid));
         Ok(running)
     }
