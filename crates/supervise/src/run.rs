@@ -10,7 +10,7 @@ use fieldstone_wire::{Mixture, PageKind};
 use crate::agent::AgentFile;
 use crate::collapse::Follow;
 use crate::error::{Error, Result};
-use crate::launch::{Treatment, Wiring, launch};
+use crate::launch::Treatment;
 use crate::outcome;
 use crate::pages::{self, Held};
 use crate::program::Program;
@@ -35,9 +35,9 @@ pub struct Finished {
 /// The program cannot carry the agent, cannot be started, or the page kind is not to be had.
 pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats: bool) -> Result<Finished> {
     let held = hold_pages(options)?;
-    let forward = Forward::prepare()?;
+    let mut forward = Forward::prepare()?;
     let treatment = Treatment::Region(options.clone(), agent.clone(), stats);
-    let running = launch(program, &treatment, Wiring::inherited())?;
+    let running = forward.launch(program, &treatment)?;
     let pid = running.child.id();
     let watch = stats.then(|| Watch::start(pid, running.session.clone()));
     let status = forward.until_end(pid)?;
@@ -61,8 +61,8 @@ pub fn run_from_outside(program: &Program, stats: bool) -> Result<Finished> {
         let why = "it can carry no agent, and from outside this takes CAP_SYS_NICE; `sudo` has it".to_owned();
         return Err(Error::PageKind { kind: PageKind::Thp.name(), why });
     }
-    let forward = Forward::prepare()?;
-    let running = launch(program, &Treatment::Untouched, Wiring::inherited())?;
+    let mut forward = Forward::prepare()?;
+    let running = forward.launch(program, &Treatment::Untouched)?;
     let pid = running.child.id();
     let follow = Follow::start(pid);
     let status = forward.until_end(pid)?;

@@ -196,7 +196,7 @@ fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         let log = room.path().join("log");
         let _ = fs::remove_file(&log);
         // What it hears goes to a file: a terminal would show signals as control characters.
-        let line = format!("{} {program} >{} 2>/dev/null; echo ended-$?\n", words.join(" "), log.display());
+        let line = format!("{} {program} >{} 2>/dev/null\n", words.join(" "), log.display());
         keys.write_all(line.as_bytes()).unwrap();
         let heard = || fs::read(&log).unwrap_or_default();
         wait_until("the program", || heard().starts_with(b"\n").then_some(()));
@@ -211,6 +211,7 @@ fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         sleep(LATE);
         assert_eq!(heard(), [b'\n', 2, 3, 18], "{words:?}");
         keys.write_all(b"\x04").unwrap();
+        keys.write_all(b"echo ended-$?\n").unwrap();
         // The looking on may have found nothing to tell, and then ends well.
         until(if words.contains(&"sharing") { b"ended-0" } else { b"ended-7" });
         keys.write_all(b"exit\n").unwrap();

@@ -21,7 +21,7 @@ use super::follow::{Event, Happened};
 use super::watchdog;
 use super::watcher::Seen;
 use crate::error::{Error, Result};
-use crate::launch::{Treatment, Wiring, launch};
+use crate::launch::Treatment;
 use crate::outcome;
 use crate::program::Program;
 use crate::signals::Forward;
@@ -65,8 +65,8 @@ pub fn run(
     words: &[&OsStr],
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
-    let forward = Forward::prepare()?;
-    let running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
+    let mut forward = Forward::prepare()?;
+    let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let beside = Beside::start(repairer, words, pid, complain).inspect_err(|error| complain(error)).ok();
     let status = forward.until_end(pid)?;

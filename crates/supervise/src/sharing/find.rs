@@ -21,7 +21,7 @@ use super::follow::Stop;
 use super::owners::{Owners, met_on};
 use super::watcher::{Seen, Watcher};
 use crate::error::Result;
-use crate::launch::{Treatment, Wiring, launch};
+use crate::launch::Treatment;
 use crate::program::Program;
 use crate::signals::Forward;
 
@@ -94,8 +94,8 @@ pub fn look_on(pid: u32, look: &Look, stop: &Stop) -> Result<Looked> {
 /// The program cannot be started, or not be looked at: then it is ended.
 pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Looked)> {
     let stop = Stop::default();
-    let forward = Forward::prepare()?.noting(&stop);
-    let mut running = launch(program, &Treatment::Traceable, Wiring::inherited())?;
+    let mut forward = Forward::prepare()?.noting(&stop);
+    let mut running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let look = *look;
     let looking = match Watcher::open(pid, look.hertz, look.settings, SHARE) {

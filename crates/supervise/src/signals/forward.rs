@@ -29,6 +29,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::{ENDING, heeded, send_group};
 use crate::error::{Error, Result};
+use crate::launch::{Running, Treatment, Wiring, launch};
+use crate::program::Program;
 
 /// How long after this process another one may get the same signal from a sender that goes through a list.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -87,6 +89,21 @@ impl Forward {
         Self { ending: Some(Arc::clone(ending)), ..self }
     }
 
+    /// Starts `program` in the foreground. What came before that is passed on to it: it missed that. What comes from now on waits for
+    /// [`Self::until_end`].
+    pub(crate) fn launch(&mut self, program: &Program, treatment: &Treatment) -> Result<Running> {
+        let mut missed = Vec::new();
+        for &signal in self.signals.iter().filter(|&&signal| is_pending(signal)) {
+            let _ = self.witness.as_mut().map(|witness| witness.has_received(signal));
+            missed.extend(take(signal));
+        }
+        let running = launch(program, treatment, Wiring::inherited())?;
+        let pid = running.child.id();
+        missed.iter().for_each(|taken| pass_on(taken, pid));
+        self.witness.iter_mut().for_each(|witness| witness.imitate(pid));
+        Ok(running)
+    }
+
     /// Waits for process `pid` to end, and passes on what is sent to us meanwhile.
     pub(crate) fn until_end(self, pid: u32) -> Result<ExitStatus> {
         let over =
@@ -102,16 +119,12 @@ impl Forward {
             undecided: Vec::new(),
             unsettled: Vec::new(),
         };
-        lock(&witness).iter_mut().for_each(|witness| witness.imitate(pid));
-        // The program was started a moment ago, and handles nothing yet: what it has got has ended it.
-        passing.pass_all();
-        let ended = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             scope.spawn(|| passing.follow(&self.pending, &over));
             let ended = wait(pid, &witness);
             let _ = rustix::io::write(&over, &1_u64.to_ne_bytes());
             ended
-        });
-        ended
+        })
     }
 }
 
@@ -175,16 +188,6 @@ impl Passing {
             }
             self.decide();
             self.settle();
-        }
-    }
-
-    /// Passes on whatever waits.
-    fn pass_all(&mut self) {
-        for signal in self.signals.clone() {
-            if is_pending(signal) {
-                let _ = self.witness_has(signal);
-                take(signal).inspect(|taken| self.pass(taken));
-            }
         }
     }
 
