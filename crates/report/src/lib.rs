@@ -33,6 +33,7 @@ pub mod html;
 mod plots;
 pub mod profile;
 pub mod quantity;
+pub mod repair;
 pub mod run;
 pub mod saved;
 pub mod sharing;
