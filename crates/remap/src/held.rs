@@ -149,10 +149,12 @@ impl Held {
     pub(crate) fn next_signal(&mut self) -> Result<i32> {
         let mut kept = std::mem::take(&mut self.kept).into_iter();
         let first = if self.delivers { kept.next() } else { None };
-        for info in kept {
+        let rest: Vec<SignalInfo> = kept.collect();
+        for info in &rest {
             gone_is_fine(self.tracee.send(info.signal()))?;
-            self.resent.push(info);
         }
+        // They are older than those that were sent once more before.
+        self.resent.splice(0..0, rest);
         let Some(first) = first else { return Ok(0) };
         // Refused where it is gone.
         let _ = self.tracee.set_signal_info(&first);

@@ -181,7 +181,7 @@ mod tests {
             (Mnemonic::Syscall, Mnemonic::Syscall, Mnemonic::Jmp)
         );
         assert_eq!(mask.ip_rel_memory_address(), 0x1000 + MASK_AT as u64);
-        assert!(BUSY_AT + WORD <= STUB_BYTES);
+        const { assert!(BUSY_AT + WORD <= STUB_BYTES) };
         let order = [
             Register::RAX,
             Register::RCX,

@@ -68,6 +68,7 @@ fn start_repairer(running: &Running) -> Child {
 }
 
 /// Lets a repairer work, and kills it before its step `last`.
+#[allow(clippy::zombie_processes, reason = "it is waited for as its tracer does")]
 fn repair_and_die(running: &mut Running, last: u32) -> End {
     let mut child = start_repairer(running);
     let pid = i32::try_from(child.id()).unwrap();
@@ -77,7 +78,7 @@ fn repair_and_die(running: &mut Running, last: u32) -> End {
     for &thread in &threads {
         // SAFETY: no request here takes a pointer.
         unsafe {
-            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, 0_usize, options as usize), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, 0_usize, usize::try_from(options).unwrap()), 0);
             assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0_usize, 0_usize), 0);
         }
     }
