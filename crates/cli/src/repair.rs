@@ -10,8 +10,9 @@ use std::thread::spawn;
 use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::quantity::plural;
+use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
-use fieldstone_supervise::sharing::{Event, Happened, Manner, Seen, repair};
+use fieldstone_supervise::sharing::{Event, Happened, Manner, RepairStats, Seen, repair};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
@@ -165,6 +166,22 @@ pub(crate) fn words(event: &Event) -> String {
         Happened::Over(seen) => looked(seen),
     };
     format!("{:>9.1} ms  {words}", event.at_ms)
+}
+
+/// A saved repair, to be shown.
+pub(crate) fn report(stats: &RepairStats) -> RepairReport {
+    let count = |is: fn(&Happened) -> bool| stats.events.iter().filter(|event| is(&event.what)).count().to_string();
+    let facts = [
+        ("process", stats.pid.to_string()),
+        ("outcome of the program", stats.outcome.clone()),
+        ("outcome of the repairer", stats.repairer.clone()),
+        ("pages moved", count(|what| matches!(what, Happened::Moved { .. }))),
+        ("pages put back before the end", count(|what| matches!(what, Happened::Undone { .. }))),
+        ("accesses and loops redirected", count(|what| matches!(what, Happened::Led { .. }))),
+        ("samples", format!("{} of {} looked at", stats.seen.walked, stats.seen.samples)),
+    ];
+    let facts = facts.map(|(what, value)| (what.to_owned(), value)).to_vec();
+    RepairReport { title: stats.command.join(" "), facts, events: stats.events.iter().map(words).collect() }
 }
 
 /// How it ended, and what was looked at until then.

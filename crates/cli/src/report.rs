@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::text::Style;
 use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
+#[cfg(target_arch = "x86_64")]
+use fieldstone_supervise::sharing::RepairStats;
 use serde::Serialize;
 
 use crate::output::{Format, print, style};
 
-/// Opens measurements that `profile --json`, `sharing --json`, `run --region --stats` or `run --pid --stats` saved
+/// Opens measurements that `profile --json`, `sharing --json`, `run --region --stats`, `run --repair --stats` or `run --pid --stats` saved
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -70,10 +72,31 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             };
             print(&words)?;
         }
+        #[cfg(target_arch = "x86_64")]
+        Saved::Repair(saved) => repair(arguments, *saved)?,
+        #[cfg(not(target_arch = "x86_64"))]
+        Saved::Repair(_) => bail!("{} holds a repair, which is shown on x86-64 only", arguments.file.display()),
         Saved::RunStats(stats) => statistics(arguments, &*stats, text::run)?,
         Saved::Collapse(done) => statistics(arguments, &*done, text::collapse)?,
     }
     Ok(0)
+}
+
+/// What `run --repair --stats` wrote.
+#[cfg(target_arch = "x86_64")]
+fn repair(arguments: &Arguments, saved: serde_json::Value) -> anyhow::Result<()> {
+    let file = arguments.file.display();
+    if arguments.format == Format::Csv {
+        bail!("cannot show {file} as CSV: it holds the events of a repair\ntry: fieldstone report {file}");
+    }
+    let stats: RepairStats = serde_json::from_value(saved)
+        .with_context(|| format!("cannot read the repair in {file}: it was cut short or edited"))?;
+    let report = crate::repair::report(&stats);
+    if let Some(path) = &arguments.html {
+        saved::write(&report.page(), path)?;
+    }
+    print(&if arguments.format == Format::Json { saved::to_json(&stats)? } else { report.text() })?;
+    Ok(())
 }
 
 /// What `run --stats` wrote.

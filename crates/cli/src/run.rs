@@ -191,7 +191,11 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
 
 #[cfg(target_arch = "x86_64")]
 fn complain(error: &fieldstone_supervise::Error) {
-    let more = if matches!(error, fieldstone_supervise::Error::RepairerDied { .. }) { "" } else { "; the program runs unrepaired" };
+    let more = if matches!(error, fieldstone_supervise::Error::RepairerDied { .. }) {
+        ""
+    } else {
+        "; the program runs unrepaired"
+    };
     talk(&format!("fieldstone: {error}{more}\n"));
 }
 

@@ -145,7 +145,8 @@ impl Process {
     /// Which of the births is that of this child.
     fn birth_of(&self, child: &Tracee) -> Option<usize> {
         // A child exists only after its birth was heard of. So a single one is that of this child, or of one that is dead.
-        let is_its = |birth: &Birth| self.births.len() == 1 || self.child_watched_by(&birth.watch) == Some(child.thread());
+        let is_its =
+            |birth: &Birth| self.births.len() == 1 || self.child_watched_by(&birth.watch) == Some(child.thread());
         self.births.iter().position(is_its)
     }
 

@@ -108,6 +108,11 @@ impl Held {
         !self.kept.is_empty()
     }
 
+    /// Whether the signal in whose stop it is can wait in the kernel: not one with a queue, where it would come last.
+    fn keeps_a_plain_one(&self) -> bool {
+        matches!(self.kept.as_slice(), [one] if one.signal() < libc::SIGRTMIN())
+    }
+
     /// Takes back one that was kept for it; whether there was one.
     pub(crate) fn take_back(&mut self, signal: i32) -> bool {
         let found = self.kept.iter().position(|kept| kept.signal() == signal);
@@ -144,10 +149,12 @@ impl Held {
     pub(crate) fn next_signal(&mut self) -> Result<i32> {
         let mut kept = std::mem::take(&mut self.kept).into_iter();
         let first = if self.delivers { kept.next() } else { None };
-        for info in kept {
+        let rest: Vec<SignalInfo> = kept.collect();
+        for info in &rest {
             gone_is_fine(self.tracee.send(info.signal()))?;
-            self.resent.push(info);
         }
+        // They are older than those that were sent once more before.
+        self.resent.splice(0..0, rest);
         let Some(first) = first else { return Ok(0) };
         // Refused where it is gone.
         let _ = self.tracee.set_signal_info(&first);
@@ -187,7 +194,7 @@ impl Held {
     ) -> Result<u64> {
         let at = way.prepare(memory, &self.tracee.registers()?, self.tracee.signal_mask()?)?;
         // The signal in whose stop it is waits in the kernel meanwhile, as those do that come now. It is reported again.
-        let signal = if self.delivers && self.kept.len() == 1 { self.kept.remove(0).signal() } else { 0 };
+        let signal = if self.delivers && self.keeps_a_plain_one() { self.kept.remove(0).signal() } else { 0 };
         let mut came = Vec::new();
         let result = self.tracee.call(at, call, arguments, signal, &mut |info| came.push(info));
         came.into_iter().for_each(|info| self.keep(info));

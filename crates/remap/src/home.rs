@@ -20,8 +20,9 @@ use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::space::Mapping;
 
-/// Bytes of the page.
-pub(crate) const BYTES: u64 = 4096;
+/// Bytes of the page, and of it with the one behind it, in which the kernel may write.
+const PAGE_BYTES: u64 = 4096;
+pub(crate) const BYTES: u64 = 2 * PAGE_BYTES;
 /// Bytes of the code with its words.
 const STUB_BYTES: usize = 256;
 const SAVED_AT: usize = 128;
@@ -29,13 +30,12 @@ const WORD: usize = 8;
 const MASK_AT: usize = SAVED_AT + 10 * WORD;
 const BUSY_AT: usize = MASK_AT + WORD;
 /// Where messages of the userfaultfd that tell of children lie, and how many have room.
-const BIRTHS_AT: u64 = 1024;
+const BIRTHS_AT: u64 = PAGE_BYTES;
 const MOST_BIRTHS: usize = 64;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `mov eax, rt_sigprocmask; mov edi, SIG_SETMASK; mov edx, 0; mov r10d, 8; lea rsi, [rip + …]`: no flag is changed.
-const SET_MASK: [u8; 24] = [
-    0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0, 0x41, 0xba, 8, 0, 0, 0, 0x48, 0x8d, 0x35,
-];
+const SET_MASK: [u8; 24] =
+    [0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0, 0x41, 0xba, 8, 0, 0, 0, 0x48, 0x8d, 0x35];
 /// `mov register, [rip + …]`, in the order in which the words are kept: rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11.
 const LOADS: [[u8; 3]; 9] = [
     [0x48, 0x8b, 0x05],
@@ -85,7 +85,12 @@ impl Way {
     }
 }
 
-/// Where the messages lie that tell of children, in this page.
+/// The page that the kernel writes in.
+pub(crate) const fn written(home: u64) -> std::ops::Range<u64> {
+    home + PAGE_BYTES..home + BYTES
+}
+
+/// Where the messages lie that tell of children, in that page.
 pub(crate) fn birth_slots(home: u64) -> impl Iterator<Item = u64> {
     (0..MOST_BIRTHS).map(move |number| home + BIRTHS_AT + (number * Message::BYTES) as u64)
 }
@@ -104,7 +109,7 @@ pub(crate) fn settle_first(pid: u32, memory: &Memory, mappings: &[Mapping]) -> R
     let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
     for mapping in vdso.chain(mappings).filter(is_code) {
         let mut page = [0; 4096];
-        if memory.read_exact(mapping.range.end - BYTES, &mut page).is_err() {
+        if memory.read_exact(mapping.range.end - PAGE_BYTES, &mut page).is_err() {
             continue;
         }
         let is_other = |slot: &&[u8]| !slot.starts_with(&code());
@@ -168,10 +173,15 @@ mod tests {
         let code = code();
         assert!(code.len() <= SAVED_AT);
         let instructions: Vec<_> = Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE).into_iter().collect();
-        let [call, _, _, _, _, mask, set, loads @ .., jump] = instructions.as_slice() else { panic!("{instructions:?}") };
-        assert_eq!((call.mnemonic(), set.mnemonic(), jump.mnemonic()), (Mnemonic::Syscall, Mnemonic::Syscall, Mnemonic::Jmp));
+        let [call, _, _, _, _, mask, set, loads @ .., jump] = instructions.as_slice() else {
+            panic!("{instructions:?}")
+        };
+        assert_eq!(
+            (call.mnemonic(), set.mnemonic(), jump.mnemonic()),
+            (Mnemonic::Syscall, Mnemonic::Syscall, Mnemonic::Jmp)
+        );
         assert_eq!(mask.ip_rel_memory_address(), 0x1000 + MASK_AT as u64);
-        assert!(BUSY_AT + WORD <= STUB_BYTES);
+        const { assert!(BUSY_AT + WORD <= STUB_BYTES) };
         let order = [
             Register::RAX,
             Register::RCX,

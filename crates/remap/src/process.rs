@@ -97,7 +97,8 @@ impl Process {
         let left = Left::find(pid, &memory, &table)?;
         let mut threads = Threads::seize(pid)?;
         let way = Way { first: home::settle_first(pid, &memory, &table)?, home: None };
-        let (way, userfault, theirs) = begin(pid, &mut threads, &memory, way, left.as_ref().map(|left| (left, shared)))?;
+        let (way, userfault, theirs) =
+            begin(pid, &mut threads, &memory, way, left.as_ref().map(|left| (left, shared)))?;
         let old_home = left.as_ref().and_then(|left| left.home);
         let mut this = Self::holding(pid, memory, threads, (userfault, theirs), way);
         (this.ours, this.record) = left.map(|left| (left.ours, left.record)).unwrap_or_default();
@@ -360,14 +361,21 @@ fn begin(
     left: Option<(&Left, Option<OwnedFd>)>,
 ) -> Result<(Way, Userfaultfd, i32)> {
     let is_left = left.is_some();
-    let inherited = left.map(|(left, shared)| left_userfault(pid, left.userfault, shared).map(|fd| (fd, left.userfault)));
+    let inherited =
+        left.map(|(left, shared)| left_userfault(pid, left.userfault, shared).map(|fd| (fd, left.userfault)));
     let inherited = inherited.transpose()?;
     threads.stop_all()?;
     let (access, flags) = (word(libc::PROT_READ | libc::PROT_EXEC), word(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS));
     let map = ("mmap", libc::SYS_mmap);
     let page = [0, home::BYTES, access, flags, u64::MAX, 0];
     let mapped = call_in_its_name(pid, threads, &|_| false, (memory, way), map, page);
-    let made = mapped.and_then(|home| memory.write(home, &home::code()).map(|()| home));
+    let made = mapped.and_then(|home| {
+        let open = home::written(home);
+        let access = word(libc::PROT_READ | libc::PROT_WRITE);
+        let arguments = [open.start, open.end - open.start, access, 0, 0, 0];
+        call_in_its_name(pid, threads, &|_| false, (memory, way), ("mprotect", libc::SYS_mprotect), arguments)?;
+        memory.write(home, &home::code()).map(|()| home)
+    });
     way.home = match made {
         Err(error) if !is_left => return Err(error),
         // All may wait for pages that somebody has left elsewhere: these can be put back without.

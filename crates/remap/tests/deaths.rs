@@ -18,20 +18,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::Process;
-use tempfile::TempPath;
 use stage::{CHILD, Running, Stage, apart, opened};
+use tempfile::TempPath;
 
 /// Names the process to repair and its page, in a test process that is the repairer.
 const REPAIRER: &str = "FIELDSTONE_TEST_REPAIRER";
 /// Steps of a repair: what changes the program or what the kernel knows of it.
-const STEPS: [libc::c_long; 6] = [
-    libc::SYS_ptrace,
-    libc::SYS_pwrite64,
-    libc::SYS_ioctl,
-    libc::SYS_tkill,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_close,
-];
+const STEPS: [libc::c_long; 6] =
+    [libc::SYS_ptrace, libc::SYS_pwrite64, libc::SYS_ioctl, libc::SYS_tkill, libc::SYS_pidfd_getfd, libc::SYS_close];
 /// Kills in the test suite, for each program.
 const FEW: u32 = 12;
 /// A program that has not gone on after this hangs.
@@ -74,6 +68,7 @@ fn start_repairer(running: &Running) -> Child {
 }
 
 /// Lets a repairer work, and kills it before its step `last`.
+#[allow(clippy::zombie_processes, reason = "it is waited for as its tracer does")]
 fn repair_and_die(running: &mut Running, last: u32) -> End {
     let mut child = start_repairer(running);
     let pid = i32::try_from(child.id()).unwrap();
@@ -83,7 +78,7 @@ fn repair_and_die(running: &mut Running, last: u32) -> End {
     for &thread in &threads {
         // SAFETY: no request here takes a pointer.
         unsafe {
-            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, 0_usize, options as usize), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, 0_usize, usize::try_from(options).unwrap()), 0);
             assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0_usize, 0_usize), 0);
         }
     }
@@ -180,7 +175,9 @@ fn at_each_step(stage: &Stage) {
     let kills = std::env::var("FIELDSTONE_DEATHS").ok().and_then(|number| number.parse().ok()).unwrap_or(FEW);
     let mut killed = 0;
     let only = std::env::var("FIELDSTONE_DEATH_AT").ok().and_then(|number| number.parse().ok());
-    for step in only.map_or(1..=steps, |step: u32| step..=step).step_by(usize::try_from((steps / kills).max(1)).unwrap()) {
+    for step in
+        only.map_or(1..=steps, |step: u32| step..=step).step_by(usize::try_from((steps / kills).max(1)).unwrap())
+    {
         killed += u32::from(run(&program, step) == End::Killed);
     }
     println!("killed {killed} times, at {kills} of {steps} steps");
@@ -204,7 +201,8 @@ fn a_program_that_waits_for_signals_gets_each() {
     let globals = "static volatile int came; static pthread_t other; static void note(int s) { came++; }
         static void *keep_sending(void *to) { for (int i = 0; i < 40; i++) { int was = came; CHECK(!pthread_kill(*(pthread_t *)to, SIGUSR1));
         while (came == was) usleep(10); } return 0; }";
-    let body = "signal(SIGUSR1, note); pthread_t me = pthread_self(), t; came = 0; pthread_create(&t, 0, keep_sending, &me);
+    let body =
+        "signal(SIGUSR1, note); pthread_t me = pthread_self(), t; came = 0; pthread_create(&t, 0, keep_sending, &me);
         while (came < 40) usleep(50); pthread_join(t, 0);";
     at_each_step(&Stage::of(body).with(globals));
 }

@@ -54,12 +54,6 @@ pub enum Error {
         /// Its schema string.
         found: String,
     },
-    /// The file holds the events of a repair.
-    #[error("{} holds the events of a repair, for programs to read: `run --repair --stats -` prints them while it runs, as `fieldstone repair` does", path.display())]
-    Repair {
-        /// The file.
-        path: PathBuf,
-    },
     /// The schema is ours, but the contents do not fit it.
     #[error("{} says it is {schema}, but does not fit ({source}): it was cut short or edited; measure again", path.display())]
     Malformed {

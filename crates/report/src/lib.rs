@@ -33,6 +33,7 @@ pub mod html;
 mod plots;
 pub mod profile;
 pub mod quantity;
+pub mod repair;
 mod resident;
 pub mod run;
 pub mod saved;

@@ -21,6 +21,8 @@ pub enum Saved {
     Collapse(Box<Collapse>),
     /// What `fieldstone sharing` found.
     Sharing(Box<Sharing>),
+    /// What `fieldstone run --repair --stats` did, as it is in the file.
+    Repair(Box<serde_json::Value>),
 }
 
 impl Saved {
@@ -39,7 +41,7 @@ impl Saved {
             Profile::SCHEMA => decode(value, path, schema).map(|profile| Self::Profile(Box::new(profile))),
             RunStats::SCHEMA => decode(value, path, schema).map(|run| Self::RunStats(Box::new(run))),
             Collapse::SCHEMA => decode(value, path, schema).map(|done| Self::Collapse(Box::new(done))),
-            REPAIR_SCHEMA => Err(Error::Repair { path: path.to_owned() }),
+            REPAIR_SCHEMA => Ok(Self::Repair(Box::new(value))),
             Sharing::SCHEMA => decode(value, path, schema).map(|sharing| Self::Sharing(Box::new(sharing))),
             _ if schema.starts_with("fieldstone-") => Err(Error::OtherSchema { path: path.to_owned(), found: schema }),
             _ => Err(Error::NoSchema { path: path.to_owned() }),
@@ -53,7 +55,7 @@ impl Saved {
     pub fn load_profile(path: &Path) -> Result<Profile, Error> {
         match Self::load(path)? {
             Self::Profile(profile) => Ok(*profile),
-            Self::RunStats(_) | Self::Collapse(_) | Self::Sharing(_) => {
+            Self::RunStats(_) | Self::Collapse(_) | Self::Sharing(_) | Self::Repair(_) => {
                 Err(Error::NotProfile { path: path.to_owned() })
             }
         }
@@ -197,7 +199,6 @@ mod tests {
             (r#"{"schema": 1}"#, "no schema of ours"),
             (r#"{"schema": "somebody-else/1"}"#, "no schema of ours"),
             (r#"{"schema": "fieldstone-profile/2"}"#, "fieldstone-profile/2; this version reads"),
-            (r#"{"schema": "fieldstone-repair/1"}"#, "`run --repair --stats -`"),
             (r#"{"schema": "fieldstone-profile/1"}"#, "missing field `program`"),
             (r#"{"schema": "fieldstone-run/1", "command": 3}"#, "does not fit"),
         ] {

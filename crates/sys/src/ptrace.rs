@@ -11,6 +11,7 @@
 //! Source: ptrace(2); the way that a system call is made in another's name is that of debuggers that call functions.
 #![allow(unsafe_code, reason = "ptrace and waitpid on threads have no safe form")]
 
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -47,6 +48,9 @@ pub enum Stop {
 pub struct Tracee {
     thread: u32,
     gone: bool,
+    /// The signal in whose stop it stands, which was looked at and not waited for: the kernel delivers it if we are killed. One that was
+    /// waited for is lost then.
+    delivered_if_killed: Cell<i32>,
     /// ptrace knows the tracer by its thread.
     _stays_in_its_thread: PhantomData<*const ()>,
 }
@@ -128,7 +132,7 @@ impl Tracee {
     /// A thread that its parent's [`Stop::Cloned`] announced: it is held already.
     #[must_use]
     pub const fn held(thread: u32) -> Self {
-        Self { thread, gone: false, _stays_in_its_thread: PhantomData }
+        Self { thread, gone: false, delivered_if_killed: Cell::new(0), _stays_in_its_thread: PhantomData }
     }
 
     /// Its number.
@@ -178,6 +182,9 @@ impl Tracee {
         if self.gone {
             return Ok(Some(Stop::Gone));
         }
+        if let Some(stop) = self.look_at_signal()? {
+            return Ok(stop);
+        }
         let mut status = 0;
         let thread = number(self.thread);
         loop {
@@ -199,6 +206,26 @@ impl Tracee {
             }
         }
         self.understand(status).map(Some)
+    }
+
+    /// The signal in whose stop it stands, if that is one of the program's: it stays to be waited for until it is resumed. `Some(None)` where
+    /// it was returned before; none where something else is to be waited for. A trap is waited for: the program does not get one of ours.
+    fn look_at_signal(&self) -> Result<Option<Option<Stop>>> {
+        let (options, thread) = (libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL, self.thread);
+        // SAFETY: a structure of integers, for which zeros are good.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one such structure, into a live local.
+        let result = unsafe { libc::waitid(libc::P_PID, thread, &raw mut info, options) };
+        if result < 0 || info.si_code != libc::CLD_TRAPPED {
+            return Ok(None);
+        }
+        // SAFETY: the kernel filled it for a child that has stopped.
+        let status = unsafe { info.si_status() };
+        if !(1..=libc::SIGRTMAX()).contains(&status) || status == libc::SIGTRAP {
+            return Ok(None);
+        }
+        let is_new = self.delivered_if_killed.replace(status) != status;
+        Ok(Some(is_new.then_some(Stop::Signal(status))))
     }
 
     fn understand(&mut self, status: i32) -> Result<Stop> {
@@ -444,6 +471,10 @@ impl Tracee {
     }
 
     unsafe fn request(&self, request_number: libc::c_uint, address: usize, data: usize) -> Result<()> {
+        if [libc::PTRACE_CONT, libc::PTRACE_SYSCALL, libc::PTRACE_DETACH, libc::PTRACE_LISTEN].contains(&request_number)
+        {
+            self.delivered_if_killed.set(0);
+        }
         // SAFETY: the caller's word.
         unsafe { request(request_number, self.thread, address, data) }.map_err(|source| of_thread(self.thread, source))
     }

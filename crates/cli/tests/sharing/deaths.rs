@@ -89,8 +89,7 @@ fn a_program_goes_on_whoever_of_ours_dies() {
 /// One run; how long its threads took. None where repairs are forbidden.
 fn go_on(program: &Path, rules: &Path, deaths: Deaths, number: u32, right: &str) -> Option<f64> {
     let mut command = fieldstone(&["run", "--repair", "--rules", rules.to_str().unwrap(), "--"]);
-    let mut running =
-        command.arg(program).arg(LAPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = command.arg(program).arg(LAPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let ours = Ours::of(&mut running);
     if let Some((repairer, watchdogs)) = &ours {
         std::thread::sleep(Duration::from_micros(u64::from(number) * 7919 % 97_000));

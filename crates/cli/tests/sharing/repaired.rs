@@ -346,3 +346,22 @@ fn told_of_the_repair(pid: u32, repairer: u32) {
     let told = String::from_utf8_lossy(&looked.stdout).replace('\n', " ");
     assert!(told.contains("under repair") && told.contains(&repairer.to_string()), "{told}{}", said(&looked));
 }
+
+#[test]
+fn a_saved_repair_is_shown_with_its_events() {
+    let Some(stage) = Stage::new() else { return };
+    let file = stage.path("repair.json");
+    let saved = r#"{"schema": "fieldstone-repair/1", "command": ["./counters"], "outcome": "exit 0", "events": [
+        {"at_ms": 12.5, "event": "moved", "page": 4096, "views": 2, "lines": [4096]},
+        {"at_ms": 99.0, "event": "undone", "page": 4096, "why": "the kernel uses it"}]}"#;
+    std::fs::write(&file, saved).unwrap();
+    let page = stage.path("repair.html");
+    let shown = fieldstone(&["report", "--html", page.to_str().unwrap(), file.to_str().unwrap()]).output().unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success(), "{}", said(&shown));
+    let page = std::fs::read_to_string(&page).unwrap();
+    for shown in [&text, &page] {
+        assert!(shown.contains("page 0x1000: 1 line parted, over 2 pages"), "{shown}");
+        assert!(shown.contains("back where it was: the kernel uses it") && shown.contains("exit 0"), "{shown}");
+    }
+}

@@ -15,6 +15,7 @@ pub fn load(path: &Path) -> Result<Sharing, Error> {
         Saved::Profile(_) => other(crate::Profile::SCHEMA),
         Saved::RunStats(_) => other(crate::RunStats::SCHEMA),
         Saved::Collapse(_) => other(crate::Collapse::SCHEMA),
+        Saved::Repair(_) => other(crate::saved::REPAIR_SCHEMA),
     }
 }
 
