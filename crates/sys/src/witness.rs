@@ -79,12 +79,12 @@ impl Witness {
     /// Whether `signal` has reached the witness since it was last asked for it. `None` where it does not answer.
     pub fn has_received(&mut self, signal: i32) -> Option<bool> {
         self.request([signal, 0])?;
-        let mut answer = [0_i32.to_ne_bytes(); 2];
+        let mut answer = [0_i32.to_le_bytes(); 2];
         loop {
             self.line.read_exact(answer.as_flattened_mut()).ok()?;
             // An earlier answer that came too late is none.
-            if i32::from_ne_bytes(answer[0]) == signal {
-                return Some(i32::from_ne_bytes(answer[1]) != 0);
+            if i32::from_le_bytes(answer[0]) == signal {
+                return Some(i32::from_le_bytes(answer[1]) != 0);
             }
         }
     }
@@ -101,7 +101,7 @@ impl Witness {
     }
 
     fn request(&mut self, request: Request) -> Option<()> {
-        self.line.write_all(request.map(i32::to_ne_bytes).as_flattened()).ok()
+        self.line.write_all(request.map(i32::to_le_bytes).as_flattened()).ok()
     }
 }
 
@@ -152,18 +152,18 @@ fn imitate(line: &OwnedFd, words: (usize, usize), bytes: usize) {
 fn watch(line: &OwnedFd, parent: Option<Pid>, words: (usize, usize)) {
     let _ = process::set_parent_death_signal(Some(libc::SIGKILL));
     let _ = rustix::thread::set_name(c"signal-witness");
-    let mut bytes = [0_i32.to_ne_bytes(); 2];
+    let mut bytes = [0_i32.to_le_bytes(); 2];
     let mut watched = None;
     loop {
         wait_for_request(line, watched, parent);
         if rustix::io::read(line, bytes.as_flattened_mut()) != Ok(REQUEST_BYTES) {
             return;
         }
-        match bytes.map(i32::from_ne_bytes) {
+        match bytes.map(i32::from_le_bytes) {
             [IMITATE, bytes] => imitate(line, words, usize::try_from(bytes).unwrap_or(0)),
             [0, pid] => watched = Pid::from_raw(pid),
             [signal, _] => {
-                let answer = [signal, signals::take(signal).is_some().into()].map(i32::to_ne_bytes);
+                let answer = [signal, signals::take(signal).is_some().into()].map(i32::to_le_bytes);
                 let _ = rustix::io::write(line, answer.as_flattened());
             }
         }
