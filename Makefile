@@ -33,7 +33,10 @@ workloads = gups scan chase bfs cg bt blackscholes game spin
 # The programs for false sharing, below sharing/ of a profile's directory: NAME-O0 to NAME-O3, since what a compiler keeps in a register is
 # shared with nobody. Without a C compiler none of them is made, and all goes on without them.
 sharing = $(if $(shell command -v $(firstword $(CC))),$(foreach level,0 1 2 3,$(patsubst \
-	workloads/src/sharing/%.c,$(1)/sharing/%-O$(level),$(wildcard workloads/src/sharing/*.c))),no-c-compiler)
+	workloads/src/sharing/%.c,$(1)/sharing/%-O$(level),$(wildcard workloads/src/sharing/*.c))),no-c-compiler) \
+	$(foreach compiler,$(cxx_compilers),$(foreach level,0 2,$(1)/sharing/objects$(compiler)-O$(level)))
+# The one in C++ at -O0 and -O2, by $(CXX) as objects-cxx-O2 and by clang++, where there is one, as objects-clang-O2.
+cxx_compilers = $(if $(shell command -v $(firstword $(CXX))),-cxx) $(if $(shell command -v clang++),-clang)
 
 # Stacks made of blocks are for x86-64, and want a C compiler.
 stacks = $(if $(and $(shell command -v $(firstword $(CC))),$(filter x86_64,$(shell uname -m))),$(RELEASE)/stacks)
@@ -58,6 +61,13 @@ $(CARGO_TARGET_DIR)/$(1)/sharing/%-O$(2): workloads/src/sharing/%.c workloads/sr
 	$(CC) -g -O$(2) -pthread -o $$@ $$< -lm
 endef
 $(foreach profile,release debug,$(foreach level,0 1 2 3,$(eval $(call sharing_at_level,$(profile),$(level)))))
+
+define objects_at_level
+$(CARGO_TARGET_DIR)/$(1)/sharing/objects-$(2)-O$(3): workloads/src/sharing/objects.cpp workloads/src/sharing/threads.h
+	@mkdir -p $$(@D)
+	$(if $(filter clang,$(2)),clang++,$(CXX)) -g -O$(3) -std=c++17 -pthread -o $$@ $$<
+endef
+$(foreach profile,release debug,$(foreach compiler,cxx clang,$(foreach level,0 2,$(eval $(call objects_at_level,$(profile),$(compiler),$(level))))))
 
 # fieldstone-cc and what it links with, below stacks/ of the release directory.
 $(RELEASE)/stacks: FORCE

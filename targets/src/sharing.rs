@@ -7,6 +7,7 @@
 //! rounds    rounds until the verdict stands or the time is over
 //! used      programs that people use: their output, and what looking on costs them
 //! latency   from the first contention to the last loop led away
+//! objects   `--only objects`: a table of C++ programs that a repair must not slow down, of which no goal speaks
 //! soak      results compared over thousands of runs (`make soak-sharing`)
 //! ```
 //! A pair is two whole runs of a program, one of them repaired, detection and all. What is compared is the time of the threads as the
@@ -16,6 +17,7 @@
 
 mod contests;
 mod latency;
+mod objects;
 mod repair;
 mod rounds;
 mod soak;
@@ -60,6 +62,9 @@ pub(crate) fn measure(
         let asked = goals.of(SECTION).filter(|goal| goal.name.contains(only));
         asked.for_each(|goal| show(Cell::skipped(goal, &why)));
         return Ok(());
+    }
+    if only == objects::NAME {
+        return objects::print(&place);
     }
     println!("# false sharing: counters -O2 take {:.2} times as long as padded here", place.slowdown()?);
     for contest in CONTESTS.iter().filter(|contest| contest.goal.contains(only)) {

@@ -67,10 +67,21 @@ pub struct Touch {
     pub write: bool,
 }
 
+/// The code that was made for an access to a moved page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// A clone of the loop around it: the thread stays there until it leaves the loop.
+    Loop,
+    /// A clone of the code up to the next jump or call: the thread enters and leaves it at each access.
+    Stretch,
+    /// No clone: it is redirected by itself, and the next access faults again.
+    Alone,
+}
+
 /// What was done for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// An access at `ip` was redirected; `new` where it had no rewritelet before.
+    /// An access at `ip` was redirected.
     Redirected {
         /// The thread.
         thread: u32,
@@ -78,8 +89,10 @@ pub enum Done {
         ip: u64,
         /// The page.
         page: u64,
-        /// Whether this was the first one.
+        /// Whether code was made for it: a clone, or its first rewritelet.
         new: bool,
+        /// Which clone was made.
+        route: Route,
     },
     /// Bytes were touched that are watched.
     Touched(Touch),
@@ -292,7 +305,9 @@ impl Process {
         })?;
         self.see_off()?;
         // Led on one by one, as any other access that no clone knows.
-        let led = |(thread, ip)| Some(Done::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false });
+        let led = |(thread, ip)| {
+            Some(Done::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false, route: Route::Alone })
+        };
         let mut done: Vec<Done> = trapped.into_iter().filter_map(led).collect();
         done.append(&mut self.late);
         if let Some(Happening::Exec | Happening::Ended) = happening {

@@ -85,6 +85,11 @@ impl Heads {
         self.led.values().flat_map(|head| &head.clones).flat_map(|cloned| &cloned.redirects).any(leads)
     }
 
+    /// How many clones there are.
+    pub(crate) fn clones(&self) -> usize {
+        self.led.values().map(|head| head.clones.len()).sum()
+    }
+
     /// Overwritten instructions, and where their copies are.
     pub(crate) fn copies(&self) -> Vec<(u64, u64)> {
         // The head itself is led into the clones.

@@ -16,7 +16,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::events::{Done, Touch, Why};
+use crate::events::{Done, Route, Touch, Why};
 use crate::futex;
 use crate::held::is_of_64_bits;
 use crate::process::Process;
@@ -78,7 +78,7 @@ impl Process {
             Ok(target) => target,
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
-        let (to, new) = match self.way_on(&target, &registers) {
+        let (to, new, route) = match self.way_on(&target, &registers) {
             Ok(found) => found,
             Err(reason) => return self.put_page_back(page, Why::Access { ip: kernel.rip, reason }).map(Some),
         };
@@ -95,33 +95,42 @@ impl Process {
             read: operand.read,
             write: operand.write,
         };
-        let redirected = Done::Redirected { thread, ip: registers.rip, page, new };
+        let redirected = Done::Redirected { thread, ip: registers.rip, page, new, route };
         Ok(Some(if target.is_watched { Done::Touched(touch) } else { redirected }))
     }
 
-    /// Where the thread goes on, and whether that is new.
-    fn way_on(&mut self, target: &Target, registers: &Registers) -> std::result::Result<(u64, bool), String> {
+    /// Where the thread goes on, whether code was made for that, and which kind of code it is.
+    fn way_on(&mut self, target: &Target, registers: &Registers) -> std::result::Result<(u64, bool, Route), String> {
         if target.is_jump {
             let to = self.memory.word(target.address.wrapping_add_signed(target.delta));
-            return to.map(|to| (to, false)).map_err(|error| error.to_string());
+            return to.map(|to| (to, false, Route::Alone)).map_err(|error| error.to_string());
         }
         // What stands in the way of a clone need not stand in that of a rewritelet. Of what is watched each access has to come by.
-        let clone = if target.is_watched { None } else { self.try_clone(target, registers) };
-        clone.map_or_else(|| self.rewritelet(target), |entry| Ok((entry, true)))
+        let clone = if target.is_watched { (None, Route::Alone) } else { self.try_clone(target, registers) };
+        let (entry, made) = clone;
+        match entry {
+            Some(entry) => Ok((entry, true, made)),
+            None => self.rewritelet(target).map(|(entry, new)| (entry, new || made != Route::Alone, made)),
+        }
     }
 
+    /// Where the thread goes on in a new clone, if it can be entered here, and which kind of clone was made ([`Route::Alone`]: none). By
     /// [`Self::enter_clone`] or [`Self::enter_ladder`], unless that was in vain at this instruction often enough: looking at the loop costs more
     /// than the redirect. Nor where a clone knows the access: then the thread is on its way to the loop's head.
-    fn try_clone(&mut self, target: &Target, registers: &Registers) -> Option<u64> {
+    fn try_clone(&mut self, target: &Target, registers: &Registers) -> (Option<u64>, Route) {
         let times = self.in_vain.get(&registers.rip).copied().unwrap_or(0);
         if times >= MOST_IN_VAIN {
-            return None;
+            return (None, Route::Alone);
         }
         self.ours.retire(&self.memory);
+        let clones = self.ours.heads.clones();
+        let mut made = Route::Loop;
         let is_known = self.ours.heads.know(registers.rip, target.address, target.operand.bytes, target.delta);
+        // What was in vain is seldom worth another look so soon: it takes as long as ten redirects.
+        let is_due = matches!(times, 0 | 1 | 4) || times >= OFTEN;
         let entry = if self.by_ladders {
             self.enter_ladder(registers)
-        } else if is_known {
+        } else if is_known || !is_due {
             Ok(None)
         } else {
             self.enter_clone(registers)
@@ -129,11 +138,13 @@ impl Process {
         let mut entry = entry.unwrap_or_default();
         if entry.is_none() && times >= OFTEN && !self.by_ladders {
             entry = self.enter_stretch(registers).unwrap_or_default();
+            made = Route::Stretch;
         }
         if entry.is_none() {
             *self.in_vain.entry(registers.rip).or_default() += 1;
         }
-        entry
+        let is_made = entry.is_some() || self.ours.heads.clones() > clones;
+        (entry, if is_made { made } else { Route::Alone })
     }
 
     /// The instruction and where its bytes are.

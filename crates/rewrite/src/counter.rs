@@ -81,6 +81,16 @@ impl Counter {
         Some(u64::from_le_bytes(value))
     }
 
+    /// Whether code with this flow, called from the loop, leaves it as it is at each of its instructions. It may save and use registers of
+    /// its caller.
+    #[must_use]
+    pub fn is_kept_by(&self, flow: &Flow) -> bool {
+        let Place::Register(number) = self.place else { return true };
+        let mut factory = InstructionInfoFactory::new();
+        let is_written = |instruction| Effect::of(instruction, &mut factory).writes & (1 << number) != 0;
+        KEPT_BY_CALLS & (1 << number) != 0 && !flow.instructions.values().any(is_written)
+    }
+
     /// Whether its value is that of memory, which may be read later than the registers were.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {

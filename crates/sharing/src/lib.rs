@@ -22,7 +22,8 @@
 //! | `cost` | what a line costs at most, with an interval |
 //! | `rules/` | which bytes of a page move where |
 //! | `history` | rules that keep changing are given up |
-//! | `progress`, `trial` | how fast threads get on; a repair that gives nothing back is taken back |
+//! | `progress`, `trial` | how fast threads get on; a repair without a gain is taken back |
+//! | `allowance` | a bound on what tries may cost |
 //! | `layout` | members that fight, the padded struct |
 //! | `ignore` | what is not to be told |
 //! | `requests` | rules that somebody asks for |
@@ -32,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod allowance;
 pub mod bits;
 pub mod cost;
 mod decay;
@@ -50,6 +52,7 @@ pub mod verdict;
 pub mod windows;
 
 pub use access::Access;
+pub use allowance::Allowance;
 pub use bits::Bits;
 pub use cost::{Cost, Interval};
 pub use error::{Error, Result};

@@ -1,6 +1,6 @@
 // What the programs for false sharing have in common: threads that start together, options, times, progress, the verdict.
 //
-// They are C so that the same source can be built at each level of optimisation: what a compiler keeps in a register is
+// They are C or C++ so that the same source can be built at each level of optimisation: what a compiler keeps in a register is
 // shared with nobody. Like the other programs: phases on stderr, checksum on stdout, exit 1 when the result is wrong,
 // 2 when it cannot run. Also on stderr, and no phases:
 //
@@ -30,16 +30,18 @@
 #define APART (2 * LINE)
 #define MAX_THREADS 64
 
-// Set by each program.
+// Set by each program: in C by a definition later on, in C++ before this file is included.
+#ifndef __cplusplus
 static const char *const program;
 static const char *const usage_text;
+#endif
 
 // Asked of every program; and what each thread has done, if that is asked for: two lines apart, on pages of their own, since
 // whoever looks at a page of which a repair has moved some bytes is held up.
 static struct {
     uint64_t threads, pinned, progress_ms;
     char *progress;
-} common = {.threads = 2};
+} common = {2, 0, 0, NULL};
 
 __attribute__((noreturn)) static void usage(const char *argument, const char *why) {
     fprintf(stderr,
@@ -116,10 +118,10 @@ static const struct option *named(const char *name, const struct option *options
 // Reads the arguments: options of the program's own, the last of which has no name, and those of every program.
 static void parse(int argc, char **argv, const struct option *own) {
     static const struct option of_all[] = {
-        {.name = "--threads", .value = &common.threads, .least = 1, .most = MAX_THREADS},
-        {.name = "--pin", .value = &common.pinned},
-        {.name = "--progress", .value = &common.progress_ms, .least = 1, .most = 60000},
-        {.name = NULL},
+        {"--threads", &common.threads, 1, MAX_THREADS, 0, NULL},
+        {"--pin", &common.pinned, 0, 0, 0, NULL},
+        {"--progress", &common.progress_ms, 1, 60000, 0, NULL},
+        {NULL, NULL, 0, 0, 0, NULL},
     };
     for (int i = 1; i < argc; ++i) {
         const struct option *option = named(argv[i], own);
@@ -137,7 +139,7 @@ static void parse(int argc, char **argv, const struct option *own) {
 // Memory whose first byte is `shift` bytes past the start of a line, zeroed; never freed.
 static void *lines(size_t bytes, size_t shift) {
     const size_t all = (bytes + shift + 2 * APART - 1) / APART * APART;
-    char *const start = aligned_alloc(APART, all);
+    char *const start = (char *)aligned_alloc(APART, all);
     if (start == NULL) cannot("no memory", ENOMEM);
     memset(start, 0, all);
     return start + shift;
@@ -187,7 +189,7 @@ struct member {
 };
 
 static void *member_life(void *argument) {
-    struct member *const member = argument;
+    struct member *const member = (struct member *)argument;
     if (common.pinned) pin(member->index);
     pthread_barrier_wait(&member->team->start);
     member->began = seconds();
@@ -198,10 +200,7 @@ static void *member_life(void *argument) {
 
 // Tells the progress until all have ended, which is noticed at the next time to tell it.
 static void follow(const struct team *team) {
-    const struct timespec step = {
-        .tv_sec = (time_t)(common.progress_ms / 1000),
-        .tv_nsec = (long)(common.progress_ms % 1000) * 1000000,
-    };
+    const struct timespec step = {(time_t)(common.progress_ms / 1000), (long)(common.progress_ms % 1000) * 1000000};
     while (__atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) < common.threads) {
         nanosleep(&step, NULL);
         tell_progress();
@@ -212,9 +211,11 @@ static void follow(const struct team *team) {
 // the phase `kernel`.
 static void run_together(void (*work)(unsigned index)) {
     static struct member members[MAX_THREADS];
-    struct team team = {.work = work, .ended = 0};
+    struct team team;
+    team.work = work;
+    team.ended = 0;
     if (common.progress_ms > 0) {
-        common.progress = aligned_alloc(PAGE, PROGRESS_BYTES);
+        common.progress = (char *)aligned_alloc(PAGE, PROGRESS_BYTES);
         if (common.progress == NULL) cannot("no memory for the progress", ENOMEM);
         memset(common.progress, 0, PROGRESS_BYTES);
     }

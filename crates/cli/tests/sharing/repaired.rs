@@ -8,8 +8,8 @@ use std::time::Duration;
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats, Seen};
 
 use crate::stage::{
-    Run, Stage, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, ran_together, run,
-    run_together, said,
+    Run, Stage, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
+    ran_together, run, run_together, said,
 };
 
 const COUNTING: &[&str] = &["--iterations", "500000000"];
@@ -98,6 +98,27 @@ fn programs_with_more_than_counters_keep_their_results() {
             assert!(stats.seen.walked > 0, "{name} {level}: nobody looked: {stats:?}");
             println!("{name} {level}: {} events", stats.events.len());
         }
+    }
+}
+
+/// Accesses that no clone of a loop takes in: in a virtual function, and in a mutex that the C library locks.
+#[test]
+fn objects_that_are_used_through_calls_get_no_slower() {
+    let Some(stage) = Stage::new() else { return };
+    for (level, kind, iterations) in [("-O0", "virtual", "200000000"), ("-O2", "mutexes", "40000000")] {
+        let Some(program) = stage.build_cpp("objects", &["-g", level]) else { return };
+        let arguments = ["--pin", "--kind", kind, "--iterations", iterations];
+        let mut ratios = Vec::new();
+        for pair in 0..3 {
+            let plain = || std::process::Command::new(&program).args(arguments).output().unwrap();
+            let first = (pair % 2 == 0).then(plain);
+            let Some(repaired) = run(&["run", "--repair"], &program, &arguments) else { return };
+            let plain = first.unwrap_or_else(plain);
+            assert_eq!(checksum(&repaired), checksum(&plain));
+            ratios.push(kernel_s(&repaired) / kernel_s(&plain));
+        }
+        ratios.sort_by(f64::total_cmp);
+        assert!(ratios[1] < 1.25, "{kind} {level}: {ratios:?} times as long as without the repair");
     }
 }
 

@@ -37,24 +37,38 @@ impl Stage {
 
     /// Builds a program of the workloads.
     pub(crate) fn build(&self, name: &str, options: &[&str]) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../workloads/src/sharing/{name}.c"));
-        self.compile(name, &source, options)
+        self.compile("cc", name, &workload(&format!("{name}.c")), options)
+    }
+
+    /// Builds a program of the workloads that is in C++; `None`, reported as a skip, where there is no compiler for it.
+    pub(crate) fn build_cpp(&self, name: &str, options: &[&str]) -> Option<PathBuf> {
+        if Command::new("c++").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIP there is no C++ compiler");
+            return None;
+        }
+        let options = [&["-std=c++17"], options].concat();
+        Some(self.compile("c++", name, &workload(&format!("{name}.cpp")), &options))
     }
 
     /// Builds this text of C.
     pub(crate) fn build_text(&self, name: &str, text: &str, options: &[&str]) -> PathBuf {
         let source = self.path(&format!("{name}.c"));
         std::fs::write(&source, text).unwrap();
-        self.compile(name, &source, options)
+        self.compile("cc", name, &source, options)
     }
 
-    fn compile(&self, name: &str, source: &Path, options: &[&str]) -> PathBuf {
+    fn compile(&self, compiler: &str, name: &str, source: &Path, options: &[&str]) -> PathBuf {
         let program = self.path(&format!("{name}{}", options.concat().replace('-', "")));
         let built =
-            Command::new("cc").args(options).args(["-pthread", "-o"]).arg(&program).arg(source).arg("-lm").status();
+            Command::new(compiler).args(options).args(["-pthread", "-o"]).arg(&program).arg(source).arg("-lm").status();
         assert!(built.unwrap().success(), "{name}");
         program
     }
+}
+
+/// A file of the workloads.
+fn workload(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads/src/sharing").join(name)
 }
 
 /// The command, with no input.
@@ -109,6 +123,13 @@ pub(crate) fn did_not_run_together(program: &Path) {
 /// What it said on standard error.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The seconds that a program's threads took, as it says itself.
+pub(crate) fn kernel_s(output: &Output) -> f64 {
+    let said = said(output);
+    let seconds = said.lines().find_map(|line| line.strip_prefix("kernel: ")?.trim().parse().ok());
+    seconds.unwrap_or_else(|| panic!("no time: {said}"))
 }
 
 /// The program's own last word.

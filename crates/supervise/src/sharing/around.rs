@@ -14,8 +14,12 @@ use fieldstone_rewrite::walk::Access;
 use fieldstone_rewrite::{Block, Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
 use fieldstone_sys::sampling;
 
+use super::callers::callers;
+
 /// Places, by sampled instruction, that are kept decoded. A program has few places where it spends its time.
 const MOST_PLACES: usize = 4096;
+/// Calls around a sample that are looked at.
+const MOST_CALLS: usize = 8;
 /// Addresses that user code can have; what lies outside was made of a register that is not known.
 const USER: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
 
@@ -31,6 +35,8 @@ pub(super) struct Around {
     samples: HashMap<u64, u32>,
     /// Where jumps were seen to lead.
     taken: Taken,
+    /// By return address: the code around the call.
+    callers: BTreeMap<u64, Option<Arc<Place>>>,
 }
 
 #[derive(Debug)]
@@ -84,12 +90,24 @@ impl Around {
         walk.accesses.into_iter().filter(counts).collect()
     }
 
-    /// The counters of the loops around the sampled instruction, with their values.
+    /// The counters of the loops around the sampled instruction, and of those around the innermost call in a loop that it was taken in, with
+    /// their values.
     pub(super) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(Counter, u64)> {
         let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
         let registers = of_sample(registers);
-        let value = |counter: &Counter| Some((*counter, counter.value(&registers, memory)?));
-        place.counters.iter().filter_map(value).collect()
+        let value = |registers: &Registers, counter: &Counter| Some((*counter, counter.value(registers, memory)?));
+        let mut found: Vec<_> = place.counters.iter().filter_map(|counter| value(&registers, counter)).collect();
+        let mut called = vec![place];
+        for caller in callers(memory, &registers).into_iter().take(MOST_CALLS) {
+            let Some(place) = self.caller(memory, caller.rip) else { continue };
+            let is_kept = |counter: &&Counter| called.iter().all(|callee| counter.is_kept_by(&callee.flow));
+            found.extend(place.counters.iter().filter(is_kept).filter_map(|counter| value(&caller, counter)));
+            if !place.counters.is_empty() {
+                break;
+            }
+            called.push(place);
+        }
+        found
     }
 
     /// A jump was taken whose target only the run tells: code that has it is read anew when it leads there for the first time. One that leads
@@ -117,6 +135,14 @@ impl Around {
         let place = self.around(ip).or_else(|| Place::read(memory, ip, &self.taken).map(Arc::new));
         self.places.insert(ip, place.clone());
         place
+    }
+
+    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<Place>> {
+        if self.callers.len() >= MOST_PLACES {
+            self.callers.clear();
+        }
+        let read = || Place::read(memory, ip, &Taken::default()).map(Arc::new);
+        self.callers.entry(ip).or_insert_with(read).clone()
     }
 
     /// What is known of the loop that this instruction is in.

@@ -491,7 +491,11 @@ fn watch(pid: u32) -> Result<Watcher> {
 
 fn words(why: &Undone) -> String {
     match why {
-        Undone::NoGain(times) => format!("the threads got on {times:.2} times as fast as before"),
+        Undone::NoGain(Some(times)) => format!("the threads ran {times:.2} times as fast as before"),
+        Undone::NoGain(None) => {
+            "its code is entered and left at each access, and no gain was seen: that can cost more than the line"
+                .to_owned()
+        }
         Undone::By(why) => why.to_string(),
         Undone::ByHand(a_second) => format!("{a_second} accesses a second had to be redirected one by one"),
         Undone::Changed => "its rules changed".to_owned(),

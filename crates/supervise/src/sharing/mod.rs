@@ -7,14 +7,15 @@
 //! | file | |
 //! |---|---|
 //! | `around` | a sample's accesses: the loop around it, decoded once, walked with its registers |
+//! | `callers` | the calls that a sample was taken in, for laps that are counted there |
 //! | `heard` | what the processor told beside: addresses, hits on modified lines |
 //! | `budget` | how many samples are walked, so that looking on stays cheap |
 //! | `company` | whether a thread runs beside others: what it does alone is not walked |
 //! | `watcher` | samples in, lines out |
 //! | `asked` | what the program or a file of rules asks for |
 //! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
-//! | `trials` | whether one is: how fast threads get on with it and without |
-//! | `standing` | what a page has been through, and when it may be moved next |
+//! | `trials` | whether one is: what it costs, how fast threads get on with it and without |
+//! | `cooldown` | how long a page is left alone after a repair of it has failed |
 //! | `find`, `owners`, `code` | looking on only: what was found, whose memory it is, names of instructions |
 //! | `follow` | one thread that does both until the program ends or it is told to let go |
 //! | `beside` | a program started, and that thread in a process beside it |
@@ -28,14 +29,15 @@ mod around;
 mod asked;
 mod beside;
 mod budget;
+mod callers;
 mod code;
 mod company;
+mod cooldown;
 mod find;
 mod follow;
 mod heard;
 mod owners;
 mod repairer;
-mod standing;
 mod trials;
 mod watcher;
 

@@ -4,27 +4,27 @@
 //!   finding ──→ plan ──→ same as in force? ── yes ──→ nothing
 //!                            │ no: changed too often? ── yes ──→ given up
 //!                            └─────────── no ──→ page put back, moved by the new plan, on trial
-//!   on trial: accesses that are still redirected one by one, after a while ── too many ──→ taken back, tried once more, given up
-//!             laps of the loops that come by it, to those before ────────────── no more ──→ taken back, and looked once more:
-//!                                                                  fewer without it, too? moved again, for good
+//!   on trial (`trials`): costs more than it gains ──→ put back, left alone for a while (`cooldown`), longer each time
 //! ```
-//! Redirected one by one, an access costs a hundred times what the cache line did: where loops do not settle in their clones the repair
-//! is worse than the fault. How fast threads get on is not known of all loops: what is in doubt stays, since samples showed the line.
+//! Redirected one by one, an access costs a hundred times what the cache line did: where code does not settle in its clones the repair
+//! is worse than the fault. So each access is charged as it is redirected, to its page and to the program. A page is put back when it has
+//! spent its allowance, and no page is tried while the program's is spent: all failed tries take [`MOST_LOST`] of the time, and [`LOST_AT_ONCE_NS`]
+//! at once. Instructions are remembered that kept a page from paying: other pages that they access are left alone as long.
 //! The process is held (ptrace, userfaultfd) from the first page that is to be moved until all are back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use fieldstone_remap::{Done, Process, Touch, Wanted, Why, page_with};
-use fieldstone_sharing::{Cost, History, Judged, Move, Paces, PagePlan, Progress, Refusal, Step, rules};
+use fieldstone_sharing::{Allowance, Cost, History, Judged, Move, Paces, PagePlan, Progress, Refusal, Step, rules};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
-use super::standing::{AGAIN_NS, Standing};
-use super::trials::{Doubted, Repair, SETTLED_NS};
+use super::cooldown::{AGAIN_NS, Cooldown};
+use super::trials::{DOUBTED_NS, Doubted, Finding, Repair, TRY_NS, lost_ns};
 use crate::clock::{now_ns, processor_ns};
 use crate::error::{Error, Result};
 
@@ -35,14 +35,9 @@ const LEAST_SHARE: f64 = 0.02;
 const LEAST_WEIGHT: f64 = 8.0;
 /// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
 const BEFORE_NS: u64 = 40_000_000;
-/// More accesses a second than these, redirected one by one, take more time than it takes to fight for a line all the time. A line that takes
-/// less of it is worth as much less.
-const MOST_BY_HAND: f64 = 2000.0;
-/// So does what takes us this share of a processor: threads wait as long. But looking after a page takes its time at first.
-const MOST_BUSY: f64 = 0.2;
-const BEGINNING: f64 = 0.05;
-/// Code that was not optimised takes so many times as long.
-const SLOWER: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
+/// What tries that fail may take, as a share of the time that has passed, and of a program that has just begun.
+const MOST_LOST: f64 = 0.02;
+const LOST_AT_ONCE_NS: f64 = 30e6;
 
 /// Why a repair was undone.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,8 +46,8 @@ pub enum Undone {
     By(Why),
     /// Too many accesses a second went on to be redirected one by one.
     ByHand(u64),
-    /// The threads got on so many times as fast as before, which is no gain.
-    NoGain(f64),
+    /// The threads got on so many times as fast as before, which is no gain; none where that could not be seen.
+    NoGain(Option<f64>),
     /// There are other rules for it now.
     Changed,
 }
@@ -104,8 +99,6 @@ struct Asked {
     /// When it is tried next, and whether it was told why it could not be moved.
     next_ns: u64,
     told: bool,
-    /// Accesses that were redirected one by one since the last look at trials.
-    by_hand: u32,
 }
 
 /// Repairs one process.
@@ -121,19 +114,16 @@ pub struct Repairer {
     alarm: OwnedFd,
     repairs: BTreeMap<u64, Repair>,
     history: History,
-    /// What pages have been through that could not be moved, or were put back.
-    standing: BTreeMap<u64, Standing>,
+    /// Pages that could not be moved, or were put back, and instructions that kept pages from paying.
+    cooldowns: BTreeMap<u64, Cooldown>,
+    /// What failed tries may still cost the program.
+    allowance: Allowance,
     /// Lines that fight and cannot be parted, by the last plan of their page.
     left: BTreeMap<u64, Refusal>,
-    /// How fast threads got on before a page was moved for the first time, until its trial is over.
-    before: BTreeMap<u64, Option<Paces>>,
     /// Pages that were put back since that brought no gain, and are looked at once more without it.
     doubted: BTreeMap<u64, Doubted>,
     /// Pages that somebody asks for.
     asked: BTreeMap<u64, Asked>,
-    /// Processor time that serving took since the last look at trials, and when that was.
-    busy_ns: u64,
-    looked_ns: u64,
 }
 
 impl Repairer {
@@ -155,13 +145,11 @@ impl Repairer {
             alarm: alarm.into(),
             repairs: BTreeMap::new(),
             history: History::default(),
-            standing: BTreeMap::new(),
+            cooldowns: BTreeMap::new(),
+            allowance: Allowance::new(LOST_AT_ONCE_NS, MOST_LOST, now_ns()),
             left: BTreeMap::new(),
-            before: BTreeMap::new(),
             doubted: BTreeMap::new(),
             asked: BTreeMap::new(),
-            busy_ns: 0,
-            looked_ns: now_ns(),
         };
         if Process::is_left_behind(pid)? {
             this.hold()?;
@@ -188,32 +176,40 @@ impl Repairer {
     pub fn serve(&mut self, wait: Duration, did: &mut Vec<Did>) -> Result<bool> {
         let Some(process) = &mut self.process else { return Ok(false) };
         let began = processor_ns();
-        let done = process.serve(wait);
-        self.busy_ns += processor_ns() - began;
-        for done in done? {
-            self.take_in(done, did);
+        let done = process.serve(wait)?;
+        let redirected = |done: &&Done| matches!(done, Done::Redirected { .. } | Done::Touched(_));
+        let accesses = done.iter().filter(redirected).count();
+        let each_ns = lost_ns(processor_ns() - began, accesses) / accesses.max(1) as f64;
+        for done in done {
+            self.take_in(done, each_ns, did);
         }
+        let now_ns = now_ns();
+        let costly = |(&page, repair): (&u64, &Repair)| Some((page, repair.by_hand(now_ns)?));
+        let costly: Vec<(u64, Finding)> = self.repairs.iter().filter_map(costly).collect();
+        costly.into_iter().try_for_each(|(page, found)| self.conclude(page, found, None, now_ns, did))?;
         Ok(true)
     }
 
-    fn take_in(&mut self, done: Done, did: &mut Vec<Did>) {
+    /// `each_ns`: what the program has lost by each access that was redirected.
+    fn take_in(&mut self, done: Done, each_ns: f64, did: &mut Vec<Did>) {
         match done {
-            Done::Redirected { thread, ip, new, page } => {
-                self.count_by_hand(page);
+            Done::Redirected { thread, ip, new, page, route } => {
+                if let Some(repair) = self.repairs.get_mut(&page) {
+                    let now_ns = now_ns();
+                    repair.redirected(ip, route, each_ns, now_ns);
+                    self.allowance.spend(each_ns, now_ns);
+                }
                 if new {
                     did.push(Did::Led { ip, thread });
                 }
             }
             Done::PutBack { page, why: Why::Left } => did.push(Did::Undone { page, why: Undone::By(Why::Left) }),
-            Done::Touched(touch) => {
-                self.count_by_hand(page_with(touch.address));
-                did.push(Did::Touched(touch));
-            }
+            Done::Touched(touch) => did.push(Did::Touched(touch)),
             Done::PutBack { page, why } => {
-                if matches!(why, Why::Kernel(_)) {
-                    self.standing.entry(page).or_default().disturbed(now_ns());
+                if matches!(why, Why::Kernel(_) | Why::Access { .. }) {
+                    self.cooldowns.entry(page).or_default().failed(now_ns());
                 }
-                did.extend(self.forget(page, Undone::By(why)));
+                did.extend(self.forget(page, Undone::By(why)).1);
             }
             Done::Child(_) => {}
             Done::Over => {
@@ -223,21 +219,13 @@ impl Repairer {
         }
     }
 
-    /// An access to this page was redirected by itself.
-    fn count_by_hand(&mut self, page: u64) {
-        let found = self.repairs.get_mut(&page).map(|repair| &mut repair.by_hand);
-        if let Some(by_hand) = found.or_else(|| self.asked.get_mut(&page).map(|one| &mut one.by_hand)) {
-            *by_hand += 1;
-        }
-    }
-
     /// Another program runs in the process: what is known is of the one before. What is left of that is told by [`Self::take_left`].
     pub fn begin_anew(&mut self) {
         self.process = None;
         self.repairs.clear();
         self.history = History::default();
-        self.standing.clear();
-        self.before.clear();
+        self.cooldowns.clear();
+        self.allowance = Allowance::new(LOST_AT_ONCE_NS, MOST_LOST, now_ns());
         self.doubted.clear();
         self.asked.clear();
     }
@@ -259,10 +247,9 @@ impl Repairer {
         for plan in self.plans(judged, now_ns) {
             if self.repairs.get(&plan.page).is_none_or(|repair| !suffices(&repair.plan, &plan)) {
                 let lately = now_ns.saturating_sub(BEFORE_NS)..now_ns;
-                let before = || progress.map(|progress| progress.by_lines(&plan.lines, &lately));
-                self.before.entry(plan.page).or_insert_with(before);
+                let before = progress.map(|progress| progress.by_lines(&plan.lines, &lately));
                 let share = worth(&plan, judged);
-                self.repair(plan, share, now_ns, did)?;
+                self.repair(plan, share, before, now_ns, did)?;
             }
         }
         Ok(())
@@ -287,10 +274,8 @@ impl Repairer {
         }
         pages.retain(|page, _| !self.asked.contains_key(page));
         for (page, wanted) in pages {
-            if self.repairs.contains_key(&page) {
-                self.put_back(page, Undone::Changed, did)?;
-            }
-            self.asked.insert(page, Asked { wanted, is_moved: false, next_ns: 0, told: false, by_hand: 0 });
+            self.put_back(page, Undone::Changed, did)?;
+            self.asked.insert(page, Asked { wanted, is_moved: false, next_ns: 0, told: false });
         }
         Ok(())
     }
@@ -331,12 +316,15 @@ impl Repairer {
     /// Plans for the pages of lines that cost enough.
     fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
         let page = |judged: &Judged| page_with(judged.line.address);
-        let may_move = |page: &u64| self.standing.get(page).is_none_or(|standing| standing.may_move(now_ns));
+        let cools = |of: u64| self.cooldowns.get(&of).is_some_and(|cooldown| !cooldown.is_over(now_ns));
+        let may_move = |judged: &Judged| {
+            self.repairs.contains_key(&page(judged)) || !cools(page(judged)) && !is_mostly_by(judged, cools)
+        };
         let worth: BTreeSet<u64> = judged
             .iter()
-            .filter(|(judged, cost)| is_worth_it(judged, cost.as_ref()))
+            .filter(|(judged, cost)| is_worth_it(judged, cost.as_ref()) && may_move(judged))
             .map(|(judged, _)| page(judged))
-            .filter(|page| may_move(page) && !self.asked.contains_key(page))
+            .filter(|page| !self.asked.contains_key(page))
             .collect();
         if worth.is_empty() {
             return Vec::new();
@@ -354,12 +342,29 @@ impl Repairer {
         std::mem::take(&mut self.left)
     }
 
-    fn repair(&mut self, plan: PagePlan, share: f64, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+    /// Whether the program can bear one more try, beside those that go on.
+    fn may_try(&self, now_ns: u64) -> bool {
+        let settling = self.repairs.values().filter(|repair| repair.is_settling(now_ns)).count();
+        self.allowance.left_ns(now_ns) >= TRY_NS * (settling + 1) as f64
+    }
+
+    /// Moves a page by this plan. `before`: how fast its threads get on without, unless it is moved already.
+    fn repair(
+        &mut self,
+        plan: PagePlan,
+        share: f64,
+        mut before: Option<Paces>,
+        now_ns: u64,
+        did: &mut Vec<Did>,
+    ) -> Result<()> {
         let page = plan.page;
+        if !self.repairs.contains_key(&page) && !self.may_try(now_ns) {
+            return Ok(());
+        }
         let steps: Vec<Step> =
             plan.lines.iter().map(|&line| self.history.change(line, &on_line(&plan, line), now_ns)).collect();
-        if self.repairs.contains_key(&page) {
-            self.put_back(page, Undone::Changed, did)?;
+        if let Some(known) = self.put_back(page, Undone::Changed, did)? {
+            before = known.take_before();
         }
         // The next plan of this page leaves the line out.
         if steps.contains(&Step::GiveUp) {
@@ -367,15 +372,15 @@ impl Repairer {
         }
         let consolidated = self.consolidated;
         let moved = self.hold()?.move_page(&wanted(&plan, consolidated));
-        let standing = self.standing.entry(page).or_default();
+        let cooldown = self.cooldowns.entry(page).or_default();
         match moved {
             Ok(_) => {
                 did.push(Did::Moved(plan.clone()));
-                standing.moved();
-                self.repairs.insert(page, Repair { plan, share, moved_ns: now_ns, since_ns: now_ns, by_hand: 0 });
+                cooldown.moved();
+                self.repairs.insert(page, Repair::new(plan, share, before, now_ns));
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
-                if standing.refused(now_ns) {
+                if cooldown.refused(now_ns) {
                     did.push(Did::Refused { page, why });
                 }
             }
@@ -398,86 +403,91 @@ impl Repairer {
         })
     }
 
-    /// Takes back what goes on to be redirected access by access, and what gives nothing back.
+    /// Ends the trials of which something is found.
     fn end_trials(&mut self, progress: Option<&Progress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
-        if now_ns.saturating_sub(self.looked_ns) < SETTLED_NS {
-            return Ok(());
-        }
-        let busy = self.busy_ns as f64 / now_ns.saturating_sub(self.looked_ns) as f64;
-        (self.busy_ns, self.looked_ns) = (0, now_ns);
-        // What is asked for may cost what it does; no other page is to blame for that.
-        let asked = self.asked.values_mut().map(|one| std::mem::take(&mut one.by_hand));
-        let most = asked.chain(self.repairs.values().map(|repair| repair.by_hand)).max().unwrap_or(0);
-        let mut failed = Vec::new();
-        for (&page, repair) in &mut self.repairs {
-            let passed_ns = now_ns.saturating_sub(repair.since_ns);
-            if passed_ns < SETTLED_NS {
-                continue;
+        let found = |(&page, repair): (&u64, &mut Repair)| Some((page, repair.finding(progress, now_ns)?));
+        let found: Vec<(u64, Finding)> = self.repairs.iter_mut().filter_map(found).collect();
+        found.into_iter().try_for_each(|(page, found)| self.conclude(page, found, progress, now_ns, did))
+    }
+
+    /// Does what is found of a moved page: it stays, or is put back and left alone for a while.
+    fn conclude(
+        &mut self,
+        page: u64,
+        found: Finding,
+        progress: Option<&Progress>,
+        now_ns: u64,
+        did: &mut Vec<Did>,
+    ) -> Result<()> {
+        let Some(repair) = self.repairs.get(&page) else { return Ok(()) };
+        let why = match found {
+            Finding::Gain | Finding::Stays => {
+                self.allowance.refund(repair.spent_ns());
+                if found == Finding::Gain {
+                    self.cooldowns.entry(page).or_default().gained();
+                }
+                return Ok(());
             }
-            let a_second = u64::from(repair.by_hand) * 1_000_000_000 / passed_ns;
-            let before = self.before.entry(page).or_default();
-            let is_busy = busy > SLOWER * (MOST_BUSY * repair.share).max(BEGINNING);
-            if a_second as f64 > MOST_BY_HAND * repair.share || is_busy && repair.by_hand == most && most > 0 {
-                failed.push((page, Undone::ByHand(a_second)));
-            } else if let Some(progress) = progress
-                && let Some(times) = repair.no_gain(progress, before, now_ns)
-            {
-                let (plan, share) = (repair.plan.clone(), repair.share);
-                let doubted = Doubted { paces: repair.paces(progress, now_ns), plan, share, since_ns: now_ns };
-                self.doubted.insert(page, doubted);
-                failed.push((page, Undone::NoGain(times)));
+            Finding::ByHand(a_second) => Undone::ByHand(a_second),
+            Finding::NoGain(times) => {
+                self.allowance.spend(repair.loss_ns(times, now_ns), now_ns);
+                if let Some((progress, _)) = progress.zip(times) {
+                    let (plan, share, paces) = (repair.plan.clone(), repair.share, repair.paces(progress, now_ns));
+                    self.doubted.insert(page, Doubted { plan, share, paces, since_ns: now_ns });
+                }
+                Undone::NoGain(times)
             }
-            (repair.since_ns, repair.by_hand) = (now_ns, 0);
+        };
+        for of in repair.culprits().into_iter().chain([page]) {
+            self.cooldowns.entry(of).or_default().failed(now_ns);
         }
-        for (page, why) in failed {
-            let standing = self.standing.entry(page).or_default();
-            match why {
-                Undone::ByHand(_) => standing.disturbed(now_ns),
-                _ => standing.no_gain(),
-            }
-            self.put_back(page, why, did)?;
-        }
-        Ok(())
+        self.put_back(page, why, did).map(drop)
     }
 
     /// Looks once more at what was put back without a gain: where threads get on worse without it, what they do had changed, and it is moved again.
     fn end_doubts(&mut self, progress: Option<&Progress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
-        let due = |_: &u64, doubted: &mut Doubted| now_ns.saturating_sub(doubted.since_ns) >= SETTLED_NS;
+        let due = |_: &u64, doubted: &mut Doubted| now_ns.saturating_sub(doubted.since_ns) >= DOUBTED_NS;
         let due: Vec<(u64, Doubted)> = self.doubted.extract_if(.., due).collect();
         for (page, doubted) in due {
             if progress.is_some_and(|progress| doubted.was_a_gain(progress, now_ns)) {
-                self.before.insert(page, None);
-                self.repair(doubted.plan, doubted.share, now_ns, did)?;
+                self.cooldowns.entry(page).or_default().gained();
+                self.repair(doubted.plan, doubted.share, None, now_ns, did)?;
             }
         }
         Ok(())
     }
 
-    fn put_back(&mut self, page: u64, why: Undone, did: &mut Vec<Did>) -> Result<()> {
+    /// Puts a page back; returns the repair that ends.
+    fn put_back(&mut self, page: u64, why: Undone, did: &mut Vec<Did>) -> Result<Option<Repair>> {
+        let is_asked = self.asked.get(&page).is_some_and(|one| one.is_moved);
+        if !is_asked && !self.repairs.contains_key(&page) {
+            return Ok(None);
+        }
         if let Some(process) = &mut self.process {
             process.put_page_back(page, Why::Asked)?;
         }
-        did.extend(self.forget(page, why));
-        Ok(())
+        let (repair, undone) = self.forget(page, why);
+        did.extend(undone);
+        Ok(repair)
     }
 
-    fn forget(&mut self, page: u64, why: Undone) -> Option<Did> {
+    /// A page is back. What had to be put back since the program's memory went is given up in the end; for what failed there are cooldowns.
+    fn forget(&mut self, page: u64, why: Undone) -> (Option<Repair>, Option<Did>) {
         let asked = self.asked.get_mut(&page).map(|one| std::mem::take(&mut one.is_moved));
         let found = self.repairs.remove(&page);
-        // One that comes and goes is given up in the end.
-        if let Some(repair) = found.as_ref().filter(|_| why != Undone::Changed) {
+        if matches!(why, Undone::By(Why::Gone | Why::Closed)) {
             let now_ns = now_ns();
-            for &line in &repair.plan.lines {
+            for &line in found.iter().flat_map(|repair| &repair.plan.lines) {
                 self.history.change(line, &[], now_ns);
             }
         }
-        (found.is_some() || asked == Some(true)).then_some(Did::Undone { page, why })
+        let is_undone = found.is_some() || asked == Some(true);
+        (found, is_undone.then_some(Did::Undone { page, why }))
     }
 
     /// Whether it is being found out how fast threads get on, with a repair or without one.
     pub fn is_trying(&self) -> bool {
-        let is_open = |page| self.before.get(page).and_then(Option::as_ref).is_some_and(|before| !before.is_empty());
-        !self.doubted.is_empty() || self.repairs.keys().any(is_open)
+        !self.doubted.is_empty() || self.repairs.values().any(Repair::is_compared)
     }
 
     /// Puts everything back and lets go of the process.
@@ -512,6 +522,15 @@ fn worth(plan: &PagePlan, judged: &[(Judged, Option<Cost>)]) -> f64 {
     let is_mended = |judged: &Judged| plan.lines.contains(&judged.line.address);
     let costs = judged.iter().filter(|(judged, _)| is_mended(judged)).filter_map(|(_, cost)| cost.as_ref());
     costs.fold(0.0, |most, cost| cost.share.likely.max(most))
+}
+
+/// Whether more than half of the samples of a line were taken at instructions that are to be left alone.
+fn is_mostly_by(judged: &Judged, cools: impl Fn(u64) -> bool) -> bool {
+    let sites = || judged.line.threads.iter().flat_map(|thread| &thread.sites);
+    let cooling: HashSet<u64> = sites().map(|site| site.site).filter(|&site| cools(site)).collect();
+    let all: f32 = sites().map(|site| site.weight).sum();
+    let by_them: f32 = sites().filter(|site| cooling.contains(&site.site)).map(|site| site.weight).sum();
+    by_them * 2.0 > all
 }
 
 /// The moves of a plan that have a byte on the line at this address.
