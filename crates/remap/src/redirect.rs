@@ -126,9 +126,11 @@ impl Process {
         let clones = self.ours.heads.clones();
         let mut made = Route::Loop;
         let is_known = self.ours.heads.know(registers.rip, target.address, target.operand.bytes, target.delta);
+        // What was in vain is seldom worth another look so soon: it takes as long as ten redirects.
+        let is_due = matches!(times, 0 | 1 | 4) || times >= OFTEN;
         let entry = if self.by_ladders {
             self.enter_ladder(registers)
-        } else if is_known {
+        } else if is_known || !is_due {
             Ok(None)
         } else {
             self.enter_clone(registers)

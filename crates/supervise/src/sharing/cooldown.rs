@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn intervals_grow_to_a_minute() {
         assert_eq!(intervals(FIRST_NS, Cooldown::failed), [1, 2, 4, 8, 16, 32, 64, 64, 64, 64]);
-        let refused = intervals(AGAIN_NS, |page, now_ns| drop(page.refused(now_ns)));
+        let refused = intervals(AGAIN_NS, |page, now_ns| _ = page.refused(now_ns));
         assert_eq!(refused, [1, 4, 16, 64, 256, 1024, 3200, 3200, 3200, 3200]);
     }
 

@@ -184,12 +184,12 @@ impl Repairer {
         let Some(process) = &mut self.process else { return Ok(false) };
         let began = processor_ns();
         let done = process.serve(wait);
-        let lost = processor_ns() - began;
+        let spent_ns = processor_ns() - began;
         self.keep_watchdogs()?;
         let done = done?;
         let redirected = |done: &&Done| matches!(done, Done::Redirected { .. } | Done::Touched(_));
         let accesses = done.iter().filter(redirected).count();
-        let each_ns = lost_ns(lost, accesses) / accesses.max(1) as f64;
+        let each_ns = lost_ns(spent_ns, accesses) / accesses.max(1) as f64;
         for done in done {
             self.take_in(done, each_ns, did);
         }

@@ -16,7 +16,7 @@ use fieldstone_remap::Route;
 use fieldstone_sharing::{Allowance, Compared, Outcome, Paces, PagePlan, Progress, trial};
 
 /// Code that was not optimised takes so many times as long.
-const SLOWER: u32 = if cfg!(debug_assertions) { 10 } else { 1 };
+const SLOWER: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
 /// What redirecting the accesses of one page may cost at once, in nanoseconds: some 100 accesses.
 pub(super) const TRY_NS: f64 = 8e6;
 /// The part of the time that its line took which redirecting its accesses may take for as long as the page is moved. The rest is the gain.
@@ -24,7 +24,7 @@ const BY_HAND: f64 = 0.1;
 /// The part of a redirect that does not take us processor time: the fault and two changes of threads, in nanoseconds.
 const WAKE_NS: f64 = 15e3;
 /// After this long a trial of code that is entered and left at each access is over; loops take as long until they are in their clones.
-const SHORT_NS: u64 = 80_000_000;
+const SHORT_NS: u64 = 60_000_000;
 /// A trial of loops that has shown nothing after this long is over.
 const LONG_NS: u64 = 1_000_000_000;
 /// Readings of the first moments after a clone was made are left out.
@@ -33,8 +33,8 @@ const SETTLED_NS: u64 = 2_000_000;
 const LEAST_NS: u64 = 40_000_000;
 /// A page that was put back without a gain is compared once more after this long.
 pub(super) const DOUBTED_NS: u64 = 250_000_000;
-/// The part of the time that a repair is taken to lose of which that is not known.
-const UNKNOWN_LOSS: f64 = 0.5;
+/// The part of the time that a repair is taken to lose of which that is not known. High, so that the next try is late.
+const UNKNOWN_LOSS: f64 = 1.0;
 
 /// A page that is moved.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(super) struct Doubted {
 
 /// What serving took, in nanoseconds of our processor time: what the program lost by it.
 pub(super) fn lost_ns(spent_ns: u64, accesses: usize) -> f64 {
-    spent_ns as f64 / f64::from(SLOWER) + WAKE_NS * accesses as f64
+    spent_ns as f64 / SLOWER + WAKE_NS * accesses as f64
 }
 
 impl Repair {
@@ -178,7 +178,7 @@ impl Repair {
         if by_hand.is_some() || !self.is_open {
             return by_hand;
         }
-        let limit_ns = if self.stretches.is_empty() { LONG_NS } else { SHORT_NS * u64::from(SLOWER) };
+        let limit_ns = if self.stretches.is_empty() { LONG_NS } else { SHORT_NS };
         let is_over = now_ns.saturating_sub(self.moved_ns) > limit_ns;
         if now_ns.saturating_sub(self.led_ns) < LEAST_NS && !is_over {
             return None;
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn code_that_is_entered_at_each_access_has_to_show_a_gain_soon() {
-        let soon = 11 * MS + SHORT_NS * u64::from(SLOWER);
+        let soon = 11 * MS + SHORT_NS;
         for (laps, found) in [(30, Finding::Gain), (0, Finding::NoGain(None))] {
             let progress = (laps > 0).then(|| progress([(10, laps), (10, laps)], 1000));
             let mut repair = repair(progress.as_ref(), [1, 2]);
