@@ -34,7 +34,7 @@ int main(int n, char **w) {
   return 0;
 }
 "#;
-const LAPS: &str = "120000";
+const LAPS: &str = "300000";
 /// Without a rule it takes some time until the page is moved.
 const RULES: &str = "isolate words 8\nisolate words+8 8\n";
 const WATCHDOG: &str = "memory-watchdog";
