@@ -128,5 +128,6 @@ mod tests {
         assert!(matches!(wait_change(pid), Ok(Change::Stopped(libc::SIGSTOP))));
         child.kill().unwrap();
         assert!(matches!(wait_change(pid), Ok(Change::Ended(ended)) if ended.status.signal() == Some(libc::SIGKILL)));
+        assert!(child.wait().is_err(), "it is reaped");
     }
 }
