@@ -93,6 +93,14 @@ struct Taking<'a> {
     warnings: Vec<String>,
 }
 
+/// What the measured runs gave.
+#[derive(Default)]
+struct Measured {
+    samples: Vec<Sample>,
+    tally: Tally,
+    native: Native,
+}
+
 /// Takes a profile. Ends early, with every child ended and every setting given back, when `interrupt` says so.
 ///
 /// # Errors
@@ -132,21 +140,7 @@ pub fn profile(
     let kinds: Vec<_> = available().map(|candidate| candidate.kind).collect();
     let sequence = order::abba(&kinds, plan.runs);
     tell(Event::Estimate(u32::try_from(sequence.len()).unwrap_or(u32::MAX), round * plan.runs));
-    let mut samples = Vec::new();
-    let mut tally = Tally::default();
-    let mut native = Native::default();
-    for (position, &(round, kind)) in sequence.iter().enumerate() {
-        let position = u32::try_from(position).unwrap_or(u32::MAX);
-        tell(Event::Run(position, kind));
-        let (once, _) = taking.run(kind, false)?;
-        if kind.kind() == PageKind::Small4k {
-            native.add(&once);
-        }
-        if let Some(counted) = &once.walks {
-            tally.add(kind, counted);
-        }
-        samples.push(taking.sample(&once, kind, round, position));
-    }
+    let Measured { samples, tally, native } = taking.measure(&sequence, tell)?;
     let is_repeatable = {
         let warm: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm.clone()).collect();
         findings::not_repeatable(&warm, &samples).is_none()
@@ -174,6 +168,24 @@ pub fn profile(
 }
 
 impl Taking<'_> {
+    /// Makes the measured runs, in this order of rounds and kinds.
+    fn measure(&mut self, sequence: &[(u32, Mixture)], tell: &mut dyn FnMut(Event)) -> Result<Measured> {
+        let mut measured = Measured::default();
+        for (position, &(round, kind)) in sequence.iter().enumerate() {
+            let position = u32::try_from(position).unwrap_or(u32::MAX);
+            tell(Event::Run(position, kind));
+            let (once, _) = self.run(kind, false)?;
+            if kind.kind() == PageKind::Small4k {
+                measured.native.add(&once);
+            }
+            if let Some(counted) = &once.walks {
+                measured.tally.add(kind, counted);
+            }
+            measured.samples.push(self.sample(&once, kind, round, position));
+        }
+        Ok(measured)
+    }
+
     fn warm_up(&mut self, kind: Mixture) -> Result<Candidate> {
         let mut candidate =
             Candidate { kind, unavailable: None, _held: None, footprint: None, warm: None, took: Duration::ZERO };

@@ -68,7 +68,7 @@ pub fn run(
     let mut forward = Forward::prepare()?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
-    let beside = Beside::start(repairer, words, pid, complain).inspect_err(|error| complain(error)).ok();
+    let beside = Beside::start(repairer, words, pid, complain).inspect_err(complain).ok();
     let status = forward.until_end(pid)?;
     let Looked { seen, events, outcome: repairer } = beside.map(Beside::finish).unwrap_or_default();
     let stats = RepairStats {

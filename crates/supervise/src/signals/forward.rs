@@ -122,7 +122,8 @@ impl Forward {
         std::thread::scope(|scope| {
             scope.spawn(|| passing.follow(&self.pending, &over));
             let ended = wait(pid, &witness);
-            let _ = rustix::io::write(&over, &1_u64.to_ne_bytes());
+            // Any number wakes the thread.
+            let _ = rustix::io::write(&over, &1_u64.to_le_bytes());
             ended
         })
     }

@@ -158,10 +158,9 @@ fn threads_wait(program: u32, userfault: Option<&OwnedFd>) -> bool {
 fn put_back(program: u32, ended: &OwnedFd, userfault: Option<&OwnedFd>) {
     let mut pause = FIRST_PAUSE;
     loop {
-        match Process::is_left_behind(program) {
-            Ok(false) => return,
-            // Another process is at it, or it cannot be read in this moment.
-            Ok(true) | Err(_) => {}
+        // An error: it cannot be read in this moment.
+        if let Ok(false) = Process::is_left_behind(program) {
+            return;
         }
         let shared = userfault.and_then(|userfault| userfault.try_clone().ok());
         if Process::rescue(program, shared).is_ok() {
