@@ -178,7 +178,7 @@ pub(crate) fn processes(processes: &[ProcessStats]) -> Table {
             region.share_of(region.private_rw_in_place_bytes).map_or_else(|| NONE.to_owned(), share),
         ]
     });
-    Table::new(&["process", "pages really got", "pid", "served", "peak", "rw inside", "rw in place"], 2, rows)
+    Table::new(&["process", "pages really got", "pid", "served", "peak", "inside", "in place"], 2, rows)
 }
 
 /// What stayed outside a region, and why.
