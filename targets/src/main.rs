@@ -64,7 +64,8 @@ struct Arguments {
     /// Seconds that one cell may take until it is left UNDECIDED
     #[arg(long, default_value_t = 240)]
     limit: u64,
-    /// Measure only cells whose name contains this; of [translation], of one program too: 'burst_miss_error cg'
+    /// Measure only cells whose name contains this; of [translation], of one program too: 'burst_miss_error cg';
+    /// of [sharing], 'objects clang-O2 list' prints one row of the table of objects
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Runs of each program for wrong_results of sharing; as many as the limit allows without it

@@ -63,8 +63,8 @@ pub(crate) fn measure(
         asked.for_each(|goal| show(Cell::skipped(goal, &why)));
         return Ok(());
     }
-    if only == objects::NAME {
-        return objects::print(&place);
+    if let Some(rows) = only.strip_prefix(objects::NAME) {
+        return objects::print(&place, rows);
     }
     println!("# false sharing: counters -O2 take {:.2} times as long as padded here", place.slowdown()?);
     for contest in CONTESTS.iter().filter(|contest| contest.goal.contains(only)) {

@@ -31,8 +31,8 @@ const KINDS: [&str; 7] = [
     "--kind swaps --iterations",
 ];
 
-/// Prints a row for each kind, compiler and level.
-pub(super) fn print(place: &Place) -> anyhow::Result<()> {
+/// Prints a row for each kind, compiler and level whose name has all words of `rows` in it.
+pub(super) fn print(place: &Place, rows: &str) -> anyhow::Result<()> {
     println!(
         "program, kind: seconds without, seconds under `run --repair`, their ratio (medians of {PAIRS} pairs), what became of it"
     );
@@ -41,7 +41,9 @@ pub(super) fn print(place: &Place) -> anyhow::Result<()> {
             println!("{program}: SKIP {why}");
             continue;
         }
-        for option in KINDS {
+        let is_wanted =
+            |option: &&str| rows.split_whitespace().all(|word| format!("{program} {option}").contains(word));
+        for option in KINDS.into_iter().filter(is_wanted) {
             print_row(place, program, option)?;
         }
     }

@@ -50,12 +50,27 @@ fn is_behind_call(memory: &dyn Memory, address: u64) -> bool {
     if memory.read(start, &mut bytes) < LONGEST_CALL {
         return false;
     }
-    // FF /2 by its length, of which the operand is not checked: with a register, an address in one, and with displacements of one and four bytes.
-    let is_indirect = |length: usize| {
-        let call = &bytes[LONGEST_CALL - length..];
-        call[0] == 0xff && call[1] & 0x38 == 0x10
+    let is_indirect = |length: usize| indirect_call_bytes(&bytes[LONGEST_CALL - length..]) == Some(length);
+    bytes[LONGEST_CALL - 5] == 0xe8 || (2..=LONGEST_CALL).any(is_indirect)
+}
+
+/// The length of the indirect call (`FF /2`) that these bytes begin with, in bytes, without prefixes. None where it is no such call.
+fn indirect_call_bytes(code: &[u8]) -> Option<usize> {
+    let &[0xff, form, ref after @ ..] = code else { return None };
+    if form & 0x38 != 0x10 {
+        return None;
+    }
+    let (mode, operand) = (form >> 6, form & 7);
+    let has_index = mode != 3 && operand == 4;
+    // Without a displacement by its mode, base 5 stands for one of four bytes.
+    let base = if has_index { after.first()? & 7 } else { operand };
+    let displacement = match mode {
+        0 if base == 5 => 4,
+        1 => 1,
+        2 => 4,
+        _ => 0,
     };
-    bytes[LONGEST_CALL - 5] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(is_indirect)
+    Some(2 + usize::from(has_index) + displacement)
 }
 
 #[cfg(test)]
@@ -74,11 +89,33 @@ mod tests {
     }
 
     #[test]
+    fn indirect_calls_have_the_length_of_their_operand() {
+        // call rax; [rax]; [rip + 0]; [rax + 8]; [rax + 0]; [rsp]; [rax * 8]; [rsp + 8]; [rsp + 0]
+        for (code, length) in [
+            (&[0xff, 0xd0, 0x90][..], 2),
+            (&[0xff, 0x10], 2),
+            (&[0xff, 0x15, 0, 0, 0, 0], 6),
+            (&[0xff, 0x50, 8], 3),
+            (&[0xff, 0x90, 0, 0, 0, 0], 6),
+            (&[0xff, 0x14, 0x24], 3),
+            (&[0xff, 0x14, 0xc5, 0, 0, 0, 0], 7),
+            (&[0xff, 0x54, 0x24, 8], 4),
+            (&[0xff, 0x94, 0x24, 0, 0, 0, 0], 7),
+        ] {
+            assert_eq!(indirect_call_bytes(code), Some(length), "{code:02x?}");
+        }
+        // jmp rax; inc [rax]; no room for an index; another instruction
+        for code in [&[0xff, 0xe0][..], &[0xff, 0x00], &[0xff, 0x14], &[0x89, 0xd0]] {
+            assert_eq!(indirect_call_bytes(code), None, "{code:02x?}");
+        }
+    }
+
+    #[test]
     fn return_addresses_are_told_from_other_words() {
         // call +0 (5 bytes); call rax (2); call [rbx + 8] (3); nop
         let code = [&[0x90; 8][..], &[0xe8, 0, 0, 0, 0, 0xff, 0xd0, 0xff, 0x53, 0x08, 0x90]].concat();
         let (stack, frame) = (0x7000_0000, 0x7000_0018);
-        let words = [0x40_000d_u64, 7, 0x40_000e, 0x7000_0040, 0x40_000f, 0x40_0012];
+        let words = [0x40_000d_u64, 7, 0x40_000e, 0x7000_0040, 0x40_000f, 0x40_0011, 0x40_0012];
         let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let memory = Both(Image { start: 0x40_0000, bytes: code }, Image { start: stack, bytes });
         let mut registers = Registers { rip: 0x40_0000, ..Registers::default() };
@@ -86,6 +123,6 @@ mod tests {
         let found = callers(&memory, &registers);
         let told: Vec<_> = found.iter().map(|caller| (caller.rip, caller.gpr[RSP], caller.gpr[RBP])).collect();
         let up = 0x7000_0040;
-        assert_eq!(told, [(0x40_000d, stack + 8, frame), (0x40_000f, stack + 0x28, up), (0x40_0012, stack + 0x30, up)]);
+        assert_eq!(told, [(0x40_000d, stack + 8, frame), (0x40_000f, stack + 0x28, up), (0x40_0012, stack + 0x38, up)]);
     }
 }
