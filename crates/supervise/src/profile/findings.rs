@@ -150,7 +150,11 @@ mod tests {
         let quiet = run("4k", "exit 0", "b", 0.9);
         let twice = [quiet.clone(), quiet.clone()];
         assert_eq!(found(std::slice::from_ref(&good), &twice), finding(Difference::Output, 2, "a", "b"));
-        assert_eq!(found(std::slice::from_ref(&good), &twice[1..]), None, "one run more does not show which of the two is odd");
+        assert_eq!(
+            found(std::slice::from_ref(&good), &twice[1..]),
+            None,
+            "one run more does not show which of the two is odd"
+        );
         let idle = [run("4k", "exit 0", "a", 0.002), run("4k", "exit 0", "a", 0.002)];
         let Some(Finding::NotRepeatable { what: Difference::Time, run: 2, .. }) = found(&[good], &idle) else {
             panic!("a run that does nothing");
