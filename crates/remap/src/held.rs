@@ -5,7 +5,7 @@ use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee};
 use crate::error::Result;
 use crate::home::Way;
 use crate::memory::Memory;
-use crate::tasks::has_signal;
+use crate::tasks::{has_signal, ignores};
 use crate::threads::gone_is_fine;
 
 /// The selector of 64-bit code.
@@ -106,6 +106,11 @@ impl Held {
     /// Whether a signal is delivered to it when it goes on.
     pub(crate) const fn has_signals(&self) -> bool {
         !self.kept.is_empty()
+    }
+
+    /// Whether one of them has an effect, such as a handler that runs.
+    pub(crate) fn has_effective_signals(&self) -> bool {
+        self.kept.iter().any(|kept| !ignores(self.tracee.thread(), kept.signal()))
     }
 
     /// Whether the signal in whose stop it is can wait in the kernel: not one with a queue, where it would come last.

@@ -81,8 +81,31 @@ impl Way {
 
     /// The thread is back.
     pub(crate) fn end(self, memory: &Memory) -> Result<()> {
-        memory.write(self.stub() + BUSY_AT as u64, &0_u64.to_le_bytes())
+        end_call(memory, self.stub())
     }
+}
+
+/// Marks the code of a call as left by its thread.
+pub(crate) fn end_call(memory: &Memory, stub: u64) -> Result<()> {
+    memory.write(stub + BUSY_AT as u64, &0_u64.to_le_bytes())
+}
+
+/// The code of a call that has the instruction at `rip`.
+pub(crate) fn call_with(memory: &Memory, rip: u64) -> Option<u64> {
+    let (stub, code) = (rip & !(STUB_BYTES as u64 - 1), code());
+    let mut there = vec![0; code.len()];
+    memory.read_exact(stub, &mut there).ok()?;
+    (there == code && rip - stub < code.len() as u64).then_some(stub)
+}
+
+/// The registers and the blocked signals of a thread before the call that it is in. `now` are its registers there.
+pub(crate) fn saved_in(memory: &Memory, stub: u64, now: &Registers) -> Result<(Registers, u64)> {
+    let word = |number: usize| memory.word(stub + (SAVED_AT + number * WORD) as u64);
+    let (rax, rcx, rdx, rsi, rdi) = (word(0)?, word(1)?, word(2)?, word(3)?, word(4)?);
+    let (r8, r9, r10, r11, rip) = (word(5)?, word(6)?, word(7)?, word(8)?, word(9)?);
+    // No call is under way any more.
+    let before = Registers { rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11, rip, orig_rax: u64::MAX, ..*now };
+    Ok((before, memory.word(stub + MASK_AT as u64)?))
 }
 
 /// The page that the kernel writes in.

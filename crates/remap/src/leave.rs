@@ -38,7 +38,9 @@ impl Ours {
             // It is being killed.
             return Ok(trap);
         };
-        if held.has_signals() && self.code.contains(registers.rip) && self.lead_out(memory, &mut registers) {
+        // Where no handler runs, the thread stays where it is: led out, it could stand inside of a jump at a loop's head.
+        let is_seen = self.code.contains(registers.rip) && held.has_effective_signals();
+        if is_seen && self.lead_out(memory, &mut registers) {
             gone_is_fine(held.tracee.set_registers(&registers))?;
         }
         Ok(trap)

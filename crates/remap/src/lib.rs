@@ -21,6 +21,7 @@
 //! | `protect` | memory that the program has protected |
 //! | `leave` | threads led out of code of ours |
 //! | `undo` | everything as it was |
+//! | `home`, `left_calls` | where system calls are made in its name; those that a killed repairer was making |
 //! | `births`, `forks`, `orphans` | children: their userfaultfds; those that we saw born, and those that nobody did |
 //! | `ours`, `record` | all of ours in a process, and what is kept of it there for who comes after us |
 //!
@@ -54,6 +55,8 @@ mod home;
 mod ladders;
 #[cfg(target_arch = "x86_64")]
 mod leave;
+#[cfg(target_arch = "x86_64")]
+mod left_calls;
 mod memory;
 #[cfg(target_arch = "x86_64")]
 mod orphans;

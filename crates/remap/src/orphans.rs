@@ -87,6 +87,7 @@ impl Process {
         let (memory, threads) = (Memory::open(child)?, Threads::seize(child)?);
         let mut orphan = Self::holding(child, memory, threads, (watch, self.theirs), Way { home, ..self.way });
         orphan.ours = self.ours.clone();
+        orphan.end_left_calls()?;
         orphan.take_in_orphans(home)?;
         orphan.release().map(drop)
     }

@@ -107,6 +107,9 @@ impl Process {
         for (watch, kept) in old_home.map(|home| left_births(pid, &this.memory, home)).unwrap_or_default() {
             this.keep_birth(watch, Some(kept));
         }
+        if this.record.is_some() {
+            this.end_left_calls()?;
+        }
         this.resume_all()?;
         this.late = this.take_in_orphans(old_home)?;
         if let Some(home) = old_home {

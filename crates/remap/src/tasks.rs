@@ -30,6 +30,15 @@ pub(crate) fn goes_on_at(thread: u32) -> Option<u64> {
     u64::from_str_radix(text.split_ascii_whitespace().next_back()?.strip_prefix("0x")?, 16).ok()
 }
 
+/// The address whose pages a thread empties that is in madvise(2).
+pub(crate) fn emptied_by(thread: u32) -> Option<u64> {
+    let text = waiting(thread)?;
+    let mut words = text.split_ascii_whitespace();
+    let number: libc::c_long = words.next()?.parse().ok()?;
+    let address = words.next()?.strip_prefix("0x")?;
+    (number == libc::SYS_madvise).then(|| u64::from_str_radix(address, 16).ok())?
+}
+
 fn waiting(thread: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{thread}/syscall")).ok()
 }
@@ -78,12 +87,24 @@ fn flags(thread: u32) -> Option<u64> {
 
 /// Whether a signal waits that it does not block.
 pub(crate) fn has_signal(thread: u32) -> bool {
+    let set = signal_sets(thread);
+    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+}
+
+/// Whether nothing becomes of a signal that is delivered to a thread: it is ignored, by the program or by default.
+pub(crate) fn ignores(thread: u32, signal: i32) -> bool {
+    const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
+    let (set, bit) = (signal_sets(thread), 1_u64 << (signal - 1));
+    set("SigIgn:") & bit != 0 || BY_DEFAULT.contains(&signal) && set("SigCgt:") & bit == 0
+}
+
+/// The sets of signals of a thread, by their names in `/proc`.
+fn signal_sets(thread: u32) -> impl Fn(&str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let set = |name| {
+    move |name| {
         let digits = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
         u64::from_str_radix(digits.trim(), 16).unwrap_or(0)
-    };
-    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+    }
 }
 
 /// Memory of a process that is locked, in KiB.
@@ -138,5 +159,8 @@ mod tests {
         assert_eq!(process_of(thread), Some(own));
         assert!(!is_kernels(thread) && !is_ending(thread) && is_ending(u32::MAX - 1));
         assert!(!has_signal(thread) && !is_elsewhere(&own.to_string()));
+        // Rust's start ignores SIGPIPE, and catches SIGSEGV to find stacks that overflow.
+        let signals = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGSEGV, libc::SIGTERM];
+        assert_eq!(signals.map(|signal| ignores(thread, signal)), [true, true, false, false]);
     }
 }

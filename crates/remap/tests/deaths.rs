@@ -150,8 +150,8 @@ fn run(program: &Arc<TempPath>, step: u32) -> End {
     while !is_done {
         is_done = running.says("done");
         if begun.elapsed() > LONGEST || running.has_ended() {
-            println!("step {step}: {}", left(pid));
-            panic!("killed before step {step}, it hangs: pid {pid}, page {page:#x}");
+            let said = running.said();
+            panic!("killed before step {step}, pid {pid}, page {page:#x}: not done: {said:?}\n{}", left(pid));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
