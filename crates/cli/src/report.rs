@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+#[cfg(target_arch = "x86_64")]
+use anyhow::Context;
+use anyhow::bail;
 use clap::Args;
 use fieldstone_report::text::Style;
 use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};

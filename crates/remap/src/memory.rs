@@ -37,6 +37,7 @@ impl Memory {
     ///
     /// # Errors
     /// As [`Self::read_exact`].
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn word(&self, address: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.read_exact(address, &mut bytes)?;

@@ -58,6 +58,7 @@ impl Mapping {
 }
 
 /// What of the memory with this address in process `pid` its copies elsewhere would not have, in words.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn peculiarity(pid: u32, address: u64) -> Option<&'static str> {
     let lines = BufReader::new(fs::File::open(format!("/proc/{pid}/smaps")).ok()?).lines().map_while(io::Result::ok);
     // No more is read than up to there: the kernel counts each page that it tells of.

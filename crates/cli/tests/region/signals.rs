@@ -154,7 +154,7 @@ fn the_witness_looks_like_the_program_and_never_outlives_the_command() {
     let Some((_room, program)) = compiled(LISTENER, &[]) else { return };
     for signal in [None, Some("KILL")] {
         let listening = Listening::start(&launchers()[1], &program);
-        let witness = child(listening.running.id(), "signal-witness").unwrap();
+        let witness = wait_until("the witness", || child(listening.running.id(), "signal-witness"));
         let words = || fs::read_to_string(format!("/proc/{witness}/cmdline")).unwrap();
         wait_until("its command line", || words().starts_with(&program).then_some(()));
         match signal {
