@@ -142,10 +142,13 @@ fn acquire() {
     let mut tries = 0_u32;
     while ARENA.is_held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
         tries = tries.saturating_add(1);
-        // SAFETY: the one takes nothing; the other reads a static and writes nothing.
-        unsafe {
-            if tries < TRIES { libc::sched_yield() } else { libc::nanosleep(&raw const NAP, std::ptr::null_mut()) }
-        };
+        if tries < TRIES {
+            // SAFETY: takes nothing and writes nothing.
+            unsafe { libc::sched_yield() };
+        } else {
+            // SAFETY: reads a static and writes nothing. Not by libc's nanosleep, at which a thread can be cancelled.
+            unsafe { libc::syscall(libc::SYS_nanosleep, &raw const NAP, core::ptr::null_mut::<libc::timespec>()) };
+        }
     }
 }
 
