@@ -40,7 +40,7 @@ pub(crate) fn fork(work: impl FnOnce(&OwnedFd)) -> Result<(UnixStream, u32)> {
 }
 
 /// Blocks every signal for this thread, so that no handler of the parent's ever runs in the child; returns the former mask.
-fn block_signals() -> libc::sigset_t {
+pub(crate) fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
     let mut former = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: sigfillset writes all of `all` before it is used; a zeroed mask is a valid empty one, so `former` is

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use super::lane::{Lane, Phase, Told};
 use super::{Drained, Means, Sample, Source, tracer};
+use crate::forked::block_signals;
 use crate::{Error, Result, turns};
 
 /// How long attaching may take: it stops nobody, so it is a matter of milliseconds.
@@ -157,17 +158,4 @@ fn clone_tracer(pid: u32, hertz: u32, lane: &Lane) -> io::Result<libc::pid_t> {
     // SAFETY: the mask is the one that this thread had.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const former, ptr::null_mut()) };
     cloned
-}
-
-/// Blocks every signal for this thread, so that no handler of ours ever runs in the child; returns the former mask.
-fn block_signals() -> libc::sigset_t {
-    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
-    let mut former = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: sigfillset writes all of `all` before it is used; a zeroed mask is a valid empty one, so `former` is
-    // initialised whatever happens.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        former.assume_init()
-    }
 }
