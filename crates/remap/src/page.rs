@@ -188,10 +188,13 @@ impl Process {
 
     /// Takes the page's frame away; whoever touches it from then on waits. A page of a file becomes one of no file, since its file's bytes
     /// would come back: one that is watched already takes its place.
+    ///
+    /// When this process is killed in between, the program's threads go on before the frame is gone. Their writes wait then, too, until
+    /// the page is put back; those to a page of a file cannot be made to wait.
     fn empty(&mut self, moved: &Moved, is_file: bool) -> Result<()> {
         let page = moved.page.start;
         if !is_file {
-            self.trap(page)?;
+            self.trap(page, true)?;
             let drop = [page, PAGE_BYTES, word(libc::MADV_DONTNEED), 0, 0, 0];
             return self.call_and_hear(("madvise", libc::SYS_madvise), drop);
         }
@@ -200,7 +203,7 @@ impl Process {
         self.map(spare, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
         let flags = word(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         let replace = [spare, PAGE_BYTES, PAGE_BYTES, flags, page, 0];
-        let replaced = self.trap(spare).and_then(|()| self.call_and_hear(("mremap", libc::SYS_mremap), replace));
+        let replaced = self.trap(spare, false).and_then(|()| self.call_and_hear(("mremap", libc::SYS_mremap), replace));
         if replaced.is_err() {
             let _ = self.userfault.unregister(range(spare));
             self.unmap(spare, PAGE_BYTES)?;

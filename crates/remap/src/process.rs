@@ -305,11 +305,12 @@ impl Process {
         self.call(("munmap", libc::SYS_munmap), [at, bytes, 0, 0, 0, 0]).map(|_| ())
     }
 
-    /// Traps accesses to missing pages.
-    pub(crate) fn trap(&self, page: u64) -> Result<()> {
-        let modes = Modes { missing: true, write_protect: false };
+    /// Traps accesses to a page once it is missing, and on request all writes to it until then.
+    pub(crate) fn trap(&self, page: u64, writes: bool) -> Result<()> {
+        let modes = Modes { missing: true, write_protect: writes };
         let failed = |source| Error::Page { page, why: format!("userfaultfd refuses it ({source})") };
-        self.userfault.register(range(page), modes).map_err(failed)
+        self.userfault.register(range(page), modes).map_err(failed)?;
+        if writes { self.userfault.write_protect(range(page), true).map_err(failed) } else { Ok(()) }
     }
 }
 

@@ -26,10 +26,18 @@ const REPAIRER: &str = "FIELDSTONE_TEST_REPAIRER";
 /// Steps of a repair: what changes the program or what the kernel knows of it.
 const STEPS: [libc::c_long; 6] =
     [libc::SYS_ptrace, libc::SYS_pwrite64, libc::SYS_ioctl, libc::SYS_tkill, libc::SYS_pidfd_getfd, libc::SYS_close];
+/// What has a thread of the program go on, among the requests of ptrace. The wait after it is a step too: the thread is then in the middle
+/// of what it is to do.
+const RESUMING: [u64; 3] = [libc::PTRACE_CONT as u64, libc::PTRACE_SYSCALL as u64, libc::PTRACE_SINGLESTEP as u64];
 /// Kills in the test suite, for each program.
 const FEW: u32 = 12;
+/// Between the death and the rescue.
+const BEFORE_RESCUE: Duration = Duration::from_millis(1);
 /// A program that has not gone on after this hangs.
 const LONGEST: Duration = Duration::from_secs(40);
+
+/// Counting by one instruction: a thread that is stopped between its read and its write would bring back by itself what was lost.
+const AT_ONCE: &str = "static uint64_t lap(volatile uint64_t *own) { int i; for (i = 0; i < 1000; i++) __sync_fetch_and_add(own, 1); return 1000; }";
 
 /// No test: the repairer that the others start.
 #[test]
@@ -67,9 +75,18 @@ fn start_repairer(running: &Running) -> Child {
     child
 }
 
-/// Lets a repairer work, and kills it before its step `last`.
+/// When a repairer is killed.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// Before this step of its.
+    Step(u32),
+    /// While a thread of the program is in the system call that empties a page, which waits for the repairer.
+    Emptying,
+}
+
+/// Lets a repairer work, and kills it.
 #[allow(clippy::zombie_processes, reason = "it is waited for as its tracer does")]
-fn repair_and_die(running: &mut Running, last: u32) -> End {
+fn repair_and_die(running: &mut Running, when: When) -> End {
     let mut child = start_repairer(running);
     let pid = i32::try_from(child.id()).unwrap();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
@@ -83,7 +100,7 @@ fn repair_and_die(running: &mut Running, last: u32) -> End {
         }
     }
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
-    let mut steps = 0;
+    let (mut steps, mut has_resumed) = (0, false);
     loop {
         let mut status = 0;
         // SAFETY: the status is a live local. Other children of this process have not stopped.
@@ -97,10 +114,19 @@ fn repair_and_die(running: &mut Running, last: u32) -> End {
             continue;
         }
         let is_call = libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80;
-        if is_call && entered(thread).is_some_and(|(number, _)| STEPS.contains(&number)) {
-            steps += 1;
-            if steps == last {
-                println!("step {last}: {:x?}", entered(thread));
+        let entered = if is_call { entered(thread) } else { None };
+        if let Some((number, arguments)) = entered {
+            let is_step = STEPS.contains(&number) || number == libc::SYS_waitid && has_resumed;
+            if is_step {
+                has_resumed = number == libc::SYS_ptrace && RESUMING.contains(&arguments[0]);
+                steps += 1;
+            }
+            let is_last = match when {
+                When::Step(last) => is_step && steps == last,
+                When::Emptying => left(running.child.id()).contains("userfaultfd_event_wait"),
+            };
+            if is_last {
+                println!("{when:?}: {entered:x?}");
                 // SAFETY: no pointer.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 continue;
@@ -137,13 +163,15 @@ fn rescue(running: &mut Running) {
     }
 }
 
-/// One run in which the repairer is killed before its step `step`.
-fn run(program: &Arc<TempPath>, step: u32) -> End {
+/// One run in which the repairer is killed.
+fn run(program: &Arc<TempPath>, when: When) -> End {
     let mut running = Running::of(program);
     let page = running.page;
     running.say();
-    let end = repair_and_die(&mut running, step);
+    let end = repair_and_die(&mut running, when);
     let pid = running.child.id();
+    // A watchdog may take so long.
+    std::thread::sleep(BEFORE_RESCUE);
     rescue(&mut running);
     let begun = Instant::now();
     let mut is_done = false;
@@ -151,12 +179,12 @@ fn run(program: &Arc<TempPath>, step: u32) -> End {
         is_done = running.says("done");
         if begun.elapsed() > LONGEST || running.has_ended() {
             let said = running.said();
-            panic!("killed before step {step}, pid {pid}, page {page:#x}: not done: {said:?}\n{}", left(pid));
+            panic!("killed at {when:?}, pid {pid}, page {page:#x}: not done: {said:?}\n{}", left(pid));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     let told = running.alone();
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "killed before step {step}: {told:?}");
+    assert_eq!(told.last().map(String::as_str), Some("right right"), "killed at {when:?}: {told:?}");
     end
 }
 
@@ -171,22 +199,34 @@ fn at_each_step(stage: &Stage) {
     if opened(Running::of(&program).child.id()).is_none() {
         return;
     }
-    let End::Finished(steps) = run(&program, u32::MAX) else { panic!("it was killed by somebody else") };
+    let End::Finished(steps) = run(&program, When::Step(u32::MAX)) else { panic!("it was killed by somebody else") };
     let kills = std::env::var("FIELDSTONE_DEATHS").ok().and_then(|number| number.parse().ok()).unwrap_or(FEW);
     let mut killed = 0;
     let only = std::env::var("FIELDSTONE_DEATH_AT").ok().and_then(|number| number.parse().ok());
     for step in
         only.map_or(1..=steps, |step: u32| step..=step).step_by(usize::try_from((steps / kills).max(1)).unwrap())
     {
-        killed += u32::from(run(&program, step) == End::Killed);
+        killed += u32::from(run(&program, When::Step(step)) == End::Killed);
     }
     println!("killed {killed} times, at {kills} of {steps} steps");
     assert!(killed > 0);
 }
 
+/// Its threads go on before the page is empty, and before anybody has taken hold of them again.
+#[test]
+fn what_is_written_to_a_page_that_is_being_emptied_stays() {
+    let program = Arc::new(Stage::of("usleep(20000);").counting(AT_ONCE).build());
+    if opened(Running::of(&program).child.id()).is_none() {
+        return;
+    }
+    // Now and then the call is over before it is seen.
+    let ends: Vec<End> = (0..4).map(|_| run(&program, When::Emptying)).collect();
+    assert!(ends.contains(&End::Killed), "{ends:?}");
+}
+
 #[test]
 fn a_program_that_counts_goes_on() {
-    at_each_step(&Stage::of("usleep(20000);"));
+    at_each_step(&Stage::of("usleep(20000);").counting(AT_ONCE));
 }
 
 #[test]
