@@ -24,7 +24,7 @@ use crate::ours::Ours;
 use crate::page::Moved;
 use crate::record::{Left, Record};
 use crate::space::{Mapping, mappings};
-use crate::tasks::{is_elsewhere, is_ending, room_for_descriptors, tasks};
+use crate::tasks::{is_elsewhere, is_ending, may_have_userfault, room_for_descriptors, tasks};
 use crate::threads::Threads;
 
 const FEATURES: u32 = uapi::UFFD_FEATURE_THREAD_ID
@@ -87,6 +87,9 @@ impl Process {
     /// The same with the userfaultfd of a killed repairer, which was shared with us: the program may have closed its own descriptor since.
     fn open_with(pid: u32, shared: Option<OwnedFd>) -> Result<Self> {
         check_class(pid)?;
+        if !may_have_userfault(living_thread(pid)) {
+            return Err(Error::Refused { pid, why: NO_USERFAULTFD.to_owned() });
+        }
         if is_elsewhere(&pid.to_string()) {
             let why = "it is in a pid namespace of its own, where its threads have other numbers: repair it from inside of its container";
             return Err(Error::Refused { pid, why: why.to_owned() });
@@ -381,18 +384,21 @@ fn begin(
         memory.write(home, &home::code()).map(|()| home)
     });
     way.home = match made {
-        Err(error) if !is_left => return Err(error),
+        Err(error) if !is_left => {
+            home::leave_first(memory, way.first)?;
+            return Err(error);
+        }
         // All may wait for pages that somebody has left elsewhere: these can be put back without.
         made => made.ok(),
     };
-    if way.home.is_some() {
-        home::leave_first(memory, way.first)?;
-    }
     let opened = inherited.map_or_else(|| open_userfault(pid, threads, memory, way), Ok);
     if let (Err(_), Some(home)) = (&opened, way.home) {
         way.home = None;
         let unmap = ("munmap", libc::SYS_munmap);
         let _ = call_in_its_name(pid, threads, &|_| false, (memory, way), unmap, [home, home::BYTES, 0, 0, 0, 0]);
+    }
+    if way.home.is_some() || opened.is_err() {
+        home::leave_first(memory, way.first)?;
     }
     let (userfault, theirs) = opened?;
     Ok((way, userfault, theirs))
@@ -416,10 +422,14 @@ fn open_userfault(pid: u32, threads: &mut Threads, memory: &Memory, way: Way) ->
         // It may have that one, and all above.
         Err(_) => low,
     };
-    let theirs = i32::try_from(theirs).unwrap_or(-1);
-    let ours = share(pid, theirs)?;
+    let number = i32::try_from(theirs).unwrap_or(-1);
     let failed = |source| Error::Process { pid, operation: "watch the memory of", source };
-    Ok((Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(failed)?, theirs))
+    let adopt = |ours| Userfaultfd::adopt(ours, FEATURES, Reach::UserAndKernel).map_err(failed);
+    let adopted = share(pid, number).and_then(adopt);
+    if adopted.is_err() {
+        let _ = call(("close", libc::SYS_close), [theirs, 0, 0, 0, 0, 0]);
+    }
+    Ok((adopted?, number))
 }
 
 /// The userfaultfd of a killed repairer: it watches the pages that were left behind.
@@ -461,14 +471,16 @@ pub(crate) fn take(pid: u32, theirs: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_getfd(process, theirs, PidfdGetfdFlags::empty())?)
 }
 
+/// Why a process is refused, before anything is done in it or when the kernel has refused the call.
+const NO_USERFAULTFD: &str = "it may not have a userfaultfd that sees the kernel's accesses too, and without that no page can be moved \
+                              safely; `sudo sysctl vm.unprivileged_userfaultfd=1` allows it";
+
 fn refused_userfault(pid: u32, error: Error) -> Error {
     match error {
         Error::Linux(fieldstone_sys::Error::Call { source, .. })
             if matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) =>
         {
-            let why = "it may not have a userfaultfd that sees the kernel's accesses too, and without that no page can be moved safely; \
-                       `sudo sysctl vm.unprivileged_userfaultfd=1` allows it";
-            Error::Refused { pid, why: why.to_owned() }
+            Error::Refused { pid, why: NO_USERFAULTFD.to_owned() }
         }
         other => other,
     }

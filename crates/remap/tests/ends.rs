@@ -5,6 +5,7 @@
 mod stage;
 
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -291,6 +292,38 @@ fn a_filter_that_comes_later_leaves_the_page_where_it_can_be_put_back() {
         { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW }, { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS } };
         struct sock_fprog program = { 5, f }; CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)); }";
     Stage::of(body).with(globals).right_all_the_same();
+}
+
+/// By its capabilities, and, where it has them in a user namespace alone, after the kernel has refused the call.
+#[test]
+fn a_program_that_may_have_no_userfaultfd_is_refused_and_goes_on() {
+    let is_for_all =
+        std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|word| word.trim() != "0");
+    let program = Arc::new(Stage::of("usleep(20000);").build());
+    let by = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        command
+    };
+    for words in [&["setpriv", "--reuid", "65534", "--clear-groups"][..], &["unshare", "--user", "--map-root-user"]] {
+        if is_for_all || !by(words).arg("true").status().is_ok_and(|status| status.success()) {
+            println!("SKIP no program without the right to a userfaultfd can be made here");
+            return;
+        }
+        let mut command = by(words);
+        command.arg(&**program);
+        let running = Running::started(&mut command, &program);
+        for _ in 0..3 {
+            match Process::open(running.child.id()) {
+                Err(Error::Refused { why, .. }) => assert!(why.contains("vm.unprivileged_userfaultfd=1"), "{why}"),
+                other => panic!("{other:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(!running.has_ended(), "{command:?}");
+        let told = running.alone();
+        assert_eq!(told.last().map(String::as_str), Some("right right"), "{command:?}: {told:?}");
+    }
 }
 
 #[test]

@@ -158,6 +158,8 @@ impl Watcher {
         let slot = session.and_then(|session| slot_of(session, self.sight.inner_pid(pid)));
         let spans = slot.map_or_else(Vec::new, |slot| attribution::spans(pid, slot.spans.load(SeqCst)));
         let Ok(mut now) = look(pid, &slot.map_or(0..0, region_of), &spans) else { return };
+        let unused = slot.map_or(0, |slot| slot.reserve_left_bytes.load(SeqCst));
+        now.mapped_bytes = now.mapped_bytes.saturating_sub(unused);
         if now.point.resident_bytes > 0 {
             now.point.t_s = self.since.elapsed().as_secs_f64();
             self.sight.note(pid, now, last);

@@ -75,6 +75,12 @@ impl SignalInfo {
         const SENDER: usize = 4;
         self.0[Self::CODE] == libc::SI_TKILL && u32::try_from(self.0[SENDER]) == Ok(std::process::id())
     }
+
+    /// Whether an instruction of the thread has raised it, and nobody sent it.
+    #[cfg(target_arch = "x86_64")]
+    const fn is_raised(&self) -> bool {
+        self.0[Self::CODE] > 0
+    }
 }
 
 /// A call that is made in a thread's name raises so many signals at most that come of the call's own place in memory, before it is given up.
@@ -379,14 +385,19 @@ impl Tracee {
             match self.wait_while_it_lives()? {
                 Stop::Call if entered => break,
                 Stop::Call => entered = true,
-                Stop::Signal(signal) if is_fault(signal) && faults == MOST_FAULTS => {
-                    self.set_signal_mask(mask)?;
-                    self.set_registers(&before)?;
-                    return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
-                }
                 Stop::Signal(signal) => {
-                    faults += u32::from(is_fault(signal));
-                    meanwhile(self.signal_info()?);
+                    let info = self.signal_info()?;
+                    // The instruction is ours: the program has to learn nothing of what it raises.
+                    if !is_fault(signal) || !info.is_raised() {
+                        meanwhile(info);
+                        continue;
+                    }
+                    faults += 1;
+                    if faults > MOST_FAULTS {
+                        self.set_signal_mask(mask)?;
+                        self.set_registers(&before)?;
+                        return Err(Error::Call { call: name, source: io::Error::from_raw_os_error(libc::EFAULT) });
+                    }
                 }
                 _ => {}
             }

@@ -51,7 +51,7 @@ impl Dormant {
     }
 }
 
-/// One process of a session. All counters only grow.
+/// One process of a session. Counters grow, but for the one that says otherwise.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct ProcessSlot {
@@ -77,6 +77,8 @@ pub struct ProcessSlot {
     pub outside_calls: [AtomicU64; Outside::ALL.len()],
     /// Bytes by [`Outside`] reason.
     pub outside_bytes: [AtomicU64; Outside::ALL.len()],
+    /// Bytes that `--reserve` mapped and that were not given yet. It only shrinks.
+    pub reserve_left_bytes: AtomicU64,
     /// Programs started by exec without the agent, since it could not serve them.
     pub exec_untouched: AtomicU64,
 }

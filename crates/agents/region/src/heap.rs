@@ -16,7 +16,7 @@ use crate::huge;
 use crate::pieces::move_all;
 use crate::place::{READ_WRITE, advise, give_back, hold_granules, populate_huge, release, settle, settle_anew};
 use crate::raw;
-use crate::state::{TABLE, address_of, base, count, count_served, is_exact, kind, limit, reserve};
+use crate::state::{TABLE, address_of, base, claim_reserve, count, count_served, is_exact, kind, limit};
 use crate::table::{GRANULE, PAGE, State};
 
 static BREAK: AtomicUsize = AtomicUsize::new(0);
@@ -118,7 +118,7 @@ fn back(first: usize, granules: usize, bytes: usize) -> bool {
 fn take_reserve(first: usize, granules: usize) -> bool {
     let hugetlb = kind() == PageKind::Hugetlb2m;
     let from = if hugetlb { State::ReservedHuge } else { State::Reserved };
-    let Some(taken) = TABLE.claim_from(from, reserve(), granules) else { return false };
+    let Some(taken) = claim_reserve(from, granules) else { return false };
     let (old, bytes) = (address_of(taken), granules * GRANULE);
     let target = address_of(first);
     let held = !hugetlb && hold_granules(first, granules);

@@ -16,7 +16,7 @@ use crate::bits::{self, PAGES};
 use crate::demote::make_ordinary;
 use crate::place::{READ_WRITE, give_back, granules, map_granules, own_tail, part, populate_huge, settle};
 use crate::raw::{self, Raw};
-use crate::state::{TABLE, address_of, count, reserve};
+use crate::state::{TABLE, address_of, claim_reserve, count};
 use crate::table::{GIANT, GRANULE, PAGE, State};
 
 /// Times that the processor is given up for another thread: about a second, when nobody else wants it.
@@ -81,7 +81,7 @@ pub(crate) fn map(bytes: usize, flags: i32, state: State) -> Option<Raw> {
     let huge_tail = state == State::Huge && tail > PAGES / 2;
     let huge = if huge_tail { granules } else { bytes / GRANULE / align * align };
     if state == State::Huge
-        && let Some(first) = TABLE.claim_from(State::ReservedHuge, reserve(), granules)
+        && let Some(first) = claim_reserve(State::ReservedHuge, granules)
     {
         return take_reserved(first, granules, bytes);
     }

@@ -14,8 +14,8 @@ use crate::bits::{self, PAGES};
 use crate::demote::Mapping;
 use crate::raw::{self, Raw, TAKEN};
 use crate::state::{
-    TABLE, address_of, base, contains, count, granule_of, huge_pages_enabled, hugetlb_forbidden, is_exact, is_mosaic,
-    is_picked, kind, limit, page_of, prefault, reserve, touches,
+    TABLE, address_of, base, claim_reserve, contains, count, granule_of, huge_pages_enabled, hugetlb_forbidden,
+    is_exact, is_mosaic, is_picked, kind, limit, page_of, prefault, reserve, reserve_shrunk, touches,
 };
 use crate::table::{GIANT, GRANULE, PAGE, PageBits, State};
 use crate::{huge, small};
@@ -140,7 +140,7 @@ fn map_large(bytes: usize, prot: i32, flags: i32) -> Raw {
     let tail = bytes % GRANULE / PAGE;
     let count = whole + usize::from(tail > 0);
     if prot == READ_WRITE
-        && let Some(first) = TABLE.claim_from(State::Reserved, reserve(), count)
+        && let Some(first) = claim_reserve(State::Reserved, count)
     {
         own_tail(first + whole, tail, true);
         return address_of(first).cast_signed();
@@ -259,6 +259,7 @@ pub(crate) fn drop_reserve(idle: State) {
             // SAFETY: a reserved granule belongs to nobody.
             unsafe { raw::munmap(address_of(granule), GRANULE) };
             TABLE.free(granule);
+            reserve_shrunk(1);
         }
     }
 }

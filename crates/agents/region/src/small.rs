@@ -21,7 +21,7 @@ use fieldstone_wire::{Outside, PageKind};
 use crate::bits::{self, PAGES, Words};
 use crate::place::{self, READ_WRITE, map_granules, settle, touch};
 use crate::raw::{self, Raw, TAKEN};
-use crate::state::{TABLE, address_of, count, is_exact, kind, prefault, reserve};
+use crate::state::{TABLE, address_of, claim_reserve, count, is_exact, kind, prefault};
 use crate::table::{GRANULE, GRANULES, PAGE, PageBits, State};
 
 /// The Split granule that served last, tried first.
@@ -92,7 +92,7 @@ fn open(pages: usize) -> Result<usize, Raw> {
 
 /// Maps a granule for requests to come.
 fn map_slack() -> Result<usize, Raw> {
-    if let Some(granule) = TABLE.claim_from(State::Reserved, reserve(), 1) {
+    if let Some(granule) = claim_reserve(State::Reserved, 1) {
         return Ok(granule);
     }
     let granule = map_granules(1, 1, |address| raw::map_new(address, GRANULE, READ_WRITE, 0))?;

@@ -74,6 +74,7 @@ fn introduce(slot: &ProcessSlot, phase: Phase) {
     slot.spans.store(KNOWN.address(), Relaxed);
     slot.base.store(state::base() as u64, Relaxed);
     slot.limit.store(if state::base() == 0 { 0 } else { state::limit() as u64 }, Relaxed);
+    slot.reserve_left_bytes.store(state::reserve_left_bytes() as u64, Relaxed);
     slot.phase.store(phase as u32, SeqCst);
     slot.pid.store(raw::getpid(), SeqCst);
 }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use fieldstone_wire::{Config, Outside, PageKind, ProcessSlot, Session, mosaic};
 
 use crate::raw;
-use crate::table::{Chunk, GRANULE, GRANULES, PAGE, Table};
+use crate::table::{Chunk, GRANULE, GRANULES, PAGE, State, Table};
 
 /// Who has which address.
 pub(crate) static TABLE: Table = Table::new();
@@ -35,6 +35,8 @@ const ADDRESSES: usize = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 <
 
 /// The first granule that `--reserve` mapped, and how many.
 static RESERVE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// Bytes of it that were not given yet.
+static RESERVE_LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// The granules that `--reserve` mapped; those that were not given yet are in a state of their own.
 pub(crate) fn reserve() -> Range<usize> {
@@ -42,10 +44,31 @@ pub(crate) fn reserve() -> Range<usize> {
     first..first + RESERVE.1.load(SeqCst)
 }
 
-/// Sets what [`reserve`] answers.
+/// Sets what [`reserve`] answers. None of it is given yet.
 pub(crate) fn set_reserve(range: &Range<usize>) {
     RESERVE.0.store(range.start, SeqCst);
     RESERVE.1.store(range.len(), SeqCst);
+    RESERVE_LEFT.store(range.len() * GRANULE, SeqCst);
+}
+
+/// Claims granules of the reserve that were not given yet.
+pub(crate) fn claim_reserve(idle: State, granules: usize) -> Option<usize> {
+    let first = TABLE.claim_from(idle, reserve(), granules)?;
+    reserve_shrunk(granules);
+    Some(first)
+}
+
+/// So many granules of the reserve are given, or gone.
+pub(crate) fn reserve_shrunk(granules: usize) {
+    let left = RESERVE_LEFT.fetch_sub(granules * GRANULE, SeqCst) - granules * GRANULE;
+    if let Some(slot) = slot() {
+        slot.reserve_left_bytes.store(left as u64, SeqCst);
+    }
+}
+
+/// Bytes of the reserve that were not given yet.
+pub(crate) fn reserve_left_bytes() -> usize {
+    RESERVE_LEFT.load(SeqCst)
 }
 
 /// Sets where the region begins and what memory in it shall lie on. `memory` is the machine's, in bytes.

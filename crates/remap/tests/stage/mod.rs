@@ -220,7 +220,12 @@ const LONGEST: Duration = Duration::from_secs(60);
 impl Running {
     /// Starts a program that was built.
     pub(crate) fn of(file: &Arc<tempfile::TempPath>) -> Self {
-        let mut child = Command::new(&**file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self::started(&mut Command::new(&**file), file)
+    }
+
+    /// The same by a command that runs it.
+    pub(crate) fn started(command: &mut Command, file: &Arc<tempfile::TempPath>) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (tell, lines) = channel();
         std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
