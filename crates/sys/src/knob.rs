@@ -14,8 +14,8 @@
 //! - **Death of the holder**, by SIGKILL too, gives back within moments: the kernel closes the socket. A child that was *forked*
 //!   from the holder and lives on without exec holds the socket open and delays it; exec closes it.
 //! - **Ctrl-C** and a hang-up of the terminal do not reach the restorer; SIGKILL does. Killed together with its holder (a
-//!   cgroup's end, a pid namespace's), it leaves the knobs turned; the note it leaves lets the next Fieldstone give back a
-//!   plain knob.
+//!   cgroup's end, a pid namespace's), it leaves the knobs turned; the note it leaves lets the next Fieldstone that turns the
+//!   same knob give it back.
 //! - **Several Fieldstones** hold one knob together when they want the same value: the last one to end gives it back. One that
 //!   wants another value is refused ([`Error::KnobHeld`]). They agree through a note beside the knob's lock: a small file in
 //!   `/run` that holds the former value, on which each holder keeps a shared flock(2) for as long as it lives.

@@ -4,8 +4,8 @@
 //! - on the knob itself, exclusive, for the moment of a change: changes come one after the other;
 //! - on the note, shared, for as long as a holder lives. Who can turn it exclusive is the only holder.
 //!
-//! The note holds the value from before the first holder. A note that is there while nobody holds it is that of a restorer that
-//! was killed; its value, not the present one, is then the former one. The last holder removes it, under the knob's lock, so
+//! The note holds the value from before the first holder; of a pool also how many pages all holders have added ([`Tally`]). A note that
+//! is there while nobody holds it is that of a restorer that was killed; its value, not the present one, is then the former one. The last holder removes it, under the knob's lock, so
 //! nobody can have opened it and not yet locked it.
 
 use std::ffi::CStr;
@@ -91,13 +91,14 @@ pub(super) fn raise(directory: &str, note_path: &str, pages: u64) -> std::result
     let file = locked(knob.as_c_str()?)?;
     let (before, total) = (set_pages(&file, &surplus)?, read_number(&file)?);
     let (note, alone) = join(note_path.as_c_str()?)?;
-    let left = read_number(&note).ok();
+    let left = Tally::read(&note);
+    let tally = if alone { Tally::begun(before, left) } else { left.unwrap_or_default() };
     let change = || {
-        if alone {
-            write_number(note_path.as_c_str()?, left.map_or(before, |left| left.min(before)))?;
-        }
+        tally.write(&note_path)?;
         write_number(knob.as_c_str()?, total.saturating_add(pages))?;
-        Ok((set_pages(&file, &surplus)?, read_number(&file)?))
+        let after = set_pages(&file, &surplus)?;
+        Tally { added: tally.added + after.saturating_sub(before), ..tally }.write(&note_path)?;
+        Ok((after, read_number(&file)?))
     };
     let (after, total_after) = unless_failed(change(), left.is_none(), &note_path)?;
     flock(&note, FlockOperation::NonBlockingLockShared)?;
@@ -116,8 +117,8 @@ impl Held {
             Change::Value(ours) if last && read(&file)?.as_str() == ours.as_str() => {
                 read(&self.note).and_then(|former| write(self.knob.as_c_str()?, former.as_str()))
             }
-            Change::Value(_) | Change::Pages { added: 0, .. } => Ok(()),
-            Change::Pages { added, surplus } => lower(&self, &file, *added, surplus),
+            Change::Value(_) => Ok(()),
+            Change::Pages { added, surplus } => lower(&self, &file, *added, surplus, last),
         };
         if last {
             unlinkat(CWD, self.note_path.as_c_str()?, AtFlags::empty())?;
@@ -126,11 +127,47 @@ impl Held {
     }
 }
 
-/// Lowers a pool by what was added, but not below its floor, and never raises it.
-fn lower(held: &Held, file: &OwnedFd, added: u64, surplus: &OwnedFd) -> Result<()> {
+/// Lowers a pool by what this holder has added, and the last one by what killed holders have left in it too; but not below its floor, and
+/// it never raises it.
+fn lower(held: &Held, file: &OwnedFd, added: u64, surplus: &OwnedFd, last: bool) -> Result<()> {
+    let tally = Tally::read(&held.note).unwrap_or_default();
+    let less = if last { tally.added.max(added) } else { added };
+    if less == 0 {
+        return Ok(());
+    }
     let now = set_pages(file, surplus)?;
-    let floor = read_number(&held.note).unwrap_or(0).min(now);
-    write_number(held.knob.as_c_str()?, now.saturating_sub(added).max(floor))
+    write_number(held.knob.as_c_str()?, now.saturating_sub(less).max(tally.before.min(now)))?;
+    if last { Ok(()) } else { Tally { added: tally.added.saturating_sub(less), ..tally }.write(&held.note_path) }
+}
+
+/// What the note of a pool holds: two numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    /// Pages before the first holder came, or at the lowest since.
+    before: u64,
+    /// Pages that holders have added and not given back.
+    added: u64,
+}
+
+impl Tally {
+    /// The first holder's, of a pool with so many pages. What killed holders have left is in the pool still, unless somebody has lowered it.
+    fn begun(pages: u64, left: Option<Self>) -> Self {
+        let left = left.unwrap_or(Self { before: pages, added: 0 });
+        let added = if pages >= left.before.saturating_add(left.added) { left.added } else { 0 };
+        Self { before: left.before.min(pages), added }
+    }
+
+    fn read(note: &OwnedFd) -> Option<Self> {
+        let text = read(note).ok()?;
+        let (before, added) = text.as_str().split_once(' ')?;
+        Some(Self { before: before.parse().ok()?, added: added.parse().ok()? })
+    }
+
+    fn write(self, note_path: &Path) -> Result<()> {
+        let mut value = Value::EMPTY;
+        write!(value, "{} {}", self.before, self.added).map_err(|_| Errno::INVAL)?;
+        write(note_path.as_c_str()?, value.as_str())
+    }
 }
 
 /// The pool's set size: `nr_hugepages` counts the surplus pages too, writing it does not.

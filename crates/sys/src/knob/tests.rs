@@ -45,6 +45,12 @@ fn pages(pool: &Path) -> String {
     value(&pool.join("nr_hugepages"))
 }
 
+fn kill(restorer: &Restorer) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(restorer.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    crate::process::wait4(Some(restorer.pid()), true).unwrap();
+}
+
 #[test]
 fn a_knob_is_given_back_on_drop_and_leaves_no_note() {
     let room = Room::new();
@@ -106,9 +112,7 @@ fn the_next_one_gives_back_what_a_killed_restorer_could_not() {
     let knob = room.knob("1");
     let killed = room.restorer();
     let set = killed.set(&knob, "2").unwrap();
-    let pid = rustix::process::Pid::from_raw(i32::try_from(killed.pid()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    crate::process::wait4(Some(killed.pid()), true).unwrap();
+    kill(&killed);
     assert!(matches!(set.give_back(), Err(Error::RestorerGone { .. })));
     assert_eq!(value(&knob), "2");
     let next = room.restorer().set(&knob, "3").unwrap();
@@ -128,6 +132,41 @@ fn pools_are_lowered_by_what_was_added_in_any_order() {
     assert_eq!(pages(&pool), "3");
     second.give_back().unwrap();
     assert_eq!((pages(&pool).as_str(), room.notes()), ("0", 0));
+}
+
+#[test]
+fn the_last_one_gives_back_the_pages_of_killed_restorers() {
+    let room = Room::new();
+    let pool = room.pool(3, 0);
+    let (killed, other) = (room.restorer(), room.restorer());
+    let raised = killed.raise_pool_in(&pool, 64).unwrap();
+    // Beside one that lives.
+    let beside = other.raise_pool_in(&pool, 2).unwrap();
+    kill(&killed);
+    assert!(raised.give_back().is_err());
+    beside.give_back().unwrap();
+    assert_eq!((pages(&pool).as_str(), room.notes()), ("3", 0));
+    // And alone, before the next one comes.
+    let alone = room.restorer();
+    let raised = alone.raise_pool_in(&pool, 64).unwrap();
+    kill(&alone);
+    assert!(raised.give_back().is_err());
+    assert_eq!((pages(&pool).as_str(), room.notes()), ("67", 1));
+    room.restorer().raise_pool_in(&pool, 5).unwrap().give_back().unwrap();
+    assert_eq!((pages(&pool).as_str(), room.notes()), ("3", 0));
+}
+
+#[test]
+fn pages_that_killed_restorers_left_and_somebody_took_are_not_taken_again() {
+    let room = Room::new();
+    let pool = room.pool(3, 0);
+    let killed = room.restorer();
+    let raised = killed.raise_pool_in(&pool, 64).unwrap();
+    kill(&killed);
+    assert!(raised.give_back().is_err());
+    fs::write(pool.join("nr_hugepages"), "40").unwrap();
+    room.restorer().raise_pool_in(&pool, 5).unwrap().give_back().unwrap();
+    assert_eq!((pages(&pool).as_str(), room.notes()), ("40", 0));
 }
 
 #[test]
