@@ -11,15 +11,19 @@
 //! and no signal has to wait or to be sent again.
 //!
 //! Who gets a signal is led out first: its handler, a debugger and whoever unwinds the stack see the program's own code, and none returns to
-//! code that is gone by then.
+//! code that is gone by then. Of handlers that began when nobody held the thread, or before there was such code, the [frames](crate::frames)
+//! are led out.
 
 use fieldstone_sys::ptrace;
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
 use crate::error::Result;
+use crate::frames::Frame;
 use crate::held::Held;
 use crate::memory::Memory;
 use crate::ours::Ours;
+use crate::process::Process;
+use crate::tasks::stack_of;
 use crate::threads::gone_is_fine;
 
 /// More than there are between two mapped addresses: an entry checks each object of its loop, by some five instructions.
@@ -61,7 +65,7 @@ impl Ours {
     /// Sets a thread that stands in code of ours to where it would be in the program's own, if no head were overwritten. False where
     /// that cannot be.
     pub(crate) fn lead_out(&self, memory: &Memory, registers: &mut ptrace::Registers) -> bool {
-        let mut now = *registers;
+        let (mut now, mut pushed) = (*registers, Vec::new());
         for _ in 0..MOST_INSTRUCTIONS {
             if let Some(original) = self.original(now.rip) {
                 now.rip = original;
@@ -70,7 +74,7 @@ impl Ours {
                 *registers = now;
                 return true;
             }
-            if run_one(memory, &mut now).is_none() {
+            if run_one(memory, &mut now, &mut pushed).is_none() {
                 return false;
             }
         }
@@ -87,8 +91,47 @@ impl Ours {
     }
 }
 
-/// Does an instruction of ours.
-fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
+impl Process {
+    /// Has handlers that return go on in the program's own code, and outside of what is overwritten at loops' heads. All threads stand
+    /// still, or are in the kernel.
+    ///
+    /// # Errors
+    /// Where the process is gone.
+    pub(crate) fn lead_frames_out(&mut self) -> Result<()> {
+        if self.ours.code.ranges().is_empty() {
+            return Ok(());
+        }
+        let threads: Vec<u32> = self.threads.numbers().collect();
+        let mut registers = |thread| {
+            let held = self.threads.get_mut(thread).filter(|held| held.stands());
+            held.and_then(|held| held.tracee.registers().ok())
+        };
+        // What a frame does not keep is not asked for: any thread's does.
+        let known: Vec<_> = threads.into_iter().map(|thread| (thread, registers(thread))).collect();
+        let Some(others) = known.iter().find_map(|&(_, registers)| registers) else { return Ok(()) };
+        for (thread, registers) in known {
+            let Some(rsp) = registers.map(|registers| registers.rsp).or_else(|| stack_of(thread)) else { continue };
+            for frame in Frame::all(&self.memory, rsp) {
+                self.lead_frame_out(&frame, frame.registers(&others))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One that is on the stack no more than by chance, as what a handler has left there, may return to code that is gone. It stays.
+    fn lead_frame_out(&self, frame: &Frame, mut registers: ptrace::Registers) -> Result<()> {
+        let from = registers.rip;
+        if self.ours.code.contains(from) && !self.ours.lead_out(&self.memory, &mut registers) {
+            return Ok(());
+        }
+        self.ours.heads.land(&mut registers);
+        if registers.rip == from { Ok(()) } else { frame.set(&self.memory, &registers) }
+    }
+}
+
+/// Does an instruction of ours. What it pushes is kept in `pushed`, by address, and popped from there: where a handler interrupted it,
+/// its frame lies where the thread itself would push.
+fn run_one(memory: &Memory, registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
     let mut bytes = [0; 15];
     let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
@@ -116,15 +159,15 @@ fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
         }
         Kind::Push_r64 => {
             let value = *register(registers, instruction.op0_register())?;
-            push(memory, registers, value)?;
+            push(registers, pushed, value);
         }
-        Kind::Pushfq => push(memory, registers, flags)?,
+        Kind::Pushfq => push(registers, pushed, flags),
         Kind::Pop_r64 => {
-            let value = pop(memory, registers)?;
+            let value = pop(memory, registers, pushed)?;
             *register(registers, instruction.op0_register())? = value;
         }
         Kind::Popfq => {
-            let saved = pop(memory, registers)? & SAVED_FLAGS;
+            let saved = pop(memory, registers, pushed)? & SAVED_FLAGS;
             registers.eflags = registers.eflags & !SAVED_FLAGS | saved;
         }
         _ => return None,
@@ -132,13 +175,14 @@ fn run_one(memory: &Memory, registers: &mut ptrace::Registers) -> Option<()> {
     Some(())
 }
 
-fn push(memory: &Memory, registers: &mut ptrace::Registers, value: u64) -> Option<()> {
+fn push(registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>, value: u64) {
     registers.rsp = registers.rsp.wrapping_sub(8);
-    memory.write(registers.rsp, &value.to_le_bytes()).ok()
+    pushed.push((registers.rsp, value));
 }
 
-fn pop(memory: &Memory, registers: &mut ptrace::Registers) -> Option<u64> {
-    let value = memory.word(registers.rsp).ok()?;
+fn pop(memory: &Memory, registers: &mut ptrace::Registers, pushed: &[(u64, u64)]) -> Option<u64> {
+    let here = pushed.iter().rev().find(|&&(at, _)| at == registers.rsp);
+    let value = here.map_or_else(|| memory.word(registers.rsp).ok(), |&(_, value)| Some(value))?;
     registers.rsp = registers.rsp.wrapping_add(8);
     Some(value)
 }
@@ -253,8 +297,12 @@ pub(crate) mod tests {
                         (begin.rsp, begin.eflags, begin.rdi, begin.rcx)
                     );
                     assert_eq!((out.rax, out.rdx, out.rbx), (begin.rax, begin.rdx, begin.rbx));
-                    if run_one(memory, &mut now).is_none() || !ours.code.contains(now.rip) {
+                    let mut pushed = Vec::new();
+                    if run_one(memory, &mut now, &mut pushed).is_none() || !ours.code.contains(now.rip) {
                         break;
+                    }
+                    for (at, value) in pushed {
+                        memory.write(at, &value.to_le_bytes()).unwrap();
                     }
                     steps += 1;
                 }
@@ -269,7 +317,7 @@ pub(crate) mod tests {
             let mut now = registers();
             now.rip = code.as_ptr().addr() as u64;
             let own = Decoder::with_ip(64, code, now.rip, DecoderOptions::NONE).decode();
-            assert_eq!((own.code(), run_one(memory, &mut now)), (Kind::Adc_rm64_r64, None));
+            assert_eq!((own.code(), run_one(memory, &mut now, &mut Vec::new())), (Kind::Adc_rm64_r64, None));
         });
     }
 

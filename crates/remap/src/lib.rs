@@ -44,6 +44,8 @@ mod events;
 #[cfg(target_arch = "x86_64")]
 mod forks;
 #[cfg(target_arch = "x86_64")]
+mod frames;
+#[cfg(target_arch = "x86_64")]
 mod futex;
 #[cfg(target_arch = "x86_64")]
 mod heads;

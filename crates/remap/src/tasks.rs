@@ -30,6 +30,12 @@ pub(crate) fn goes_on_at(thread: u32) -> Option<u64> {
     u64::from_str_radix(text.split_ascii_whitespace().next_back()?.strip_prefix("0x")?, 16).ok()
 }
 
+/// Its stack pointer in user mode, where it is in the kernel.
+pub(crate) fn stack_of(thread: u32) -> Option<u64> {
+    let text = waiting(thread)?;
+    u64::from_str_radix(text.split_ascii_whitespace().nth_back(1)?.strip_prefix("0x")?, 16).ok()
+}
+
 /// The address whose pages a thread empties that is in madvise(2).
 pub(crate) fn emptied_by(thread: u32) -> Option<u64> {
     let text = waiting(thread)?;

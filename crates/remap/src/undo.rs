@@ -210,6 +210,6 @@ impl Process {
             self.ours.heads.land(&mut registers);
             gone_is_fine(held.tracee.set_registers(&registers))?;
         }
-        Ok(())
+        self.lead_frames_out()
     }
 }

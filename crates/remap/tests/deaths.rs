@@ -229,6 +229,16 @@ fn a_program_that_counts_goes_on() {
     at_each_step(&Stage::of("usleep(20000);").counting(AT_ONCE));
 }
 
+/// Handlers begin at any time, and return after the rescue to where they began: in code of ours, or in the middle of a jump.
+#[test]
+fn a_program_whose_threads_are_in_handlers_goes_on() {
+    let globals = "static void linger(int s) { struct timespec a, b; clock_gettime(CLOCK_MONOTONIC, &a);
+        do clock_gettime(CLOCK_MONOTONIC, &b); while ((b.tv_sec - a.tv_sec) * 1000000000L + b.tv_nsec - a.tv_nsec < 3000000); }";
+    let body = "sigset_t s; sigemptyset(&s); sigaddset(&s, SIGUSR1); pthread_sigmask(SIG_BLOCK, &s, 0);
+        for (int i = 0; i < 300; i++) { kill(getpid(), SIGUSR1); usleep(1000); }";
+    at_each_step(&Stage::of(body).with(globals).before("signal(SIGUSR1, linger);").counting(AT_ONCE));
+}
+
 #[test]
 fn a_program_that_forks_goes_on() {
     let body = "while (counters[8] < 2000 || counters[9] < 2000) usleep(100); for (int i = 0; i < 8; i++) { pid_t pid = fork(); CHECK(pid >= 0); if (!pid) _exit(child());
