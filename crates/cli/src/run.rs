@@ -125,9 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         return repaired(arguments);
     }
     if !arguments.region {
-        bail!(
-            "say what to mend: `fieldstone run --region -- PROGRAM`, `--repair -- PROGRAM`, or `fieldstone run --pid PID`"
-        );
+        bail!(no_mode(&arguments.command));
     }
     if arguments.reserve > 0 && arguments.pages.kind() == PageKind::Hugetlb1g {
         bail!(
@@ -155,11 +153,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             run_from_outside(&program, arguments.stats.is_some())?
         }
     };
-    if let Some(shortfall) = &finished.shortfall {
-        tell(shortfall);
-    }
+    finished.notes.iter().for_each(tell);
     let written = finished.stats.as_ref().map_or(Ok(()), |stats| write_stats(stats, file));
     end_alike(finished.status, written)
+}
+
+/// What is wrong with a command line that names no mode; a misspelt option counts as the program's name.
+fn no_mode(command: &[OsString]) -> String {
+    const MODES: &str =
+        "try: `fieldstone run --region -- PROGRAM`, `fieldstone run --repair -- PROGRAM` or `fieldstone run --pid PID`";
+    let first = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    if first.starts_with('-') {
+        return format!("cannot run {first}: it is no option of `fieldstone run`, whose --help lists them\n{MODES}");
+    }
+    format!("cannot run {first}: no mode is given, one of --region, --repair and --pid\n{MODES}")
 }
 
 /// A program whose false sharing is repaired as it runs.

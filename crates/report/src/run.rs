@@ -6,6 +6,7 @@
 //! Addresses are JSON numbers. They are page-aligned and below 2^57, so a reader that keeps numbers as
 //! doubles has them exactly.
 
+use crate::quantity::{bytes, count};
 use serde::{Deserialize, Serialize};
 
 /// One run of a program with its memory in a primary region.
@@ -71,6 +72,12 @@ pub struct RegionStats {
     pub mapped_peak_bytes: u64,
     /// What was left to the kernel, a reason each.
     pub outside: Vec<Outside>,
+    /// Bytes that `--reserve` mapped at the start.
+    pub reserve_bytes: u64,
+    /// Bytes of `--reserve` that the kernel refused.
+    pub reserve_refused_bytes: u64,
+    /// Bytes of the reserve that `--prefault` did not touch, since there was not enough memory.
+    pub reserve_untouched_bytes: u64,
     /// hugetlb memory that moved to ordinary pages, because something needed their manners (a fork, a partial munmap).
     pub demoted_bytes: u64,
     /// Memory that asked for hugetlb pages and lies on transparent ones: the pool was empty, or userfaultfd is not permitted.
@@ -119,6 +126,53 @@ impl RegionStats {
     pub fn served_share(&self) -> Option<f64> {
         self.share_of(self.private_rw_inside_bytes.saturating_add(self.private_rw_in_place_bytes))
     }
+}
+
+impl RegionStats {
+    /// What of the reserve was not granted or not prefaulted, in one line.
+    pub fn reserve_words(&self) -> Option<String> {
+        let (granted, refused) = (self.reserve_bytes, self.reserve_refused_bytes);
+        let all = granted.saturating_add(refused);
+        let mut facts = Vec::new();
+        if refused > 0 {
+            facts.push(format!(
+                "the kernel granted {} of {} (a limit, or not enough memory)",
+                bytes(granted),
+                bytes(all)
+            ));
+        }
+        if self.reserve_untouched_bytes > 0 {
+            let touched = granted.saturating_sub(self.reserve_untouched_bytes);
+            facts.push(format!("{} of {} are prefaulted (available memory)", bytes(touched), bytes(granted)));
+        }
+        (!facts.is_empty()).then(|| format!("--reserve: {}", facts.join("; ")))
+    }
+
+    /// Programs that the process started and that cannot carry the agent.
+    pub fn unserved_programs(&self) -> u64 {
+        self.outside.iter().filter(|outside| outside.reason == UNTOUCHED).map(|outside| outside.calls).sum()
+    }
+
+    /// Why the process has no region at all.
+    pub fn no_region_reason(&self) -> Option<&str> {
+        self.outside.iter().find_map(|outside| outside.reason.strip_prefix("everything: "))
+    }
+}
+
+/// The reason that counts programs which the agent could not follow.
+pub const UNTOUCHED: &str = "programs started that cannot carry the agent";
+
+/// That programs were started which were not served; `None` for no programs.
+pub fn unserved_words(programs: u64) -> Option<String> {
+    let (programs, were) = match programs {
+        0 => return None,
+        1 => ("1 program".to_owned(), "was"),
+        more => (format!("{} programs", count(more)), "were"),
+    };
+    Some(format!(
+        "{programs} started by others {were} not served: statically linked, set-user-id, 32-bit or of another C library\n\
+         try: `fieldstone run --region -- PROGRAM` for the program itself, or `fieldstone run --pid PID` while it runs"
+    ))
 }
 
 /// Memory that the region left to the kernel for one reason.

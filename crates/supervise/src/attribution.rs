@@ -30,6 +30,12 @@ impl Cause {
     /// Served at its own address.
     pub(crate) const IN_PLACE: Self = Self::Counted(Outside::InPlace as usize);
 
+    /// Whether the memory is served at its own address.
+    pub(crate) fn is_in_place(self) -> bool {
+        const SERVED: [Outside; 3] = [Outside::InPlace, Outside::Globals, Outside::FirstStack];
+        matches!(self, Self::Counted(reason) if SERVED.iter().any(|&served| served as usize == reason))
+    }
+
     /// The words in a report.
     pub(crate) fn words(self) -> &'static str {
         match self {

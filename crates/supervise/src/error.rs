@@ -30,13 +30,15 @@ pub enum Error {
         /// A file of that name that is not in the path.
         suggestion: Option<String>,
     },
-    /// The file is there and cannot be run.
-    #[error("{path} cannot be run: {why}", path = .path.display())]
+    /// The file exists and cannot be started.
+    #[error("cannot start {path}: {why}{remedy}", path = .path.display(), remedy = second_line(remedy.as_deref()))]
     NotRunnable {
-        /// The file.
+        /// The file that the user named.
         path: PathBuf,
-        /// What is wrong with it.
-        why: &'static str,
+        /// What is wrong with it, or with its interpreter.
+        why: String,
+        /// What to do instead.
+        remedy: Option<String>,
     },
     /// The program cannot carry the region agent.
     #[error("{path} cannot be given a region: it is {what}. {remedy}", path = .path.display())]
@@ -166,6 +168,11 @@ impl Error {
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { operation, source }
     }
+}
+
+/// A remedy as the second line of a message.
+fn second_line(remedy: Option<&str>) -> String {
+    remedy.map_or_else(String::new, |remedy| format!("\ntry: {remedy}"))
 }
 
 fn told(stderr: &str) -> String {

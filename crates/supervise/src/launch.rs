@@ -29,6 +29,8 @@ use crate::agent::AgentFile;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
+use crate::standard_streams;
+use crate::startable;
 use crate::trace::{Records, SharedSites, Tracer};
 use crate::vectors::Vectors;
 
@@ -61,13 +63,16 @@ pub struct Wiring {
     pub stderr: Stdio,
     /// Whether it leads a process group of its own, which a terminal's Ctrl-C does not reach.
     pub own_group: bool,
+    /// Whether a standard stream that was closed when this command started is closed in the program too.
+    pub keeps_closed: bool,
 }
 
 impl Wiring {
     /// Everything as ours is.
     #[must_use]
     pub fn inherited() -> Self {
-        Self { stdin: Stdio::inherit(), stdout: Stdio::inherit(), stderr: Stdio::inherit(), own_group: false }
+        let (stdin, stdout, stderr) = (Stdio::inherit(), Stdio::inherit(), Stdio::inherit());
+        Self { stdin, stdout, stderr, own_group: false, keeps_closed: true }
     }
 }
 
@@ -87,7 +92,8 @@ pub struct Running {
 /// Starts `program`.
 ///
 /// # Errors
-/// [`Error::Refused`] where the treatment cannot be had, [`Error::Start`] where the kernel refuses.
+/// [`Error::Refused`] where the treatment cannot be had, [`Error::NotRunnable`] where the kernel
+/// refuses to execute it.
 pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Result<Running> {
     let mut command = Command::new(&program.file);
     command.stdin(wiring.stdin).stdout(wiring.stdout).stderr(wiring.stderr);
@@ -117,38 +123,56 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
         }
     };
     let vectors = vectors.map_err(|source| Error::Start { path: program.file.clone(), source })?;
-    let small = matches!(treatment, Treatment::SmallPages);
-    let traceable = matches!(treatment, Treatment::Traceable);
-    let parent = std::process::id();
-    // SAFETY: between fork and exec only prctl, getppid, sigprocmask and execve are called, which are bare system calls.
-    unsafe {
-        command.pre_exec(move || {
-            restore_mask()?;
-            // A program under repair goes on when we die.
-            if !traceable {
-                set_parent_death_signal(Some(libc::SIGKILL))?;
-                // Who died before the call sends no signal.
-                if std::os::unix::process::parent_id() != parent {
-                    return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-                }
-            }
-            if small {
-                set_thp_disabled(true)?;
-            }
-            if traceable {
-                // A kernel without Yama knows no such call, and needs none.
-                let _ = allow_tracing(parent);
-            }
-            Err(vectors.execute())
-        });
-    }
+    let executed = vectors.file();
+    let changes = Changes {
+        parent: std::process::id(),
+        small_pages: matches!(treatment, Treatment::SmallPages),
+        traceable: matches!(treatment, Treatment::Traceable),
+        keeps_closed: wiring.keeps_closed,
+    };
+    // SAFETY: between fork and exec only `Changes::apply` and execve are called: bare system calls.
+    unsafe { command.pre_exec(move || changes.apply().and_then(|()| Err(vectors.execute()))) };
     let since = Instant::now();
-    let child = command.spawn().map_err(|source| Error::Start { path: program.file.clone(), source })?;
+    let child = command.spawn().map_err(|source| startable::explain(&executed, source))?;
     let recorded = match treatment {
         Treatment::Recorded(.., records) => Some(Arc::clone(records)),
         _ => None,
     };
     Ok(Running { child, session, recorded, since })
+}
+
+/// What changes in the child between fork and exec.
+#[derive(Clone, Copy, Debug)]
+struct Changes {
+    /// This process, with which the program ends unless it is `traceable`.
+    parent: u32,
+    small_pages: bool,
+    traceable: bool,
+    keeps_closed: bool,
+}
+
+impl Changes {
+    /// Makes bare system calls only: prctl, getppid, sigprocmask and close.
+    fn apply(self) -> std::io::Result<()> {
+        restore_mask()?;
+        if self.traceable {
+            // A program under repair goes on when we die. A kernel without Yama knows no such call, and needs none.
+            let _ = allow_tracing(self.parent);
+        } else {
+            set_parent_death_signal(Some(libc::SIGKILL))?;
+            // Who died before the call sends no signal.
+            if std::os::unix::process::parent_id() != self.parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+        }
+        if self.small_pages {
+            set_thp_disabled(true)?;
+        }
+        if self.keeps_closed {
+            standard_streams::close_again();
+        }
+        Ok(())
+    }
 }
 
 /// The variables that the agents' replace.

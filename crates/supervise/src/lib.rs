@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! program     which file a command names, and whether it can carry the agent
+//! startable   why a program cannot be started
 //! agent       where the agent's file lies
 //! shared      records that injected code shares with us
 //! session     the record shared with injected processes
 //! pages       settings turned and pools filled for a run, and given back
+//! standard_streams  which standard streams were closed when this command started
 //! launch      starting under a treatment: untouched, small pages, region
 //! vectors     arguments and environment as execve gets them
 //! look, watch memory and pages over time, from the kernel's tables
@@ -44,6 +46,8 @@ mod shared;
 pub mod sharing;
 pub mod sight;
 pub mod signals;
+mod standard_streams;
+mod startable;
 mod stop;
 pub mod symbols;
 pub mod trace;

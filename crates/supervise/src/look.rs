@@ -90,7 +90,7 @@ impl Look {
             let before = index.checked_sub(1).map(|before| &mappings[before]);
             let cause = (!inside).then(|| attribution::cause(mapping, before, spans));
             *cause.map_or(&mut look.inside_bytes, |cause| look.outside.entry(cause).or_default()) += resident;
-            if inside || cause == Some(Cause::IN_PLACE) {
+            if inside || cause.is_some_and(Cause::is_in_place) {
                 look.resident.push(mapping.range());
                 count_pages(&mut pages, mapping, resident);
             }
@@ -99,6 +99,11 @@ impl Look {
         look.permissions = permissions.into_iter().map(permission).collect();
         look.pages = shares(pages);
         look
+    }
+
+    /// Whether memory is resident that is served, in the region or in place.
+    pub(crate) fn has_served(&self) -> bool {
+        !self.resident.is_empty()
     }
 
     /// The pages under the region. Costs up to a tenth of a second for each 2 GiB on small pages.
@@ -126,7 +131,9 @@ impl Small {
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::End => "in ends of mappings, which hold no whole 2 MiB",
-            Self::Advised => "advised so by the program, or the first 2 MiB of the heap or of small requests",
+            Self::Advised => {
+                "advised to be small (MADV_NOHUGEPAGE): by the program, by --pages 4k, or as the first 2 MiB of the heap or of small requests"
+            }
             Self::Whole => {
                 "in whole 2 MiB that were incomplete when they were first touched, or discarded in part: \
                  `fieldstone run --pid` puts them on huge pages"

@@ -7,7 +7,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,11 +15,9 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
+use crate::startable;
 
 const PLAIN: &str = "`fieldstone run --region --pages thp` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
-
-/// As much of a file as is read to judge it: linkers put the program headers and the loader's name at the start.
-const HEAD_BYTES: u64 = 64 << 10;
 
 /// How a program's memory can be put on other pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +50,7 @@ impl Program {
     pub fn find(command: &[OsString]) -> Result<Self> {
         let name = command.first().map(OsString::as_os_str).unwrap_or_default();
         let file = locate(name)?;
-        check_runnable(&file)?;
+        startable::examine(&file)?;
         Ok(Self { file, command: command.to_vec() })
     }
 
@@ -110,61 +107,33 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-fn check_runnable(file: &Path) -> Result<()> {
-    let why = match fs::metadata(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::NotFound { name: file.to_string_lossy().into_owned(), suggestion: None });
-        }
-        Err(_) => "it cannot be looked at by this user",
-        Ok(found) if found.is_dir() => "it is a directory",
-        Ok(found) if found.permissions().mode() & 0o111 == 0 => "it is not executable (chmod +x)",
-        Ok(_) => return Ok(()),
-    };
-    Err(Error::NotRunnable { path: file.to_owned(), why })
-}
-
 fn way_of(file: &Path, depth: u32) -> Result<Way> {
     let refused = |what, remedy| Err(Error::Refused { path: file.to_owned(), what, remedy });
-    let opened = fs::File::open(file).map_err(|source| Error::Start { path: file.to_owned(), source })?;
-    let found = opened.metadata().map_err(|source| Error::Start { path: file.to_owned(), source })?;
-    if found.permissions().mode() & 0o6000 != 0 {
+    let start = startable::head(file)?;
+    if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o6000 != 0) {
         return refused(
             "set-user-id or set-group-id",
             "The loader takes no agent into it; run a copy without that bit",
         );
     }
-    let mut reader = BufReader::new(opened);
-    let start = reader.fill_buf().map_err(|source| Error::Start { path: file.to_owned(), source })?;
     if start.starts_with(b"#!") {
-        return match interpreter(start) {
-            Some((path, _)) if depth < 4 => way_of(&path, depth + 1),
+        return match startable::interpreter(&start) {
+            Some((path, _)) if depth < 4 => {
+                startable::check_interpreter(file, &path)?;
+                way_of(&path, depth + 1)
+            }
             _ => refused("a script whose interpreter cannot be told", "Name the interpreter in the command"),
         };
     }
-    let mut bytes = Vec::new();
-    let read = reader.take(HEAD_BYTES).read_to_end(&mut bytes);
-    read.map_err(|source| Error::Start { path: file.to_owned(), source })?;
     let outside = |what| Ok(Way::Outside { file: file.to_owned(), what });
-    match examine(&bytes) {
+    match examine(&start) {
         Ok(()) => Ok(Way::Agent),
-        Err(Unfit::NoProgram) => {
-            Err(Error::NotRunnable { path: file.to_owned(), why: "it is no ELF program and no script" })
-        }
+        Err(Unfit::NoProgram) => Err(startable::no_program(file, &start)),
         Err(Unfit::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
         Err(Unfit::OtherMachine) => refused("a program for another processor", "Run it on its own kind of machine"),
         Err(Unfit::Static) => outside("statically linked"),
         Err(Unfit::OtherLibc) => outside("linked for another C library than glibc"),
     }
-}
-
-/// The interpreter of a script that starts so, and all that follows it on the line as one word, as the kernel takes it.
-pub(crate) fn interpreter(start: &[u8]) -> Option<(PathBuf, Option<&OsStr>)> {
-    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?.trim_ascii();
-    let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
-    let (path, rest) = line.split_at(end);
-    let rest = rest.trim_ascii();
-    let word = |bytes| (!<[u8]>::is_empty(bytes)).then(|| OsStr::from_bytes(bytes));
-    Some((PathBuf::from(word(path)?), word(rest)))
 }
 
 /// Why an ELF file cannot carry the agent.
@@ -202,15 +171,6 @@ mod tests {
 
     fn find(words: &[&str]) -> Result<Program> {
         Program::find(&words.iter().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn a_line_is_read_as_the_kernel_reads_it() {
-        let words = |line: &'static str| interpreter(line.as_bytes());
-        let env = (PathBuf::from("/usr/bin/env"), Some(OsStr::new("-S python3 -u")));
-        assert_eq!(words("#! /bin/sh\nrest"), Some((PathBuf::from("/bin/sh"), None)));
-        assert_eq!(words("#!/usr/bin/env -S python3 -u\n"), Some(env));
-        assert_eq!(words("#! \n/bin/sh"), None);
     }
 
     #[test]

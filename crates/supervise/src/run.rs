@@ -15,6 +15,7 @@ use crate::outcome;
 use crate::pages::{self, Held};
 use crate::program::Program;
 use crate::session::RegionOptions;
+use crate::sight::notes;
 use crate::signals::Forward;
 use crate::watch::Watch;
 
@@ -25,8 +26,8 @@ pub struct Finished {
     pub status: ExitStatus,
     /// What was counted, if it was asked for.
     pub stats: Option<RunStats>,
-    /// What was missing of the pages that were to be set aside.
-    pub shortfall: Option<String>,
+    /// What the user has to know though no statistics were asked for, one or two lines each.
+    pub notes: Vec<String>,
 }
 
 /// Runs `program` in the foreground, until it ends. Signals sent to us go to it.
@@ -48,7 +49,9 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
         let name = primary.and_then(|primary| sight.name(primary)).unwrap_or_default().to_owned();
         describe(program, options.pages, status, (primary.unwrap_or(pid), name), processes)
     });
-    Ok(Finished { status, stats, shortfall: held.shortfall().map(str::to_owned) })
+    let noted = running.session.as_deref().map(|session| notes(session, options.process.as_deref()));
+    let shortfall = held.shortfall().map(str::to_owned);
+    Ok(Finished { status, stats, notes: shortfall.into_iter().chain(noted.unwrap_or_default()).collect() })
 }
 
 /// Runs a program that can carry no agent, in the foreground, until it ends; meanwhile its memory, and its children's, is put on
@@ -70,7 +73,7 @@ pub fn run_from_outside(program: &Program, stats: bool) -> Result<Finished> {
     let primary = processes.iter().find(|process| process.primary);
     let primary = primary.map_or((pid, String::new()), |process| (process.pid, process.name.clone()));
     let stats = stats.then(|| describe(program, PageKind::Thp.into(), status, primary, processes));
-    Ok(Finished { status, stats, shortfall: None })
+    Ok(Finished { status, stats, notes: Vec::new() })
 }
 
 /// Without a reserve the pools stay as they are: hugetlb is then what the system's owner set aside.

@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fieldstone_report::run::{UNTOUCHED, unserved_words};
 use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
-use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot};
+use fieldstone_sys::process;
+use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot, Session};
 
 use crate::attribution::Cause;
 use crate::identity::Identity;
 use crate::look::{Look, Pages, Small};
 use crate::profile::places::{self, Places};
 use crate::session::SharedSession;
+use crate::shared::Signed;
 use crate::trace::Records;
 
 /// Points kept for a process; when they are reached, about every other one goes.
@@ -88,7 +91,7 @@ impl Sight {
         seen.points.push(now.point);
         thin(&mut seen.points);
         let began = Instant::now();
-        if now.mapped_bytes > 0 && seen.reading.is_due(now.point.resident_bytes, last, began) {
+        if (now.mapped_bytes > 0 || now.has_served()) && seen.reading.is_due(now.point.resident_bytes, last, began) {
             seen.reading.pages = now.pages(pid);
             let sites = self.recorded.as_ref().and_then(|records| records.sites.as_ref()).filter(|_| now.recorded);
             seen.reading.places = sites.map(|sites| places::look_up(pid, seen.identity.inner_pid, sites.record()));
@@ -154,7 +157,7 @@ impl Sight {
             ProcessStats {
                 pid,
                 parent_pid: slot.parent.load(SeqCst),
-                name: self.name(pid).unwrap_or("(too short-lived to be seen)").to_owned(),
+                name: self.name(pid).map_or_else(|| unseen_name(inner), str::to_owned),
                 primary: Some(pid) == primary,
                 region: self.region(pid, slot),
             }
@@ -213,6 +216,30 @@ fn thin(points: &mut Vec<FootprintPoint>) {
     });
 }
 
+/// The name of a process that was not seen in the tree: a daemon that left it and runs still, or one that has ended.
+fn unseen_name(pid: u32) -> String {
+    // The number may be another process's by now, or one of another pid namespace.
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let stat = process::stat(pid).ok().filter(|_| maps.contains(<Session as Signed>::NAME));
+    stat.map_or_else(|| "(too short-lived to be seen)".to_owned(), |stat| format!("{} (still running)", stat.comm))
+}
+
+/// What a user has to know of a run though no statistics were asked for, a line each: a process name that matched nothing, a
+/// reserve that was granted in part, programs that were not served.
+pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> {
+    let regions: Vec<_> = session.record().claimed_slots().map(counted).collect();
+    let unmatched = name.filter(|_| regions.iter().all(|region| region.base == 0));
+    let unmatched = unmatched.map(|name| {
+        format!(
+            "no process was served: --process {name} matched no program that carries the agent\n\
+             try: the name of the program's file, as in `--process redis-server`"
+        )
+    });
+    let reserve = regions.iter().find_map(RegionStats::reserve_words);
+    let unserved = unserved_words(regions.iter().map(RegionStats::unserved_programs).sum());
+    unmatched.into_iter().chain(reserve).chain(unserved).collect()
+}
+
 /// The slot of the process that knows itself by that number; the last one, where it has started several programs.
 pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&ProcessSlot> {
     session.record().claimed_slots().filter(|slot| slot.pid.load(SeqCst) == inner_pid).last()
@@ -220,7 +247,7 @@ pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&Proces
 
 /// Adds memory that was resident outside the region to the reason that it has.
 fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
-    let in_place = cause == Cause::IN_PLACE;
+    let in_place = cause.is_in_place();
     *(if in_place { &mut stats.private_rw_in_place_bytes } else { &mut stats.private_rw_outside_bytes }) += bytes;
     match stats.outside.iter_mut().find(|outside| outside.reason == cause.words()) {
         Some(counted) => counted.resident_bytes += bytes,
@@ -249,7 +276,7 @@ fn counted(slot: &ProcessSlot) -> RegionStats {
     }
     let untouched = slot.exec_untouched.load(SeqCst);
     if untouched > 0 {
-        let reason = "programs started that cannot carry the agent".to_owned();
+        let reason = UNTOUCHED.to_owned();
         outside.push(OutsideCount { reason, calls: untouched, ..OutsideCount::default() });
     }
     RegionStats {
@@ -258,6 +285,9 @@ fn counted(slot: &ProcessSlot) -> RegionStats {
         served_bytes: slot.served_bytes.load(SeqCst),
         served_calls: slot.served_calls.load(SeqCst),
         outside,
+        reserve_bytes: slot.reserve_bytes.load(SeqCst),
+        reserve_refused_bytes: slot.reserve_refused_bytes.load(SeqCst),
+        reserve_untouched_bytes: slot.reserve_untouched_bytes.load(SeqCst),
         demoted_bytes: bytes(Outside::DemotedByFork) + bytes(Outside::DemotedByCall),
         fell_back_bytes: bytes(Outside::PoolEmpty) + bytes(Outside::NoUserfault),
         ..RegionStats::default()
@@ -356,5 +386,26 @@ mod tests {
         assert_eq!((stats[0].name.as_str(), stats[0].region.served_bytes), ("inside", 4096));
         assert_eq!(sight.footprint("thp", 7777, Some(&session)).region.unwrap().served_calls, 1);
         assert!(sight.footprint("thp", 1, None).region.is_none());
+    }
+
+    #[test]
+    fn an_unseen_process_that_runs_is_told_from_one_that_has_ended() {
+        let session = SharedSession::create(&RegionOptions::on(PageKind::Thp), false).unwrap();
+        for pid in [std::process::id(), 0x7fff_fff0] {
+            session.record().claim().unwrap().pid.store(pid, SeqCst);
+        }
+        let stats = Sight::default().processes(&session, None);
+        let name = |pid| &stats.iter().find(|process| process.pid == pid).unwrap().name;
+        assert!(name(std::process::id()).ends_with(" (still running)"), "{stats:?}");
+        assert_eq!(name(0x7fff_fff0), "(too short-lived to be seen)");
+    }
+
+    #[test]
+    fn advised_globals_and_the_first_stack_are_served_in_place() {
+        let mut stats = RegionStats::default();
+        for reason in [Outside::InPlace, Outside::Globals, Outside::FirstStack, Outside::ShortGlobals] {
+            attribute(&mut stats, Cause::Counted(reason as usize), 1);
+        }
+        assert_eq!((stats.private_rw_in_place_bytes, stats.private_rw_outside_bytes), (3, 1));
     }
 }

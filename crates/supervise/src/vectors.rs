@@ -9,7 +9,7 @@
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A file to execute, with its vectors. Nothing is allocated after it is made.
 #[derive(Debug)]
@@ -49,6 +49,11 @@ impl Vectors {
             arguments: Vector::new(arguments.iter().cloned())?,
             environment: Vector::new(entries.chain(added))?,
         })
+    }
+
+    /// The file that is executed.
+    pub(crate) fn file(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(self.file.as_bytes()))
     }
 
     /// Becomes the program. Returns only when the kernel refuses.

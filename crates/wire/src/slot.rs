@@ -79,6 +79,12 @@ pub struct ProcessSlot {
     pub outside_bytes: [AtomicU64; Outside::ALL.len()],
     /// Bytes that `--reserve` mapped and that were not given yet. It only shrinks.
     pub reserve_left_bytes: AtomicU64,
+    /// Bytes that `--reserve` mapped at the start.
+    pub reserve_bytes: AtomicU64,
+    /// Bytes of `--reserve` that the kernel refused to map.
+    pub reserve_refused_bytes: AtomicU64,
+    /// Bytes of the reserve that `--prefault` asks for and that were not touched, for there is not enough memory.
+    pub reserve_untouched_bytes: AtomicU64,
     /// Programs started by exec without the agent, since it could not serve them.
     pub exec_untouched: AtomicU64,
 }

@@ -14,9 +14,11 @@
 #![allow(unsafe_code, reason = "grows the stack")]
 
 use fieldstone_wire::Outside;
+use fieldstone_wire::span::Holding;
 
 use crate::place::settle;
 use crate::raw;
+use crate::spans::KNOWN;
 use crate::state::count;
 use crate::table::{GRANULE, PAGE};
 
@@ -38,6 +40,7 @@ pub(crate) fn settle_ahead() {
     let grown = !raw::failed(unsafe { raw::syscall(libc::SYS_getrandom, arguments) });
     if grown {
         settle(start, end - start, 0);
+        KNOWN.note(start, end - start, Holding::Memory(Outside::FirstStack));
     }
     count(if grown { Outside::FirstStack } else { Outside::FirstStackKept }, end - start);
 }

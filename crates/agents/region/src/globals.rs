@@ -15,10 +15,12 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
+use fieldstone_wire::span::Holding;
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::place::settle;
 use crate::raw;
+use crate::spans::KNOWN;
 use crate::state::{TABLE, count, kind};
 use crate::table::{GRANULE, PAGE};
 
@@ -62,6 +64,9 @@ fn segment(data: Range<usize>, file_end: usize) {
     if short > 0 {
         count(Outside::ShortGlobals, short);
     }
+    // In an object without a whole granule both ends are one.
+    note(file_end..if whole.is_empty() { data.end } else { from_file }, Outside::ShortGlobals);
+    note(whole.end.max(file_end)..data.end, Outside::ShortGlobals);
     if whole.start < from_file {
         count(Outside::FileGlobals, from_file - whole.start);
     }
@@ -74,6 +79,14 @@ fn segment(data: Range<usize>, file_end: usize) {
             unsafe { raw::madvise(from_file, bytes, libc::MADV_COLLAPSE) };
         }
         count(Outside::Globals, bytes);
+        note(from_file..whole.end, Outside::Globals);
+    }
+}
+
+/// Notes what a range of zero-initialised data is, for the statistics.
+fn note(range: Range<usize>, holding: Outside) {
+    if !range.is_empty() {
+        KNOWN.note(range.start, range.len(), Holding::Memory(holding));
     }
 }
 

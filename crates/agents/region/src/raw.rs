@@ -181,6 +181,25 @@ pub(crate) fn sysinfo() -> libc::sysinfo {
     }
 }
 
+/// Memory that can be used without swapping, page cache included: `MemAvailable` of `/proc/meminfo`, in bytes. `None` where it
+/// cannot be read.
+pub(crate) fn available_bytes() -> Option<usize> {
+    let mut text = [0u8; 512];
+    // SAFETY: a C string.
+    let fd = unsafe { open(c"/proc/meminfo".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if failed(fd) {
+        return None;
+    }
+    let read = usize::try_from(pread(fd as i32, &mut text, 0)).ok();
+    close(fd as i32);
+    let line = text[..read?.min(text.len())]
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"MemAvailable:"))?;
+    let digits = line.iter().filter(|byte| byte.is_ascii_digit());
+    let kib = digits.fold(0_usize, |number, digit| number.saturating_mul(10).saturating_add(usize::from(digit - b'0')));
+    Some(kib.saturating_mul(1024))
+}
+
 /// The soft limit on a resource, `usize::MAX` where there is none or it cannot be read.
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> usize {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

@@ -265,6 +265,10 @@ fn reserve(bytes: usize) {
     let reserve = heap..heap + granules;
     TABLE.set_floor(reserve.end);
     state::set_reserve(&reserve);
+    if let Some(slot) = state::slot() {
+        slot.reserve_bytes.store((granules * GRANULE) as u64, Relaxed);
+        slot.reserve_refused_bytes.store(bytes.saturating_sub(granules * GRANULE) as u64, Relaxed);
+    }
     TABLE.let_go(reserve, idle);
 }
 
@@ -275,7 +279,11 @@ fn map_reserve(address: usize, bytes: usize, idle: State) -> bool {
         return false;
     }
     if hugetlb == 0 {
-        place::settle(address, bytes, place::READ_WRITE);
+        place::settle(address, bytes, 0);
+        let untouched = place::populate_most(address, bytes);
+        if let Some(slot) = state::slot() {
+            slot.reserve_untouched_bytes.store(untouched as u64, Relaxed);
+        }
     } else {
         place::populate_huge(address, bytes);
     }

@@ -11,6 +11,7 @@ mod growing;
 mod kept;
 mod mosaics;
 mod nodes;
+mod notes;
 mod opened;
 mod outside;
 mod pages;

@@ -47,6 +47,7 @@ fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
     assert!(used.contains(&lazy.mapped_peak_bytes), "what is not given yet is no part of the peak: {lazy:?}");
     let given = primary("--reserve 128M", &[&odd, "hold", "64M", "300"]);
     assert!(given.mapped_peak_bytes >= 64 << 20, "{given:?}");
+    assert_eq!(lazy.reserve_bytes, 128 << 20);
     let resident = |stats: &fieldstone_report::RegionStats| stats.pages.iter().map(|share| share.bytes).sum::<u64>();
     assert!(resident(&lazy) < 64 << 20, "{lazy:?}");
     // Pages that the kernel is moving are not there for a moment: another test has it gather huge ones.

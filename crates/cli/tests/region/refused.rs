@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::outside::may_not;
-use crate::stage::{compiled, run, said};
+use crate::stage::{compiled, region, run, said};
 
 /// The command ends with 2, prints nothing, and says all of `words`.
 fn refused(program: &str, words: &[&str]) {
@@ -14,7 +16,8 @@ fn refused(program: &str, words: &[&str]) {
     assert_eq!(output.status.code(), Some(2), "{program}: {said}");
     assert!(output.stdout.is_empty());
     assert!(words.iter().all(|word| said.contains(word)), "{program}: {said:?} lacks one of {words:?}");
-    assert!(said.starts_with("fieldstone: ") && said.lines().count() == 1, "{said:?}");
+    assert!(said.starts_with("fieldstone: "), "{said:?}");
+    assert!(said.lines().skip(1).all(|line| line.starts_with("try: ")), "{said:?}");
 }
 
 fn executable(path: &Path, contents: &[u8], mode: u32) -> String {
@@ -30,9 +33,76 @@ fn what_is_not_there_or_no_program() {
     refused("/no/such/program", &["/no/such/program"]);
     refused(room.path().to_str().unwrap(), &["directory"]);
     refused(&executable(&room.path().join("plain"), b"#!/bin/sh\n", 0o644), &["not executable"]);
-    refused(&executable(&room.path().join("text"), b"some text\n", 0o755), &["no ELF program and no script"]);
+    refused(
+        &executable(&room.path().join("text"), b"some text\n", 0o755),
+        &["no ELF program and no script with a #! line", "`sh "],
+    );
     let script = executable(&room.path().join("script"), b"#!/no/such/interpreter -x\n", 0o755);
-    refused(&script, &["/no/such/interpreter"]);
+    refused(&script, &["/script: its interpreter /no/such/interpreter", "does not exist"]);
+    refused("/dev/null", &["a device, not a regular file"]);
+    let link = room.path().join("loop");
+    std::os::unix::fs::symlink(&link, &link).unwrap();
+    refused(link.to_str().unwrap(), &["oo many levels of symbolic links"]);
+}
+
+/// What each command that starts a program says of `program`, without the command's own remedies.
+fn said_by_each(program: &str) -> Vec<String> {
+    let commands: [&[&str]; 4] =
+        [&["run", "--region"], &["run", "--repair"], &["sharing"], &["profile", "--runs", "1"]];
+    let say = |command: &&[&str]| {
+        // A hang is the failure that this looks for.
+        let mut timed = Command::new("timeout");
+        timed.args(["-k", "1", "20", env!("CARGO_BIN_EXE_fieldstone")]).args(*command).args(["--", program]);
+        let output = timed.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command:?} {program}: {}", said(&output));
+        said(&output)
+    };
+    commands.iter().map(say).collect()
+}
+
+#[test]
+fn every_command_explains_in_the_same_words() {
+    let room = tempfile::tempdir().unwrap();
+    let fifo = room.path().join("fifo");
+    assert!(Command::new("mkfifo").args(["-m", "755"]).arg(&fifo).status().unwrap().success());
+    let through_fifo = format!("#!{}\n", fifo.display());
+    let programs = [
+        (fifo.to_str().unwrap().to_owned(), "FIFO"),
+        (executable(&room.path().join("over-fifo"), through_fifo.as_bytes(), 0o755), "FIFO"),
+        (executable(&room.path().join("text"), b"exit 3\n", 0o755), "#! line"),
+        (executable(&room.path().join("empty"), b"", 0o755), "it is empty"),
+        (executable(&room.path().join("windows"), b"#!/bin/sh\r\n", 0o755), "carriage return"),
+        (executable(&room.path().join("no-interpreter"), b"#!/nonexistent\n", 0o755), "/nonexistent"),
+    ];
+    for (program, word) in programs {
+        let all = said_by_each(&program);
+        let first = &all[0];
+        assert!(first.starts_with(&format!("fieldstone: cannot start {program}: ")) && first.contains(word), "{first}");
+        assert!(all.iter().all(|said| said.ends_with(first.as_str())), "{all:#?}");
+    }
+}
+
+#[test]
+fn a_program_that_this_user_may_not_read() {
+    const NOBODY: u32 = 65534;
+    let room = tempfile::tempdir().unwrap();
+    fs::set_permissions(room.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let file = executable(&room.path().join("unreadable"), &fs::read("/bin/true").unwrap(), 0o711);
+    let Ok(output) = region("", &[&file]).uid(NOBODY).gid(NOBODY).output() else {
+        println!("SKIP not root: no other user can be tried");
+        return;
+    };
+    assert_eq!(output.status.code(), Some(2));
+    let said = said(&output);
+    assert!(said.contains("execute it but not read it") && said.contains("\ntry: chmod a+r "), "{said}");
+}
+
+#[test]
+fn a_misspelt_option_is_named() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_fieldstone")).args(["run", "--regoin", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("--regoin: it is no option of `fieldstone run`"), "{}", said(&output));
 }
 
 #[test]

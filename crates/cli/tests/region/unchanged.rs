@@ -58,6 +58,26 @@ fn standard_input_and_output() {
     assert!(output.status.success() && output.stdout == text);
 }
 
+/// The program sees the same descriptors, and fails to write as it would natively.
+#[test]
+fn standard_streams_that_are_closed() {
+    // The exit code has a bit for each open stream, and one for an output that fails.
+    let script = "c=0; [ -e /proc/$$/fd/0 ] && c=1; [ -e /proc/$$/fd/1 ] && c=$((c + 2)); \
+        [ -e /proc/$$/fd/2 ] && c=$((c + 4)); echo x || c=$((c + 8)); exit $c";
+    let code = |before: &str, redirection: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{before} sh -c '{script}' {redirection}")]);
+        shell.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap().status.code()
+    };
+    let ours = env!("CARGO_BIN_EXE_fieldstone");
+    for (redirection, native) in [("", 7), ("<&-", 6), (">&-", 13), ("2>&-", 3), ("<&- >&- 2>&-", 8)] {
+        assert_eq!(code("", redirection), Some(native), "{redirection}");
+        for mode in ["--region", "--repair"] {
+            assert_eq!(code(&format!("{ours} run {mode} --"), redirection), Some(native), "{mode} {redirection}");
+        }
+    }
+}
+
 #[test]
 fn a_limit_on_addresses_keeps_its_meaning() {
     let source = "#include <stdlib.h>\n#include <stdio.h>\n#include <string.h>\n\

@@ -2,11 +2,15 @@
 
 use super::Style;
 use crate::quantity::{address, bytes, count, share};
+use crate::run::unserved_words;
 use crate::{ProcessStats, RegionStats, RunStats, SmallPages, shell, tables};
 use std::cmp::Reverse;
 
 /// Lines of the table of processes.
 const MOST_PROCESSES: usize = 10;
+/// What the columns of the table of processes count.
+const COLUMNS: &str = "served: all bytes that the region handed out, summed over the calls. peak: the most that it held at one time. \
+    pages really got: resident memory in the region and in place. inside, in place: shares of the resident private read-write memory.";
 /// Shared memory below this is not reported.
 const NOTEWORTHY_BYTES: u64 = 16 << 20;
 
@@ -28,8 +32,17 @@ pub fn run(stats: &RunStats, style: Style) -> String {
         1 => text += "and 1 smaller process\n",
         more => text += &format!("and {} smaller processes\n", count(more as u64)),
     }
-    if let Some(primary) = stats.primary() {
-        text += &region(&primary.region, &stats.page_kind, style);
+    text += &style.paragraph(COLUMNS);
+    let unserved = unserved_words(stats.processes.iter().map(|process| process.region.unserved_programs()).sum());
+    text.extend(unserved.map(|words| style.list([words.replace('\n', "; ")])));
+    match stats.primary() {
+        Some(primary) => text += &region(&primary.region, &stats.page_kind, style),
+        None => {
+            text += &style.paragraph(&format!(
+                "The primary process, {} ({}), is not in the table: it carried no agent, and nothing of it was served.",
+                stats.primary_name, stats.primary_pid
+            ))
+        }
     }
     text
 }
@@ -45,6 +58,7 @@ fn largest(processes: &[ProcessStats]) -> Vec<ProcessStats> {
 
 fn read_from(region: &RegionStats) -> String {
     match region.pages_source.as_str() {
+        "" if region.private_rw_bytes() > 0 => "no memory in it, nor served in place".to_owned(),
         "" => "it ended before its pages could be looked at".to_owned(),
         source => format!("pages read from {source}"),
     }
@@ -52,13 +66,16 @@ fn read_from(region: &RegionStats) -> String {
 
 /// What the primary process' region counted, in sentences and a table.
 fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
-    let place = if region.base == 0 {
+    let place = if let Some(why) = region.no_region_reason().filter(|_| region.base == 0) {
+        format!("No region: {why}. Nothing of this process was served.")
+    } else if region.base == 0 {
         format!("No region: put on huge pages from outside; {}.", read_from(region))
     } else {
         let extent = bytes(region.limit.saturating_sub(region.base));
         format!("Region {} to {}, {extent}; {}.", address(region.base), address(region.limit), read_from(region))
     };
     let mut facts = vec![place];
+    facts.extend(region.reserve_words().map(|words| format!("{words}.")));
     facts.extend(private_memory(region));
     facts.extend(small_pages(region));
     if region.shared_rw_bytes >= NOTEWORTHY_BYTES {
@@ -102,6 +119,13 @@ fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
 /// Where the private read-write memory lay, and how much of it on large pages.
 fn private_memory(region: &RegionStats) -> Option<String> {
     let part = |bytes| region.share_of(bytes).map(share);
+    if region.base == 0 {
+        return Some(format!(
+            "Resident private read-write memory: {}. {} on pages of 2 MiB or more.",
+            bytes(region.private_rw_bytes()),
+            part(region.private_rw_huge_bytes)?
+        ));
+    }
     Some(format!(
         "Resident private read-write memory: {}. {} of it inside the region, {} in place, {} outside; {} on pages of 2 MiB or more.",
         bytes(region.private_rw_bytes()),
@@ -184,5 +208,44 @@ mod tests {
         assert!(!run(&stats, Style::default()).contains("--reserve"), "it does not go with these");
         stats.processes.clear();
         assert!(run(&stats, Style::default()).contains("No process had a region."));
+    }
+
+    #[test]
+    fn memory_without_a_region_is_not_called_inside_of_it() {
+        let mut stats = fixture::run_stats();
+        stats.processes.retain(|process| process.primary);
+        let region = &mut stats.processes[0].region;
+        (region.base, region.limit) = (0, 0);
+        let text = run(&stats, Style::default());
+        assert!(text.contains("put on huge pages from outside") && !text.contains("inside the region"), "{text}");
+        let reason = "everything: another process was named by --process".to_owned();
+        stats.processes[0].region.outside = vec![crate::Outside { reason, ..crate::Outside::default() }];
+        let text = run(&stats, Style::default());
+        assert!(text.contains("No region: another process was named") && !text.contains("from outside"), "{text}");
+    }
+
+    #[test]
+    fn programs_that_were_not_served_are_mentioned() {
+        let mut stats = fixture::run_stats();
+        let reason = crate::run::UNTOUCHED.to_owned();
+        stats.processes[0].region.outside.push(crate::Outside { reason, calls: 2, ..crate::Outside::default() });
+        stats.processes.iter_mut().for_each(|process| process.primary = false);
+        (stats.primary_name, stats.primary_pid) = ("static-program".to_owned(), 77);
+        let text = run(&stats, Style { width: 400, ..Style::default() });
+        assert!(text.contains("2 programs started by others were not served"), "{text}");
+        assert!(text.contains("The primary process, static-program (77), is not in the table"), "{text}");
+    }
+
+    #[test]
+    fn a_reserve_granted_in_part_has_a_line() {
+        let gib = 1 << 30;
+        let mut region = RegionStats { reserve_bytes: 16 * gib, ..RegionStats::default() };
+        assert_eq!(region.reserve_words(), None);
+        (region.reserve_refused_bytes, region.reserve_untouched_bytes) = (24 * gib, 6 * gib);
+        let words = region.reserve_words().unwrap();
+        assert!(
+            words.contains("granted 16 GiB of 40 GiB") && words.contains("10 GiB of 16 GiB are prefaulted"),
+            "{words}"
+        );
     }
 }

@@ -90,7 +90,7 @@ pub(super) fn run(
 ) -> Result<(Once, Watched)> {
     let (stderr, words) = LastWords::listen()?;
     let stdout = if plan.check_output { Stdio::piped() } else { Stdio::null() };
-    let wiring = Wiring { stdin: stdin(plan)?, stdout, stderr, own_group: true };
+    let wiring = Wiring { stdin: stdin(plan)?, stdout, stderr, own_group: true, keeps_closed: false };
     let mut running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
     interrupt.watch_group(pid);

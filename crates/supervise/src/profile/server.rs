@@ -52,7 +52,7 @@ pub(super) fn run(
         return Err(Error::PortTaken { port: load.port });
     }
     let (stderr, words) = LastWords::listen()?;
-    let wiring = Wiring { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true };
+    let wiring = Wiring { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
     interrupt.watch_group(pid);
@@ -146,7 +146,7 @@ fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applie
     let (stderr, words) = LastWords::listen()?;
     let command = ["sh", "-c", &load.command].map(OsString::from).to_vec();
     let shell = Program { file: "/bin/sh".into(), command };
-    let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true };
+    let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&shell, &Treatment::Untouched, wiring)?;
     let pid = running.child.id();
     let deadline = Deadline::start(pid, timeout, interrupt.clone());

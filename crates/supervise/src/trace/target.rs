@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +9,9 @@ use object::elf;
 use object::read::elf::FileHeader;
 
 use crate::error::{Error, Result};
-use crate::program::{Program, interpreter};
+use crate::program::Program;
+use crate::startable;
 
-/// As much of a file as is read to judge it.
-const HEAD_BYTES: u64 = 4096;
 /// Scripts whose interpreter is a script.
 const DEPTH: usize = 4;
 
@@ -25,11 +23,12 @@ pub(super) fn of(program: &Program) -> Result<(PathBuf, Vec<OsString>)> {
     let mut file = program.file.clone();
     let mut arguments: Vec<OsString> = program.command.iter().skip(1).cloned().collect();
     for _ in 0..DEPTH {
-        let head = head(&file)?;
+        let head = startable::head(&file)?;
         if !head.starts_with(b"#!") {
             return check(&file, &head).map(|()| (file, arguments));
         }
-        let Some((interpreter, option)) = interpreter(&head) else { break };
+        let Some((interpreter, option)) = startable::interpreter(&head) else { break };
+        startable::check_interpreter(&file, &interpreter)?;
         arguments.insert(0, file.into_os_string());
         if let Some(option) = option {
             arguments.insert(0, option.to_owned());
@@ -37,14 +36,6 @@ pub(super) fn of(program: &Program) -> Result<(PathBuf, Vec<OsString>)> {
         file = interpreter;
     }
     Err(refused(&program.file, "a script whose interpreter cannot be told; name the interpreter in the command"))
-}
-
-fn head(file: &Path) -> Result<Vec<u8>> {
-    let start = |source| Error::Start { path: file.to_owned(), source };
-    let opened = fs::File::open(file).map_err(start)?;
-    let mut bytes = Vec::new();
-    opened.take(HEAD_BYTES).read_to_end(&mut bytes).map_err(start)?;
-    Ok(bytes)
 }
 
 fn check(file: &Path, head: &[u8]) -> Result<()> {
@@ -91,6 +82,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("text");
         fs::write(&file, "no program").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         let refused = of(&Program { file: file.clone(), command: vec!["text".into()] }).unwrap_err().to_string();
         assert!(refused.contains("no x86-64 program"), "{refused}");
         let copied = directory.path().join("true");
