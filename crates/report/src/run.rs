@@ -71,7 +71,7 @@ pub struct RegionStats {
     pub mapped_peak_bytes: u64,
     /// What was left to the kernel, a reason each.
     pub outside: Vec<Outside>,
-    /// hugetlb memory that moved to ordinary pages, because something needed their manners (a fork, a partial munmap).
+    /// hugetlb memory that moved to ordinary pages, because of a fork or a call for a part of a huge page.
     pub demoted_bytes: u64,
     /// Memory that asked for hugetlb pages and lies on transparent ones: the pool was empty, or userfaultfd is not permitted.
     pub fell_back_bytes: u64,
