@@ -100,7 +100,13 @@ fn time_plain(contender: &Contender) -> anyhow::Result<f64> {
 
 fn time_small(contender: &Contender) -> anyhow::Result<f64> {
     let program = Program::find(&contender.command)?;
-    let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null(), own_group: false };
+    let wiring = Wiring {
+        stdin: Stdio::null(),
+        stdout: Stdio::null(),
+        stderr: Stdio::null(),
+        own_group: false,
+        keeps_closed: false,
+    };
     let mut running = launch(&program, &Treatment::SmallPages, wiring)?;
     // The contender does a fixed amount of work, and ends.
     let status = running.child.wait().with_context(|| format!("{} cannot be waited for", contender.name))?;

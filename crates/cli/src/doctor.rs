@@ -120,7 +120,12 @@ fn page_kinds(page: &mut Page, facts: &Facts) {
         let size = bytes(pool.page_bytes);
         page.fact(
             &format!("hugetlb {size}"),
-            format_args!("{} pages, {} to be had, {} more on demand", pool.total, pool.available(), pool.overcommit),
+            format_args!(
+                "{} pages in the pool, {} of them free; the kernel adds up to {} on demand",
+                pool.total,
+                pool.available(),
+                pool.overcommit
+            ),
         );
     }
     page.fact("seen exactly", if facts.frames_visible { "yes, page tables can be read" } else { "no, by smaps only" });
@@ -144,14 +149,14 @@ fn kernel(page: &mut Page, facts: &Facts) {
     page.fact("cycles", counter(&counters.cycles));
     page.fact("dTLB misses", counter(&counters.dtlb_read_misses));
     page.fact("page faults", counter(&counters.page_faults));
-    page.fact("accesses told by", told_by(&facts.told_by));
+    page.fact("access records", access_records(&facts.told_by));
     page.fact("perf_event_paranoid", counters.paranoid.map_or("none".to_owned(), |level| level.to_string()));
     let scope = facts.limits.ptrace_scope;
     page.fact("ptrace_scope", scope.map_or("none (no Yama)".to_owned(), |scope| scope.to_string()));
 }
 
-/// What is there, or what is denied, or that there is nothing.
-fn told_by(kinds: &[(Hardware, Counter)]) -> String {
+/// The sources of access records that work here, or those that are denied, or that there is none.
+fn access_records(kinds: &[(Hardware, Counter)]) -> String {
     let names = |is_wanted: fn(&Counter) -> bool| {
         let wanted = kinds.iter().filter(|(_, counter)| is_wanted(counter)).map(|(kind, _)| kind.to_string());
         wanted.collect::<Vec<_>>().join(", ")

@@ -70,7 +70,12 @@ fn main() -> ExitCode {
         fieldstone_supervise::sharing::run_watchdog();
         return ExitCode::SUCCESS;
     }
-    let outcome = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(help) => return ended(output::printed(help.print()).map(|()| 0)),
+    };
+    let outcome = match arguments.command {
         Command::Doctor { format } => doctor::run(format),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
@@ -85,6 +90,11 @@ fn main() -> ExitCode {
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
     };
+    ended(outcome)
+}
+
+/// The exit code; an error is told first.
+fn ended(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

@@ -47,8 +47,12 @@ fn check_writable(path: &Path) -> anyhow::Result<()> {
 
 /// A result, to standard output. A reader that has seen enough is no error.
 pub(crate) fn print(words: &str) -> anyhow::Result<()> {
-    let mut output = io::stdout();
-    match output.write_all(words.as_bytes()).and_then(|()| output.flush()) {
+    printed(io::stdout().write_all(words.as_bytes()))
+}
+
+/// Flushes what was `written` to standard output. A reader that has seen enough is no error.
+pub(crate) fn printed(written: io::Result<()>) -> anyhow::Result<()> {
+    match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }
@@ -74,6 +78,13 @@ pub(crate) fn deliver(words: &str, files: [ToFile<'_>; 2]) -> anyhow::Result<()>
 /// A line of talk, in the command's name.
 pub(crate) fn tell(words: impl Display) {
     talk(&format!("fieldstone: {words}\n"));
+}
+
+/// A line about what goes on, for a user who watches a terminal.
+pub(crate) fn tell_at_terminal(words: impl Display) {
+    if io::stderr().is_terminal() {
+        tell(words);
+    }
 }
 
 /// Talk, to standard error. Where that is closed or full it is lost: talk never ends what it is about.

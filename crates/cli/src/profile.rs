@@ -122,6 +122,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(code) = interrupt.shell_code() {
         return Ok(code);
     }
+    // The report says which kinds were unavailable, and what allows them.
+    if summary.measured_nothing() {
+        return Ok(2);
+    }
     let failed = summary.kinds.iter().any(|kind| kind.verdict == Some(Verdict::Failed));
     Ok(u8::from(failed || !taken.findings.is_empty()))
 }
@@ -219,7 +223,7 @@ impl Progress {
             Event::Unavailable(kind, why) => self.bar.suspend(|| tell(format_args!("without {kind}: {why}"))),
             Event::Estimate(runs, time) => {
                 let time = quantity::seconds(time.as_secs_f64());
-                self.bar.suspend(|| tell(format_args!("{runs} runs, about {time}")));
+                self.bar.suspend(|| tell(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
                 self.bar.set_length(u64::from(*runs));
                 if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left") {
                     self.bar.set_style(style);

@@ -12,14 +12,14 @@ use clap::Args;
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
-use fieldstone_supervise::sharing::{Event, Happened, Manner, RepairStats, Seen, repair};
+use fieldstone_supervise::sharing::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::turns;
 
 use crate::input;
-use crate::output::talk;
+use crate::output::{talk, tell_at_terminal};
 
 /// Events that wait to be read. The program does not wait for their reader.
 const MOST_UNREAD: usize = 1 << 16;
@@ -77,6 +77,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     let stop = asked_to_end()?;
     let as_json = arguments.events;
+    if !as_json {
+        check_repair(arguments.pid)?;
+        tell_at_terminal(format_args!(
+            "process {} is sampled, and false sharing in it is repaired; Ctrl-C puts everything back and ends this",
+            arguments.pid
+        ));
+    }
     // A queue with a limit of its own would be touched whole before anything is looked at, while the program's threads fight.
     let (told, events) = channel();
     let unread = Arc::new(AtomicUsize::new(0));
@@ -178,20 +185,94 @@ pub(crate) fn report(stats: &RepairStats) -> RepairReport {
         ("pages moved", count(|what| matches!(what, Happened::Moved { .. }))),
         ("pages put back before the end", count(|what| matches!(what, Happened::Undone { .. }))),
         ("accesses and loops redirected", count(|what| matches!(what, Happened::Led { .. }))),
-        ("samples", format!("{} of {} looked at", stats.seen.walked, stats.seen.samples)),
+        ("samples", format!("{} of {} analysed", stats.seen.walked, stats.seen.samples)),
+        ("samples while only one thread was running", stats.seen.alone.to_string()),
     ];
-    let facts = facts.map(|(what, value)| (what.to_owned(), value)).to_vec();
+    let nothing = why_nothing(stats).map(|why| ("nothing was parted", why));
+    let facts = facts.into_iter().chain(nothing).map(|(what, value)| (what.to_owned(), value)).collect();
     RepairReport { title: stats.command.join(" "), facts, events: stats.events.iter().map(words).collect() }
 }
 
-/// How it ended, and what was looked at until then.
+/// How the process ended, and how many samples were analysed until then.
 pub(crate) fn looked(seen: &Seen) -> String {
     let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
-    let nothing = if seen.samples == 0 { ": it slept all the time, or ended too soon" } else { "" };
-    let looked = format!("{} of {} were looked at", seen.walked, plural(seen.samples, "sample"));
+    if seen.samples == 0 {
+        return format!("{end}; {NO_SAMPLE}");
+    }
     let alone = match seen.alone {
         0 => String::new(),
-        alone => format!("; {alone} are of threads that ran alone"),
+        alone => format!(", {alone} skipped because only one thread was running"),
     };
-    format!("{end}; {looked}, {} of them showed no access{alone}{nothing}", seen.blind)
+    let blind = match seen.blind {
+        0 => String::new(),
+        blind => format!(" ({blind} of them without a memory access)"),
+    };
+    format!("{end}; {}: {} analysed{blind}{alone}", plural(seen.samples, "sample"), seen.walked)
+}
+
+/// The reason where no sample was taken.
+const NO_SAMPLE: &str = "no sample was taken: it slept all the time, or ended too soon";
+
+/// Why no page was moved; `None` if one was, or if there was no repairer.
+pub(crate) fn why_nothing(stats: &RepairStats) -> Option<String> {
+    let happened = |is: fn(&Happened) -> bool| stats.events.iter().filter(|event| is(&event.what)).count() as u64;
+    let seen = &stats.seen;
+    if *seen == Seen::default() || happened(|what| matches!(what, Happened::Moved { .. })) > 0 {
+        return None;
+    }
+    let found = happened(|what| matches!(what, Happened::Found { .. }));
+    Some(if found > 0 {
+        format!("false sharing was found on {}, and the events tell why it stays", plural(found, "line"))
+    } else if seen.samples == 0 {
+        NO_SAMPLE.to_owned()
+    } else if seen.alone > 0 {
+        format!(
+            "no false sharing was seen. Only one thread was running in {} of {}, and threads fight for a line only while \
+             they run at the same time: try again when other programs leave it more processors, or with a longer run",
+            seen.alone,
+            plural(seen.samples, "sample")
+        )
+    } else {
+        "no false sharing was seen; `fieldstone sharing -- PROGRAM` reports which lines threads share, and how"
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(samples: u64, alone: u64, events: Vec<Happened>) -> RepairStats {
+        let seen = Seen { samples, walked: samples - alone, alone, ended: true, ..Seen::default() };
+        let events = events.into_iter().map(|what| Event { at_ms: 1.0, what }).collect();
+        RepairStats { seen, events, ..RepairStats::default() }
+    }
+
+    #[test]
+    fn nothing_parted_has_its_reason_in_words_and_in_the_report() {
+        let found = Happened::Found { line: 64, share: 0.5 };
+        for (stats, part) in [
+            (stats(134, 126, vec![]), "Only one thread was running in 126 of 134 samples"),
+            (stats(134, 126, vec![found.clone()]), "found on 1 line, and"),
+            (stats(9, 0, vec![]), "fieldstone sharing -- PROGRAM"),
+            (stats(0, 0, vec![]), "no sample was taken"),
+        ] {
+            let why = why_nothing(&stats).unwrap();
+            assert!(why.contains(part), "{why}");
+            assert!(report(&stats).facts.contains(&("nothing was parted".to_owned(), why)), "{part}");
+        }
+        let moved = Happened::Moved { page: 4096, views: 2, lines: vec![64] };
+        assert_eq!(why_nothing(&stats(134, 126, vec![found, moved])), None);
+        assert_eq!(why_nothing(&RepairStats::default()), None, "the repairer's own error is the reason");
+    }
+
+    #[test]
+    fn samples_are_summed_up_with_what_became_of_them() {
+        let seen = Seen { samples: 134, walked: 8, alone: 126, blind: 1, ended: true, ..Seen::default() };
+        assert_eq!(
+            looked(&seen),
+            "the program has ended; 134 samples: 8 analysed (1 of them without a memory access), \
+             126 skipped because only one thread was running"
+        );
+    }
 }

@@ -1,4 +1,4 @@
-//! `fieldstone run`: a program with its memory mended, from its start (`--region`) or while it runs (`--pid`).
+//! `fieldstone run`: a program on larger pages (`--region`, `--pid`), or with its false sharing repaired (`--repair`).
 
 mod running;
 
@@ -17,7 +17,7 @@ use fieldstone_report::{RunStats, saved, text};
 use fieldstone_supervise::program::Way;
 use fieldstone_supervise::run::{run as run_program, run_from_outside};
 #[cfg(target_arch = "x86_64")]
-use fieldstone_supervise::sharing::{self, Event, Happened, RepairStats, Seen};
+use fieldstone_supervise::sharing::{self, Event, RepairStats, Seen};
 use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::collapse::Target;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
@@ -29,7 +29,7 @@ use crate::output::{style_of, talk, tell};
 use crate::repair;
 use crate::size;
 
-/// Runs a program, unchanged, with its memory mended
+/// Runs an unchanged program on larger pages, or repairs its false sharing as it runs
 #[derive(Debug, Args)]
 #[command(
     override_usage = "\
@@ -198,12 +198,12 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
 
 #[cfg(target_arch = "x86_64")]
 fn complain(error: &fieldstone_supervise::Error) {
-    let more = if matches!(error, fieldstone_supervise::Error::RepairerDied { .. }) {
-        ""
-    } else {
-        "; the program runs unrepaired"
-    };
-    talk(&format!("fieldstone: {error}{more}\n"));
+    use fieldstone_supervise::Error::{RepairUnavailable, RepairerDied};
+    match error {
+        RepairerDied { .. } => tell(error),
+        RepairUnavailable { .. } => tell(format_args!("the program runs, and nothing in it is repaired: {error}")),
+        _ => tell(format_args!("{error}; the program runs unrepaired")),
+    }
 }
 
 /// What the rules ask to be told; and all that was done, where that is asked for.
@@ -214,8 +214,8 @@ fn tell_repair(stats: &RepairStats, is_all: bool) {
     // Who could not look has told why.
     if is_all && stats.seen != Seen::default() {
         talk(&format!("{}\n", repair::looked(&Seen { ended: true, ..stats.seen })));
-        if !stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. })) {
-            talk("nothing was parted: `fieldstone sharing -- PROGRAM` tells which lines threads share, and how\n");
+        if let Some(why) = repair::why_nothing(stats) {
+            talk(&format!("nothing was parted: {why}\n"));
         }
     }
 }

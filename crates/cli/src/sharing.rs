@@ -10,12 +10,12 @@ use clap::{Args, ValueEnum};
 use fieldstone_report::sharing::{self as told, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
-use fieldstone_supervise::sharing::{Look, Looked, look_on, look_on_program};
+use fieldstone_supervise::sharing::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_supervise::{Program, outcome};
 
 use crate::input;
-use crate::output::{check_files, deliver, style};
+use crate::output::{check_files, deliver, style, tell_at_terminal};
 
 /// Tells which cache lines a program's threads fight for with different bytes, and how to part these
 #[derive(Debug, Args)]
@@ -86,10 +86,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let settings = Settings { pairs: arguments.pairs, ..Look::default().settings };
     let look = Look { hertz: arguments.hertz, settings, duration: arguments.duration };
     let taken_at_unix_s = now_unix_s();
+    let repairable = arguments.pid.map_or_else(check_run_repair, check_repair);
     let (program, looked, ending) = match arguments.pid {
         Some(pid) => {
             let command = command_of(pid)?;
-            (command, look_on(pid, &look, &asked_to_end()?)?, None)
+            let stop = asked_to_end()?;
+            tell_at_terminal(sampling(pid, arguments.duration));
+            (command, look_on(pid, &look, &stop)?, None)
         }
         None => {
             let program = Program::find(&arguments.command)?;
@@ -98,6 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         }
     };
     let mut sharing = sharing(program, looked);
+    sharing.repair_unavailable = repairable.err().map(|error| error.to_string());
     (sharing.taken_at_unix_s, sharing.pid) = (taken_at_unix_s, arguments.pid);
     sharing.unseen.extend(ending.map(|status| format!("the program ended with {}", outcome::words(status))));
     if let Some(ignore) = &ignore {
@@ -122,6 +126,12 @@ fn command_of(pid: u32) -> anyhow::Result<Vec<String>> {
         bail!("process {pid} has no command: it has ended, or is a thread of the kernel");
     }
     Ok(words)
+}
+
+/// What goes on until the report is printed, and how it ends.
+fn sampling(pid: u32, duration: Option<Duration>) -> String {
+    let limit = duration.map(|limit| format!(" for {} s", limit.as_secs_f64())).unwrap_or_default();
+    format!("process {pid} is sampled{limit}; Ctrl-C ends that, and the report follows")
 }
 
 fn now_unix_s() -> u64 {

@@ -238,3 +238,20 @@ fn signals_that_were_ignored_stay_ignored() {
     let ignored = printed(&output).trim().rsplit('\t').next().and_then(|set| u64::from_str_radix(set, 16).ok());
     assert_eq!(ignored.map(|set| set & 1), Some(1), "SIGHUP, as nohup has it: {}{}", printed(&output), said(&output));
 }
+
+#[test]
+fn help_that_cannot_be_written_is_an_error_and_help_nobody_reads_to_the_end_is_not() {
+    for arguments in [&["--help"][..], &["--version"], &["help", "run"], &["run", "--help"], &["doctor", "-h"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
+        let output = command.args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+        assert!(said(&output).contains("cannot write to standard output"), "{arguments:?}: {}", said(&output));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = Command::new(env!("CARGO_BIN_EXE_fieldstone")).args(arguments).stdout(writer).status().unwrap();
+        assert_eq!(status.code(), Some(0), "{arguments:?}");
+    }
+    assert_eq!(fieldstone(&["--help"]).status.code(), Some(0));
+    assert_eq!(fieldstone(&["--no-such-option"]).status.code(), Some(2));
+}

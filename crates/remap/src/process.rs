@@ -87,9 +87,7 @@ impl Process {
     /// The same with the userfaultfd of a killed repairer, which was shared with us: the program may have closed its own descriptor since.
     fn open_with(pid: u32, shared: Option<OwnedFd>) -> Result<Self> {
         check_class(pid)?;
-        if !may_have_userfault(living_thread(pid)) {
-            return Err(Error::Refused { pid, why: NO_USERFAULTFD.to_owned() });
-        }
+        Self::check_userfault(pid)?;
         if is_elsewhere(&pid.to_string()) {
             let why = "it is in a pid namespace of its own, where its threads have other numbers: repair it from inside of its container";
             return Err(Error::Refused { pid, why: why.to_owned() });
@@ -163,6 +161,17 @@ impl Process {
     /// As for [`Self::open`]; where another process is at it already, too.
     pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<Done>> {
         Self::open_with(pid, shared)?.release()
+    }
+
+    /// Checks by its capabilities that process `pid` may have the userfaultfd that [`Self::open`] needs. Does nothing in the process.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the command that allows it.
+    pub fn check_userfault(pid: u32) -> Result<()> {
+        if may_have_userfault(living_thread(pid)) {
+            return Ok(());
+        }
+        Err(Error::Refused { pid, why: NO_USERFAULTFD.to_owned() })
     }
 
     /// The userfaultfd that watches moved pages. It is another one after [`Self::reopened`].

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fieldstone_sys::process::{self, State};
+use fieldstone_sys::process::{self, Capability, State, has_capability};
 
 /// What a program of ours is called.
 const OURS: &str = "fieldstone";
@@ -52,13 +52,9 @@ fn waiting(thread: u32) -> Option<String> {
 /// Whether the kernel may give a thread a userfaultfd that sees the kernel's accesses too. One with the capability in a user namespace of
 /// its own is refused all the same.
 pub(crate) fn may_have_userfault(thread: u32) -> bool {
-    const CAP_SYS_PTRACE: u64 = 1 << 19;
     let all = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let is_for_all = all.map_or(true, |word| word.trim() != "0");
-    let capabilities = fs::read_to_string(format!("/proc/{thread}/status")).ok();
-    let effective = capabilities.as_deref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("CapEff:")));
-    let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok());
-    is_for_all || effective.is_none_or(|bits| bits & CAP_SYS_PTRACE != 0)
+    is_for_all || has_capability(thread, Capability::SysPtrace).unwrap_or(true)
 }
 
 /// Who traces a thread: none, or a thread of the tracer.

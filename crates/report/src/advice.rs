@@ -35,7 +35,7 @@ pub enum Advice {
     TooNoisy {
         /// How far two neighbouring baseline runs usually are apart.
         noise: f64,
-        /// Runs of each kind that should be enough; none if no sensible number is.
+        /// Runs of each kind that should be enough; `None` if that are too many.
         runs: Option<usize>,
         /// Whether time by the clock was compared, of which other programs take their share.
         by_the_clock: bool,
@@ -47,8 +47,11 @@ pub enum Advice {
         /// Pairs that it takes.
         need: usize,
     },
-    /// Nothing could be compared: no page kind but the baseline could be measured.
-    NothingToCompare,
+    /// Nothing could be compared: no page kind but the baseline was measured.
+    NothingToCompare {
+        /// The other kinds, each of which is unavailable; empty if none was asked for.
+        unavailable: Vec<String>,
+    },
     /// The program fails on the baseline.
     BaselineFails {
         /// How it ends.
@@ -125,7 +128,7 @@ pub enum Advice {
         /// How much fell back because the pool was empty.
         fell_back_bytes: u64,
     },
-    /// Memory left hugetlb pages, because a call needed the manners of ordinary ones.
+    /// Memory moved from hugetlb to ordinary pages, because of a fork or a call for a part of a huge page.
     Demoted {
         /// The kind.
         kind: String,
@@ -236,7 +239,12 @@ impl fmt::Display for Advice {
                 f,
                 "Too few runs for an interval ({have} of {need} pairs): measure again with --runs {need} or more."
             ),
-            Self::NothingToCompare => write!(
+            Self::NothingToCompare { unavailable } if !unavailable.is_empty() => write!(
+                f,
+                "Nothing could be compared: {} could not be measured here. The notes have the reason and the remedy; `fieldstone doctor` tells which kinds work.",
+                unavailable.join(", ")
+            ),
+            Self::NothingToCompare { .. } => write!(
                 f,
                 "Nothing could be compared: only 4 KiB pages were measured. Name another kind, such as --pages thp; `fieldstone doctor` tells what each needs."
             ),
@@ -287,12 +295,12 @@ impl fmt::Display for Advice {
             }
             Self::Demoted { kind, bytes: moved } => write!(
                 f,
-                "On {kind}, {} moved back to ordinary pages, because a call (a fork, a partial munmap) needs their manners: try --pages thp, which keeps them all.",
+                "On {kind}, {} moved from hugetlb to ordinary pages, because a fork or a call for a part of a huge page (munmap, mprotect) needs those. Try --pages thp: there all memory stays on huge pages.",
                 bytes(*moved)
             ),
             Self::OutsideRegion { kind, served, reason } => write!(
                 f,
-                "On {kind} only {} of its read-write memory lay in the region or was served in place, most of the rest because of: {reason}. The gain is that part's only; `fieldstone run --region --stats FILE` lists the reasons.",
+                "On {kind} only {} of its read-write memory lay in the region or was served in place, most of the rest because of: {reason}. Other memory gains nothing; `fieldstone run --region --stats FILE` lists the reasons.",
                 share(*served)
             ),
             Self::Disabled { kind } => write!(
@@ -312,7 +320,7 @@ impl fmt::Display for Advice {
             ),
             Self::FirstTouch { kind, saved_s, part, faults_before, faults_after } => write!(
                 f,
-                "{} of the gain on {kind} is first touch: {} less in the kernel, {} page faults instead of {}. This part is won once, and a program that runs longer gains relatively less by it; look at the user time for the rest.",
+                "{} of the gain on {kind} is first touch: {} less in the kernel, {} page faults instead of {}. Memory is touched for the first time only once, so a program that runs longer gains a smaller share; the user times show the rest of the gain.",
                 percent(*part),
                 seconds(*saved_s),
                 count(*faults_after),
@@ -335,7 +343,10 @@ fn write_too_noisy(f: &mut fmt::Formatter<'_>, noise: f64, runs: Option<usize>, 
     write!(f, "Too noisy to tell: two runs on the same pages usually differ by {}. ", percent(noise))?;
     match runs {
         Some(runs) => write!(f, "Try --runs {runs} on a quiet machine.")?,
-        None => write!(f, "No sensible number of runs mends this: try a quiet machine, or give it more work a run.")?,
+        None => write!(
+            f,
+            "More runs are not enough: measure on a quiet machine, or give the program more work in each run."
+        )?,
     }
     if by_the_clock {
         write!(f, " With --metric cpu the time that it only waits for a processor is not counted.")

@@ -25,7 +25,8 @@ impl Advice {
         let best = best(profile, kinds);
         let advice = first(profile, kinds, best, noise, usual);
         let mut notes = endings(profile, kinds, usual);
-        notes.extend(memory(profile, best));
+        notes.extend(memory(profile));
+        notes.extend(best.and_then(|best| more_resident(profile, kinds, best)));
         if matches!(advice, Self::Run { .. }) {
             notes.extend(best.and_then(|best| first_touch(profile, kinds, best)));
         }
@@ -43,7 +44,7 @@ impl Advice {
 }
 
 /// The kind to recommend: the one with the lowest ratio, but transparent huge pages where they are within 2 % of it,
-/// since they need no reserve and keep all of mmap's manners.
+/// since they need no reserve, and every call on a part of one works.
 fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSummary> {
     let differs = |name: &str| {
         profile.findings.iter().any(|finding| matches!(finding, Finding::OutputDiffers { kind } if kind == name))
@@ -58,9 +59,9 @@ fn best<'a>(profile: &Profile, kinds: &'a [KindSummary]) -> Option<&'a KindSumma
     Some(thp.unwrap_or(lowest))
 }
 
-/// What has to be set aside for pages that nobody has without: as much memory as the program had in any of its runs.
-fn reserve(profile: &Profile, kind: &str) -> Option<u64> {
-    let peaks = profile.footprints.iter().filter_map(|footprint| Some(footprint.peak()?.resident_bytes));
+/// Bytes to set aside for `kind`: the largest resident peak of any kind. `None` for kinds that need no pool.
+fn reserve(kinds: &[KindSummary], kind: &str) -> Option<u64> {
+    let peaks = kinds.iter().filter_map(|kind| Some(kind.resident.as_ref()?.peak_bytes));
     peaks.max().filter(|bytes| kind == "hugetlb" && *bytes > 0)
 }
 
@@ -79,7 +80,7 @@ fn first(
         return advice;
     }
     if let Some((best, gain)) = best.and_then(|best| Some((best, best.gain()?))) {
-        let command = Advice::command(&best.name, reserve(profile, &best.name), &profile.program.command);
+        let command = Advice::command(&best.name, reserve(kinds, &best.name), &profile.program.command);
         let growth = best.resident.as_ref().and_then(|resident| resident.growth);
         let metric = profile.metric.noun().to_owned();
         return Advice::Run { kind: best.name.clone(), gain, metric, growth, command };
@@ -99,7 +100,8 @@ fn first(
     if some_slower || with(Verdict::NoGain).next().is_some() {
         return Advice::NothingToGain { some_slower };
     }
-    Advice::NothingToCompare
+    let unavailable = with(Verdict::Unavailable).filter(|kind| kind.name != profile.baseline);
+    Advice::NothingToCompare { unavailable: unavailable.map(|kind| kind.name.clone()).collect() }
 }
 
 fn not_repeatable(finding: &Finding, command: &[String]) -> Option<Advice> {
@@ -149,7 +151,7 @@ fn endings(profile: &Profile, kinds: &[KindSummary], usual: Option<&str>) -> Vec
 }
 
 /// What the watched runs tell about memory.
-fn memory(profile: &Profile, best: Option<&KindSummary>) -> Vec<Advice> {
+fn memory(profile: &Profile) -> Vec<Advice> {
     let swapped = profile.footprints.iter().max_by_key(|footprint| footprint.swap_peak_bytes());
     let swapped = swapped.filter(|footprint| footprint.swap_peak_bytes() >= NOTEWORTHY_BYTES);
     let mut notes: Vec<Advice> = swapped
@@ -162,16 +164,16 @@ fn memory(profile: &Profile, best: Option<&KindSummary>) -> Vec<Advice> {
             notes.extend(region_notes(&footprint.kind, region));
         }
     }
-    let grown = best.and_then(|best| profile.footprint(&best.name)?.peak());
-    let before = profile.footprint(&profile.baseline).and_then(Footprint::peak);
-    if let (Some(best), Some(grown), Some(before)) = (best, grown, before) {
-        let bytes = grown.resident_bytes.saturating_sub(before.resident_bytes);
-        let more = bytes as f64 / before.resident_bytes.max(1) as f64;
-        if more >= 0.1 && bytes >= NOTEWORTHY_BYTES {
-            notes.push(Advice::MoreResident { kind: best.name.clone(), more, bytes });
-        }
-    }
     notes
+}
+
+/// The growth of resident memory on `best`, if it is large enough for a note. Both peaks are those of the table of costs.
+fn more_resident(profile: &Profile, kinds: &[KindSummary], best: &KindSummary) -> Option<Advice> {
+    let baseline = kinds.iter().find(|kind| kind.name == profile.baseline)?.resident.as_ref()?;
+    let resident = best.resident.as_ref()?;
+    let (more, bytes) = (resident.growth?, resident.peak_bytes.saturating_sub(baseline.peak_bytes));
+    let is_noteworthy = more >= 0.1 && bytes >= NOTEWORTHY_BYTES;
+    is_noteworthy.then(|| Advice::MoreResident { kind: best.name.clone(), more, bytes })
 }
 
 /// Whether less than half of the memory is in pages at least as large as those asked for. The region's own count where

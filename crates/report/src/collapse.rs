@@ -39,7 +39,7 @@ pub struct CollapsedProcess {
     pub moved_bytes: u64,
     /// What stayed on small pages, a reason each.
     pub left: Vec<LeftSmall>,
-    /// Ranges that were not come to, since the pass was stopped.
+    /// Ranges of 2 MiB that were not tried, since the pass was stopped.
     pub not_reached_ranges: u64,
     /// The process ended meanwhile.
     pub ended: bool,

@@ -78,7 +78,7 @@ pub struct RegionStats {
     pub reserve_refused_bytes: u64,
     /// Bytes of the reserve that `--prefault` did not touch, since there was not enough memory.
     pub reserve_untouched_bytes: u64,
-    /// hugetlb memory that moved to ordinary pages, because something needed their manners (a fork, a partial munmap).
+    /// hugetlb memory that moved to ordinary pages, because of a fork or a call for a part of a huge page.
     pub demoted_bytes: u64,
     /// Memory that asked for hugetlb pages and lies on transparent ones: the pool was empty, or userfaultfd is not permitted.
     pub fell_back_bytes: u64,

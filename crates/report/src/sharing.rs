@@ -86,6 +86,9 @@ pub struct Sharing {
     /// What could not be seen, a sentence each.
     #[serde(default)]
     pub unseen: Vec<String>,
+    /// Why the user who looked cannot repair the program, and the command that allows it; `None` if a repair is possible.
+    #[serde(default)]
+    pub repair_unavailable: Option<String>,
 }
 
 /// How the threads were looked at.
@@ -184,6 +187,7 @@ impl Default for Sharing {
             ignored: 0,
             ignore_file: None,
             unseen: Vec::new(),
+            repair_unavailable: None,
         }
     }
 }

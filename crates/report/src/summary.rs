@@ -169,6 +169,12 @@ impl Summary {
         self.kinds.iter().find(|kind| kind.name == name)
     }
 
+    /// Whether page kinds were asked for beside the baseline, and none of them could be measured.
+    pub fn measured_nothing(&self) -> bool {
+        let mut others = self.kinds.iter().filter(|kind| kind.name != self.baseline).peekable();
+        others.peek().is_some() && others.all(|kind| kind.verdict == Some(Verdict::Unavailable))
+    }
+
     /// Counted runs of the baseline.
     pub fn baseline_runs(&self) -> usize {
         self.kind(&self.baseline).map_or(0, |kind| kind.runs)

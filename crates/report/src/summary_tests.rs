@@ -82,7 +82,16 @@ fn nothing_to_gain_too_noisy_and_too_few_are_told_apart() {
     assert!(noise > 0.01 && runs.is_some_and(|runs| runs > 12 && runs <= 200), "{noise} {runs:?}");
     assert!(matches!(advice(0.99, 12, 0.9), Advice::TooNoisy { runs: None, .. }));
     assert!(matches!(advice(0.5, 5, 0.01), Advice::NotEnoughRuns { have: 5, need: 6 }));
-    assert!(matches!(Summary::of(&fixture::measured(&[("4k", 1.0)], 8, 0.01)).advice, Advice::NothingToCompare));
+    let alone = Summary::of(&fixture::measured(&[("4k", 1.0)], 8, 0.01));
+    assert!(
+        alone.measured_nothing() && alone.advice.to_string().contains("compared: hugetlb-1g could not"),
+        "{alone:?}"
+    );
+    let mut asked_for_none = fixture::measured(&[("4k", 1.0)], 8, 0.01);
+    asked_for_none.kinds.retain(|kind| kind.name == "4k");
+    let alone = Summary::of(&asked_for_none);
+    assert!(!alone.measured_nothing() && alone.advice.to_string().contains("Name another kind"), "{alone:?}");
+    assert!(!Summary::of(&fixture::measured(&[("4k", 1.0), ("thp", 1.0)], 8, 0.01)).measured_nothing());
     let empty = Summary::of(&fixture::measured(&[("4k", 1.0), ("thp", 1.0)], 0, 0.0));
     assert!(matches!(empty.advice, Advice::NotEnoughRuns { have: 0, .. }));
 }
@@ -245,4 +254,28 @@ fn more_resident_memory_is_told_beside_the_gain() {
     assert!(text.contains("+38 %") && page.contains("+38 %"), "{text}");
     let growth: f64 = csv.lines().nth(2).unwrap().rsplit(',').next().unwrap().parse().unwrap();
     assert!((growth - 0.38).abs() < 1e-6, "{csv}");
+}
+
+/// A short run on the baseline may end between two looks at its memory, so the watched peak of one kind alone misleads.
+#[test]
+fn the_note_on_resident_memory_and_the_reserve_use_the_peaks_of_the_table() {
+    let mut profile = fixture::measured(&[("4k", 1.0), ("hugetlb", 0.6)], 8, 0.001);
+    for (kind, watched_mib) in [("4k", 45), ("hugetlb", 68)] {
+        let point = crate::FootprintPoint { resident_bytes: watched_mib << 20, ..Default::default() };
+        profile.footprints.push(crate::Footprint { kind: kind.into(), points: vec![point], ..Default::default() });
+    }
+    // The kernel does not count hugetlb pages.
+    profile.samples.iter_mut().for_each(|sample| sample.max_resident_bytes = 4 << 20);
+    let resident = |profile: &mut crate::Profile, mib: u64| {
+        let baseline = profile.samples.iter_mut().filter(|sample| sample.kind == "4k");
+        baseline.for_each(|sample| sample.max_resident_bytes = mib << 20);
+        Summary::of(profile)
+    };
+    let equal = resident(&mut profile, 66);
+    assert!(!has(&equal, |note| matches!(note, Advice::MoreResident { .. })), "{:?}", equal.notes);
+    assert!(equal.advice.to_string().contains("--reserve 128M"), "{}", equal.advice);
+    let shrunk = resident(&mut profile, 200);
+    assert!(shrunk.advice.to_string().contains("--reserve 256M"), "{}", shrunk.advice);
+    let grown = resident(&mut profile, 46);
+    assert!(has(&grown, |note| matches!(note, Advice::MoreResident { bytes, .. } if *bytes == 22 << 20)));
 }

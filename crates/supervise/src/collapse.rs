@@ -81,7 +81,7 @@ pub struct Collapsed {
     pub moved: Count,
     /// Left on small pages, by reason.
     pub left: BTreeMap<Left, Count>,
-    /// Ranges that were not come to, since the pass was stopped.
+    /// Ranges of 2 MiB that were not tried, since the pass was stopped.
     pub not_reached: u64,
     /// The process ended meanwhile.
     pub ended: bool,

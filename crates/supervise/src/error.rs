@@ -15,6 +15,11 @@ fn not_found_hint(name: &str, suggestion: Option<&str>) -> String {
     }
 }
 
+/// A line with the remedy, or nothing where there is none.
+fn try_first(remedy: Option<&str>) -> String {
+    remedy.map(|command| format!("\ntry: {command}")).unwrap_or_default()
+}
+
 /// Why a program could not be started, followed or measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +72,16 @@ pub enum Error {
         outcome: String,
         /// The program.
         pid: u32,
+    },
+    /// This user may not repair programs on this machine.
+    #[error("`fieldstone {command}` is unavailable to this user: {why}{remedy}", remedy = try_first(remedy.as_deref()))]
+    RepairUnavailable {
+        /// The command, without `fieldstone`.
+        command: &'static str,
+        /// What is missing.
+        why: String,
+        /// The shell command that allows it, where there is one.
+        remedy: Option<String>,
     },
     /// The standard input is not there.
     #[error("cannot read {path} for the standard input: {source}", path = .path.display())]

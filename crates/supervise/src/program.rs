@@ -113,7 +113,7 @@ fn way_of(file: &Path, depth: u32) -> Result<Way> {
     if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o6000 != 0) {
         return refused(
             "set-user-id or set-group-id",
-            "The loader takes no agent into it; run a copy without that bit",
+            "The loader takes no agent into it; if it needs no privileges, run a copy without that bit",
         );
     }
     if start.starts_with(b"#!") {

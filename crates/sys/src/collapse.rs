@@ -15,7 +15,7 @@
 //! - The new page comes from the node that holds most of the old ones, among those that are equal from any.
 #![allow(unsafe_code, reason = "process_madvise has no safe form")]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::process::{has_thp_disabled, stat};
+use crate::process::{Capability, has_capability, has_thp_disabled, stat};
 use crate::{Error, Result, kernel_file};
 
 /// The bytes that one call puts on a huge page: what one entry of the page table's second level maps with base pages of 4 KiB.
@@ -155,10 +155,7 @@ fn may_be_read(pid: u32) -> Result<()> {
 /// told counts as no.
 #[must_use]
 pub fn is_permitted() -> bool {
-    const CAP_SYS_NICE: u32 = 23;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = kernel_file::field(&status, "CapEff").and_then(|set| u64::from_str_radix(set, 16).ok());
-    effective.is_some_and(|set| set >> CAP_SYS_NICE & 1 == 1)
+    has_capability(std::process::id(), Capability::SysNice) == Some(true)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use facts::Facts;
+pub use sharing::{REPAIR, RUN_REPAIR};
 pub use verdicts::verdicts;
 
 /// The facts and what follows from them.
@@ -32,6 +33,12 @@ impl Doctor {
         let facts = Facts::gather();
         let verdicts = verdicts(&facts);
         Self { facts, verdicts }
+    }
+
+    /// The verdict on one command, by its words: [`RUN_REPAIR`] for one.
+    #[must_use]
+    pub fn verdict(&self, command: &str) -> Option<&Verdict> {
+        self.verdicts.iter().find(|verdict| verdict.command == command)
     }
 
     /// The level of the command that works least. One with several kinds of pages works as well as its best kind.
@@ -83,19 +90,25 @@ pub struct Verdict {
     pub why: String,
     /// The exact shell command that would improve it, where there is one.
     pub remedy: Option<String>,
+    /// The reasons in [`Self::why`] for which the command is unavailable.
+    #[serde(skip)]
+    pub obstacles: Vec<String>,
 }
 
 impl Verdict {
     fn new(command: &str, level: Level, why: impl Into<String>, remedy: Option<String>) -> Self {
-        Self { command: command.to_owned(), level, why: why.into(), remedy }
+        Self { command: command.to_owned(), level, why: why.into(), remedy, obstacles: Vec::new() }
     }
 
     /// Adds a reason, and lowers the verdict to its level. The worst reason stands first, and the remedy shown is that of the
     /// worst which has one.
     fn lower(&mut self, level: Level, why: impl Into<String>, remedy: Option<String>) {
+        let why = why.into();
+        if level == Level::Unavailable {
+            self.obstacles.push(why.clone());
+        }
         let (worse, kept) = (level > self.level, self.remedy.take());
-        self.why =
-            if worse { format!("{}; {}", why.into(), self.why) } else { format!("{}; {}", self.why, why.into()) };
+        self.why = if worse { format!("{why}; {}", self.why) } else { format!("{}; {why}", self.why) };
         self.remedy = if worse { remedy.or(kept) } else { kept.or(remedy) };
         self.level = self.level.max(level);
     }

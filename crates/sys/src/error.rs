@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+use crate::process::{Capability, has_capability};
+
 /// The result of everything in this crate that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -19,7 +21,7 @@ pub enum Error {
         pid: u32,
     },
     /// The process may not be looked into by this user.
-    #[error("process {pid} may not be looked into ({path}): {}", way_in(geteuid().is_root()), path = path.display())]
+    #[error("process {pid} may not be looked into ({path}): {}", way_in(geteuid().is_root(), may_trace_all()), path = path.display())]
     ProcessDenied {
         /// Its number.
         pid: u32,
@@ -104,11 +106,17 @@ pub enum Error {
     },
 }
 
-/// Who may look into a process that is closed to this user.
-fn way_in(is_root: bool) -> &'static str {
-    if is_root {
-        "this root lacks CAP_SYS_PTRACE, or the process is of another user namespace, or a security module guards it; run outside of the \
-         container"
+/// Whether this process has the right to look into those of all users, as far as its user namespace goes.
+fn may_trace_all() -> bool {
+    has_capability(std::process::id(), Capability::SysPtrace) == Some(true)
+}
+
+/// What allows a process to be looked into that is closed to this user: by the causes that are left.
+const fn way_in(is_root: bool, may_trace_all: bool) -> &'static str {
+    if may_trace_all {
+        "it is in another user namespace, or a security module guards it; run outside of the container"
+    } else if is_root {
+        "this root lacks CAP_SYS_PTRACE; run outside of the container, or start that with --cap-add SYS_PTRACE"
     } else {
         "run as its owner or as root, or see `fieldstone doctor`"
     }
@@ -143,6 +151,10 @@ mod tests {
 
     #[test]
     fn root_is_not_told_to_be_root() {
-        assert!(way_in(false).contains("as root") && !way_in(true).contains("as root"));
+        assert!(way_in(false, false).contains("as root"));
+        for may_trace_all in [false, true] {
+            let words = way_in(true, may_trace_all);
+            assert!(!words.contains("as root") && words.contains("CAP_SYS_PTRACE") != may_trace_all, "{words}");
+        }
     }
 }

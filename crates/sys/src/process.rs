@@ -1,12 +1,14 @@
 //! Processes as a supervisor sees them: their figures, their tree, what they inherit, and how they ended.
 //!
-//! A file each: [`stat()`] reads one process, [`descendants`] walks the tree, `control` sets what children inherit, [`wait4`] reaps.
+//! A file each: [`stat()`] reads one process, [`descendants`] walks the tree, `control` sets what children inherit, [`has_capability`] reads rights, [`wait4`] reaps.
 
+mod capability;
 mod control;
 mod stat;
 mod tree;
 mod wait;
 
+pub use capability::{Capability, has_capability};
 pub use control::{set_child_subreaper, set_parent_death_signal, set_thp_disabled, thp_disabled};
 pub use stat::{Stat, State, comm, exe, has_ended, has_thp_disabled, parse_stat, stat};
 pub use tree::{children, descendants, threads};

@@ -72,7 +72,7 @@ impl Part {
             .collect();
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let (stdout, stderr) = (output.try_clone()?.into(), errors.try_clone()?.into());
-        let wiring = Wiring { stdin: Stdio::null(), stdout, stderr, own_group: true };
+        let wiring = Wiring { stdin: Stdio::null(), stdout, stderr, own_group: true, keeps_closed: false };
         let since = Instant::now();
         let mut program = launch(&Program::find(&command)?, &Treatment::Traceable, wiring)?.child;
         let pid = program.id();

@@ -161,3 +161,22 @@ fn a_program_that_becomes_a_daemon_leaves_nothing_behind() {
     );
     assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 0"), "{:?}", profile.samples);
 }
+
+#[test]
+fn a_profile_of_unavailable_kinds_alone_ends_with_2() {
+    let Some(stage) = Stage::new() else { return };
+    let pool = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages");
+    if pool.is_ok_and(|pages| pages.trim() != "0") {
+        println!("SKIP pages of 1 GiB are set aside here");
+        return;
+    }
+    let output = stage.profile("--runs 1 --pages hugetlb-1g", &["true"]);
+    let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{printed}{said}");
+    assert!(
+        printed.contains("Nothing could be compared: hugetlb-1g") && said.contains("1 run, about"),
+        "{printed}{said}"
+    );
+    assert_eq!(stage.profile("--runs 1 --pages hugetlb-1g,thp", &["true"]).status.code(), Some(0));
+    assert_eq!(stage.profile("--runs 1 --pages 4k", &["true"]).status.code(), Some(0));
+}

@@ -126,7 +126,7 @@ fn ctrl_c_stops_between_two_pages() {
             return;
         }
         if output.status.code() == Some(130) {
-            assert!(printed(&output).contains("were not come to"), "{}", printed(&output));
+            assert!(printed(&output).contains("were not tried"), "{}", printed(&output));
             return;
         }
         // It was through before the signal came.

@@ -7,3 +7,4 @@ mod found;
 mod repaired;
 mod rules;
 mod stage;
+mod unavailable;

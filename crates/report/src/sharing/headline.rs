@@ -17,8 +17,10 @@ pub struct Headline {
     pub sentence: String,
     /// What to change in the source, a sentence each.
     pub advice: Vec<String>,
-    /// The command that mends it while the program runs, where one does.
+    /// The command that repairs it while the program runs, where one can.
     pub command: Option<String>,
+    /// Why that command does nothing for the user who looked, and what allows it.
+    pub unavailable: Option<String>,
 }
 
 impl Headline {
@@ -26,7 +28,7 @@ impl Headline {
     pub fn of(sharing: &Sharing) -> Self {
         let groups = groups::of(sharing);
         let Some((first, rest)) = groups.split_first() else {
-            return Self { sentence: nothing(sharing), advice: Vec::new(), command: None };
+            return Self { sentence: nothing(sharing), advice: Vec::new(), command: None, unavailable: None };
         };
         let mut sentence = dominant(first);
         if !rest.is_empty() {
@@ -39,7 +41,9 @@ impl Headline {
             );
         }
         sentence += &ignored(sharing);
-        Self { sentence, advice: first.advice(), command: command(sharing, &groups) }
+        let command = command(sharing, &groups);
+        let unavailable = sharing.repair_unavailable.clone().filter(|_| command.is_some());
+        Self { sentence, advice: first.advice(), command, unavailable }
     }
 }
 
@@ -68,7 +72,7 @@ fn nothing(sharing: &Sharing) -> String {
         _ => None,
     };
     if let Some(blind) = blind.filter(|_| looked == 0) {
-        return format!("Nothing can be told: no sample {blind}. What could not be seen, and why, stands below.");
+        return format!("No result: no sample {blind}. The reason is under \"What could not be seen\".");
     }
     if looked == 0 && sharing.ignored > 0 {
         return format!("No other false sharing was found.{}", ignored(sharing));
@@ -163,6 +167,21 @@ mod tests {
     }
 
     #[test]
+    fn a_repair_that_is_unavailable_is_offered_with_what_allows_it() {
+        let mut sharing = fixture::regression();
+        let why = "unavailable to this user: no userfaultfd\ntry: sudo sysctl vm.unprivileged_userfaultfd=1";
+        sharing.repair_unavailable = Some(why.into());
+        assert_eq!(Headline::of(&sharing).unavailable.as_deref(), Some(why));
+        let text = crate::sharing::text(&sharing, crate::text::Style::default());
+        let page = crate::sharing::page(&sharing).unwrap();
+        for shown in [text, page] {
+            assert!(shown.contains("unavailable to this user") && shown.contains("userfaultfd=1"), "{shown}");
+        }
+        sharing.findings.iter_mut().for_each(|found| found.refused = Some("an access goes across the border".into()));
+        assert_eq!(Headline::of(&sharing).unavailable, None, "no command, no reason");
+    }
+
+    #[test]
     fn no_finding_says_what_it_is_instead() {
         let clean = fixture::clean();
         let told = Headline::of(&clean);
@@ -192,6 +211,6 @@ mod tests {
         assert!(told.contains("of 2 lines that several threads use, no sample shows that they run"), "{told}");
         let blind = crate::sharing::Sampling { samples: 9, ..Default::default() };
         let told = Headline::of(&Sharing { sampling: blind, ..Sharing::default() }).sentence;
-        assert!(told.contains("Nothing can be told: no sample showed an access"), "{told}");
+        assert!(told.contains("No result: no sample showed an access"), "{told}");
     }
 }

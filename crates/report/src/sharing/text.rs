@@ -63,6 +63,10 @@ fn head(sharing: &Sharing, sheet: &mut Sheet) {
         sheet.gap();
         sheet.verbatim(command);
     }
+    if let Some(unavailable) = &headline.unavailable {
+        sheet.gap();
+        unavailable.lines().for_each(|line| sheet.paragraph(line));
+    }
     sheet.gap();
     sheet.paragraph(&circumstances(sharing));
     sheet.paragraph(&sampled(sharing));

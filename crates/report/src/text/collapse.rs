@@ -30,7 +30,7 @@ fn of(process: &CollapsedProcess, style: Style) -> String {
     if process.ended {
         text += "  The process ended meanwhile.\n";
     } else if process.not_reached_ranges > 0 {
-        text += &format!("  Stopped: {} ranges were not come to.\n", count(process.not_reached_ranges));
+        text += &format!("  Stopped: {} ranges of 2 MiB were not tried.\n", count(process.not_reached_ranges));
     }
     text
 }
@@ -70,7 +70,7 @@ mod tests {
             "(0.0 %)",
             "(75.0 %)",
             "12 KiB in 2 ranges: less than half",
-            "3 ranges were not",
+            "3 ranges of 2 MiB were not tried",
             "not included",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -96,7 +96,7 @@ fn region(region: &RegionStats, asked_for: &str, style: Style) -> String {
     }
     if region.demoted_bytes > 0 {
         facts.push(format!(
-            "{} moved from hugetlb to ordinary pages: a call needed their manners. --pages thp keeps them all.",
+            "{} moved from hugetlb to ordinary pages, because a fork or a call for a part of a huge page needs those. With --pages thp all memory stays on huge pages.",
             bytes(region.demoted_bytes)
         ));
     }

@@ -18,7 +18,8 @@ const APART_WORDS: &str = "Walks take time in user mode: user mode is the measur
 /// The words of the table of sites, where it has their columns.
 const LEFT_WORDS: &str =
     "Left on 2M are the walks for the same memory on 2 MiB pages, as a share of all those on 4 KiB pages.";
-const HUGE_WORDS: &str = "Huge on a kind: how much of the memory really was on pages as large as that when a real run of it had most, told from sixteen samples a stack: to a sixteenth at best, to an eighth or so as a rule.";
+const HUGE_WORDS: &str = "Huge on a kind: the share of the memory that was on pages of at least that size when a watched run had most memory. It is estimated from sixteen samples a stack, usually to within an eighth.";
+const RATE_WORDS: &str = "A 1,000: page walks on 4 KiB pages for each 1,000 accesses.";
 const ASKED_WORDS: &str =
     "Asked for is every byte that it ever asked for, those given back included; not what it had at once.";
 
@@ -53,7 +54,7 @@ pub(super) fn translation(traced: &Translation, summary: &TranslationSummary, st
     let sites = tables::sites(summary, MOST_SITES, Some(style.width.max(40)));
     text += &section(style, "Whose memory the walks on 4 KiB pages are for", &sites);
     let has = |heading: &str| !sites.rows.is_empty() && sites.heading.iter().any(|of| of.starts_with(heading));
-    let words = [("left on", LEFT_WORDS), ("huge on", HUGE_WORDS), ("asked for", ASKED_WORDS)]
+    let words = [("left on", LEFT_WORDS), ("huge on", HUGE_WORDS), ("a 1,000", RATE_WORDS), ("asked for", ASKED_WORDS)]
         .into_iter()
         .filter(|(heading, _)| has(heading));
     text += &words.map(|(_, words)| style.paragraph(words)).collect::<String>();
@@ -193,7 +194,10 @@ mod tests {
         let shares = row(" build_graph").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!((shares[5].as_str(), shares[7].as_str()), ("97", "–"), "{text}");
         assert!(text.contains("those given back included") && text.contains("sixteen samples"), "{text}");
-        assert!(row(" read_edges").contains('–') && text.contains("really was on pages as large"), "{text}");
+        assert!(row(" read_edges").contains('–') && text.contains("pages of at least that size"), "{text}");
+        let explains_rate = |text: &str| text.contains("A 1,000: page walks");
+        assert_eq!(explains_rate(&text), heading.contains("a 1,000"), "{text}");
+        assert!(explains_rate(&text_of(&profile, Style { width: 200, colour: false })));
         let narrow = text_of(&profile, Style { width: 80, colour: false });
         assert!(
             narrow.contains("huge on thp") && !narrow.contains("allocs"),

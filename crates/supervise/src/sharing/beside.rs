@@ -17,6 +17,7 @@ use std::thread::{JoinHandle, spawn};
 use fieldstone_sys::process::{has_ended, set_parent_death_signal};
 use serde::{Deserialize, Serialize};
 
+use super::available::check_run_repair;
 use super::follow::{Event, Happened};
 use super::watchdog;
 use super::watcher::Seen;
@@ -40,7 +41,7 @@ pub struct RepairStats {
     pub pid: u32,
     /// How it ended: `exit 0`, `signal 11 (SIGSEGV)`.
     pub outcome: String,
-    /// How the last repairer ended, in the same words; what it was refused it has told on standard error.
+    /// How the last repairer ended, in the same words, or `not started: ` and the error. Errors of a repairer are on standard error.
     pub repairer: String,
     /// What was seen; nothing where the repairer could not look on.
     pub seen: Seen,
@@ -57,20 +58,25 @@ impl RepairStats {
 /// process. Signals sent to us go to the program.
 ///
 /// # Errors
-/// The program cannot be started. What the repairer is refused it tells on standard error, and the program runs unrepaired; so it does where there can be
-/// no repairer at all, which `complain` is told.
+/// The program cannot be started. Where this user cannot repair programs, or no repairer can be started, `complain` gets the error before
+/// the program starts, and the program runs unrepaired. A repairer prints its own errors on standard error.
 pub fn run(
     program: &Program,
     repairer: &OsStr,
     words: &[&OsStr],
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
+    let available = check_run_repair().inspect_err(complain);
     let mut forward = Forward::prepare()?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
-    let beside = Beside::start(repairer, words, pid, complain).inspect_err(complain).ok();
+    let start = |()| Beside::start(repairer, words, pid, complain).inspect_err(complain);
+    let beside = available.and_then(start);
     let status = forward.until_end(pid)?;
-    let Looked { seen, events, outcome: repairer } = beside.map(Beside::finish).unwrap_or_default();
+    let Looked { seen, events, outcome: repairer } = match beside {
+        Ok(beside) => beside.finish(),
+        Err(error) => Looked { outcome: format!("not started: {error}"), ..Looked::default() },
+    };
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -262,14 +262,11 @@ impl Looking {
 fn unseen(seen: &Seen) -> Vec<String> {
     let mut unseen = Vec::new();
     if seen.samples == 0 && seen.unusable > 0 {
-        unseen.push(format!(
-            "anything: all of its {} samples are of 32-bit code, which is not understood",
-            seen.unusable
-        ));
+        unseen.push(format!("the whole run: all {} samples are of 32-bit code, which is not decoded", seen.unusable));
     } else if seen.samples == 0 {
         unseen.push(
-            "anything: no sample was taken, since it slept all the time or ended too soon; programs that it starts are not \
-             looked at: begin with one of them, or look at it with --pid"
+            "the whole run: no sample was taken, because the program slept all the time or ended too soon. Programs that it starts are \
+             not sampled: start one of them instead, or use --pid"
                 .to_owned(),
         );
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::Touch;
+use fieldstone_remap::{Process, Touch};
 use fieldstone_sharing::requests::{Action, Request};
 use fieldstone_sharing::{Cost, Judged, Settings, Verdict};
 use fieldstone_sys::process::has_ended;
@@ -225,6 +225,8 @@ struct Follow {
 
 impl Follow {
     fn begin(pid: u32, manner: &Manner) -> Result<Self> {
+        // Without it nothing can be moved, and samples would cost time for nothing.
+        Process::check_userfault(pid)?;
         // First, since the program may wait for what somebody has left behind.
         let repairer = Repairer::new(pid, manner.consolidated)?.by_ladders(manner.by_ladders);
         let watcher = watch(pid)?;

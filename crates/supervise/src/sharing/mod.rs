@@ -12,6 +12,7 @@
 //! | `budget` | how many samples are walked, so that looking on stays cheap |
 //! | `company` | whether a thread runs beside others: what it does alone is not walked |
 //! | `watcher` | samples in, lines out |
+//! | `available` | whether this user can repair programs at all |
 //! | `asked` | what the program or a file of rules asks for |
 //! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
 //! | `trials` | whether one is: what it costs, how fast threads get on with it and without |
@@ -28,6 +29,7 @@
 
 mod around;
 mod asked;
+mod available;
 mod beside;
 mod budget;
 mod callers;
@@ -43,6 +45,7 @@ mod trials;
 mod watchdog;
 mod watcher;
 
+pub use available::{check_repair, check_run_repair};
 pub use beside::{RepairStats, run};
 pub use find::{Look, Looked, look_on, look_on_program};
 pub use follow::{Event, Happened, Manner, Stop, repair};

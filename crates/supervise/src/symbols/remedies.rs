@@ -24,7 +24,7 @@ pub fn remedies(sites: &[Site], record: &Sites) -> Vec<String> {
     let without_lines = without_lines(sites, |site| has(site.walks, LITTLE));
     if !without_lines.is_empty() {
         remedies.push(format!(
-            "no file and line for {}: install the debug symbols (on Debian: the package's -dbgsym); until then NAME+0x… is so far behind \
+            "no file and line for {}: compile your own program with -g, or install the debug symbols of a package (on Debian: NAME-dbgsym); until then NAME+0x… is so far behind \
              the nearest function that has a name, and may be another one",
             without_lines.join(", ")
         ));
@@ -93,7 +93,10 @@ mod tests {
         ];
         let words = remedies(&sites, &record());
         assert_eq!(words.len(), 1, "{words:?}");
-        assert!(words[0].starts_with("no file and line for redis-server: install"), "{words:?}");
+        assert!(
+            words[0].starts_with("no file and line for redis-server: compile your own program with -g, or install"),
+            "{words:?}"
+        );
         assert_eq!(remedies(&sites[2..4], &record()), [""; 0]);
         assert_eq!(remedies(&[], &record()), [""; 0]);
     }

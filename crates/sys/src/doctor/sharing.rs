@@ -6,6 +6,11 @@
 use super::{Facts, Level, Verdict};
 use crate::perf::Counter;
 
+/// The words of the command that starts a program and repairs it.
+pub const RUN_REPAIR: &str = "run --repair";
+/// Those of the command that repairs a running process.
+pub const REPAIR: &str = "repair";
+
 /// Whose process is traced. Yama lets a program that we start allow it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Traced {
@@ -16,7 +21,7 @@ enum Traced {
 /// The verdicts on `sharing`, `run --repair` and `repair`.
 pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
     let sharing = seen(facts, "sharing", "cache lines that threads fight for, from samples", Traced::Started);
-    [sharing, parted(facts, "run --repair", Traced::Started), parted(facts, "repair", Traced::Running)]
+    [sharing, parted(facts, RUN_REPAIR, Traced::Started), parted(facts, REPAIR, Traced::Running)]
 }
 
 fn seen(facts: &Facts, command: &str, why: &str, traced: Traced) -> Verdict {

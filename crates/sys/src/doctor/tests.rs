@@ -214,6 +214,9 @@ fn what_sharing_and_its_repair_take_is_told_with_its_remedy() {
     assert_eq!(levels(&facts), [Level::Limited; 3], "ptrace samples too");
     facts.limits.ptrace_scope = Some(3);
     assert_eq!(levels(&facts), [Level::Unavailable; 3]);
+    let obstacles = verdict(&Facts { userfault: Userfault::default(), ..facts.clone() }, "repair").obstacles;
+    let [samples, userfaultfd, ptrace] = &obstacles[..] else { panic!("{obstacles:?}") };
+    assert!(samples.contains("perf") && userfaultfd.contains("userfaultfd") && ptrace.contains("ptrace_scope is 3"));
     let facts = Facts { userfault: Userfault::default(), ..user() };
     assert_eq!(levels(&facts), [Level::Works, Level::Unavailable, Level::Unavailable]);
     assert!(verdict(&facts, "run --repair").remedy.unwrap().ends_with("unprivileged_userfaultfd=1"));
