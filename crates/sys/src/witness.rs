@@ -15,7 +15,6 @@
 #![allow(unsafe_code, reason = "the kernel is told where the witness has its command line")]
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -107,8 +106,13 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        let _ = self.line.shutdown(Shutdown::Both);
-        let _ = process::wait4(Some(self.pid), true);
+        // Where somebody else has reaped it, the number may be another process's.
+        if let Ok(None) = process::wait4(Some(self.pid), false) {
+            // A witness that is stopped ends, too, when it is killed.
+            let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+            let _ = process::wait4(Some(self.pid), true);
+        }
     }
 }
 
@@ -232,6 +236,15 @@ mod tests {
         assert!(words.starts_with(b"sleep\x001000\0"), "{words:?}");
         child.kill().unwrap();
         child.wait().unwrap();
+        drop(witness);
+        assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+
+    #[test]
+    fn a_stopped_witness_ends_with_its_owner() {
+        let witness = Witness::start().unwrap();
+        let pid = Pid::from_raw(i32::try_from(witness.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
         drop(witness);
         assert!(rustix::process::test_kill_process(pid).is_err());
     }
