@@ -7,8 +7,11 @@
 //! ```
 //! Threads that access a moved page wait for the repairer. When it is killed they would wait forever: so somebody has to be there who
 //! is not killed with it. A watchdog is this command once more (`/proc/self/exe`) under another name, in a session of its own, with all
-//! signals ignored and no descriptor of the user's. The repairer replaces a watchdog that dies. Each of the two works alone: the one that
+//! signals ignored and no descriptor of the user's. Each of the two works alone: the one that
 //! traces the program's first thread first does it, the other one looks whether something is left to do.
+//!
+//! The repairer replaces a watchdog that has ended or is stopped (SIGSTOP). The kernel sends SIGCONT to each watchdog when the
+//! repairer ends (`PR_SET_PDEATHSIG`). So a watchdog that is stopped in the moment of the repairer's death still does its work.
 //!
 //! A repairer that ends by itself has put everything back before; it dismisses the watchdogs.
 //!
@@ -17,7 +20,7 @@
 
 mod keep;
 
-use fieldstone_sys::process::has_ended;
+use fieldstone_sys::process::{has_ended, is_at_work};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
@@ -44,6 +47,9 @@ const COUNT: usize = 2;
 const LONGEST_START: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How long a dismissed watchdog may take to end.
 const LONGEST_END: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How often [`rescue`] checks whether the process that rescues is stopped, and how many of these it starts at most.
+const BETWEEN_CHECKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const MOST_RESCUERS: u32 = 8;
 /// The message that dismisses a watchdog; one that brings a descriptor has another byte.
 const DISMISSED: u8 = 0;
 const USERFAULT: u8 = 1;
@@ -76,7 +82,7 @@ impl Watchdogs {
         let heartbeat = File::from(memory);
         heartbeat.write_all_at(&0_u64.to_le_bytes(), 0).map_err(failed)?;
         let mut this = Self { program, each: Vec::new(), heartbeat, beats: 0, userfault: None };
-        this.replace_dead()?;
+        this.replace_lost()?;
         Ok(this)
     }
 
@@ -92,23 +98,19 @@ impl Watchdogs {
         self.beat()
     }
 
-    /// Shows that the repairer is at work, and replaces watchdogs that have died. To be called several times a second.
+    /// Shows that the repairer is at work, and replaces watchdogs that have died or are stopped. To be called several times a second.
     ///
     /// # Errors
     /// [`Error::System`] where one cannot be replaced: then everything has to be put back.
     pub(super) fn beat(&mut self) -> Result<()> {
         self.beats += 1;
         self.heartbeat.write_all_at(&self.beats.to_le_bytes(), 0).map_err(failed)?;
-        let mut ends: Vec<PollFd<'_>> =
-            self.each.iter().map(|watchdog| PollFd::new(&watchdog.ended, PollFlags::IN)).collect();
-        match poll(&mut ends, Some(&Timespec::default())) {
-            Ok(0) => Ok(()),
-            _ => self.replace_dead(),
-        }
+        self.replace_lost()
     }
 
-    fn replace_dead(&mut self) -> Result<()> {
-        self.each.retain_mut(|watchdog| matches!(watchdog.process.try_wait(), Ok(None)));
+    fn replace_lost(&mut self) -> Result<()> {
+        let is_lost = |watchdog: &mut Watchdog| !is_at_work(watchdog.process.id());
+        self.each.extract_if(.., is_lost).for_each(|mut watchdog| end(&mut watchdog.process));
         while self.each.len() < COUNT {
             let watchdog = Watchdog::start(self.program, &self.heartbeat)?;
             if let Some(userfault) = &self.userfault {
@@ -123,9 +125,10 @@ impl Watchdogs {
     pub(super) fn dismiss(&mut self) {
         self.each.iter().for_each(|watchdog| drop(watchdog.send(DISMISSED, None)));
         for watchdog in &mut self.each {
-            let _ = poll(&mut [PollFd::new(&watchdog.ended, PollFlags::IN)], Some(&LONGEST_END));
-            // One that is stopped ends when it is killed.
-            let _ = watchdog.process.kill().and_then(|()| watchdog.process.wait());
+            if is_at_work(watchdog.process.id()) {
+                let _ = poll(&mut [PollFd::new(&watchdog.ended, PollFlags::IN)], Some(&LONGEST_END));
+            }
+            end(&mut watchdog.process);
         }
         self.each.clear();
     }
@@ -145,17 +148,11 @@ impl Watchdog {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(failed)?;
         let wiring = (Stdio::from(theirs), Stdio::from(heartbeat.try_clone().map_err(failed)?));
-        let process = spawn(program, Some(std::process::id()), wiring)?;
-        let ended = pidfd(process.id())?;
-        let this = Self { process, ended, channel: ours };
-        // It says that it watches. Where it does not, it closes the channel.
-        let mut said = [PollFd::new(&this.channel, PollFlags::IN)];
-        let _ = poll(&mut said, Some(&LONGEST_START));
-        match rustix::net::recv(&this.channel, &mut [0][..], rustix::net::RecvFlags::DONTWAIT) {
-            Ok((1, _)) => Ok(this),
-            Ok(_) => Err(failed(std::io::ErrorKind::UnexpectedEof)),
-            Err(error) => Err(failed(error)),
-        }
+        let mut process = spawn(program, Some(std::process::id()), wiring)?;
+        let watches = pidfd(process.id()).and_then(|ended| until_it_watches(&ours).map(|()| ended));
+        // One that does not watch is not left behind.
+        let ended = watches.inspect_err(|_| end(&mut process))?;
+        Ok(Self { process, ended, channel: ours })
     }
 
     fn send(&self, what: u8, descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
@@ -170,10 +167,53 @@ impl Watchdog {
     }
 }
 
+/// Waits until the watchdog at the other end of this channel reports that it watches.
+fn until_it_watches(channel: &OwnedFd) -> Result<()> {
+    let _ = poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&LONGEST_START));
+    match rustix::net::recv(channel, &mut [0][..], rustix::net::RecvFlags::DONTWAIT) {
+        Ok((1, _)) => Ok(()),
+        Ok(_) => Err(failed(std::io::ErrorKind::UnexpectedEof)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Kills a child and reaps it. A process that is stopped ends, too, when it is killed.
+fn end(child: &mut Child) {
+    let _ = child.kill().and_then(|()| child.wait());
+}
+
 /// Has a process of ours put back what is left behind in `program`, and waits for that. It does nothing where nothing is left behind.
-pub(super) fn rescue(program: u32) {
-    let rescued = spawn(program, None, (Stdio::null(), Stdio::null()));
-    let _ = rescued.map(|mut process| process.wait());
+/// A process that is killed or stopped meanwhile is replaced. Returns soon after the program's end, which `program_ended` (its pidfd)
+/// shows.
+pub(super) fn rescue(program: u32, program_ended: &OwnedFd) {
+    for _ in 0..MOST_RESCUERS {
+        let Ok(mut rescuer) = spawn(program, None, (Stdio::null(), Stdio::null())) else { return };
+        let is_done = pidfd(rescuer.id()).is_ok_and(|ended| until_done(&rescuer, &ended, program_ended));
+        // A rescuer that has ended is only reaped: its exit status is already fixed.
+        end(&mut rescuer);
+        if is_done && rescuer.wait().is_ok_and(|status| status.success()) || has_ended_by(program_ended) {
+            return;
+        }
+    }
+}
+
+/// Waits until a rescuer has ended, or the program has; false once the rescuer is stopped.
+fn until_done(rescuer: &Child, rescuer_ended: &OwnedFd, program_ended: &OwnedFd) -> bool {
+    loop {
+        let mut ends = [rescuer_ended, program_ended].map(|ended| PollFd::new(ended, PollFlags::IN));
+        match poll(&mut ends, Some(&BETWEEN_CHECKS)) {
+            Ok(0) if is_at_work(rescuer.id()) => {}
+            Ok(0) => return has_ended_by(rescuer_ended),
+            Ok(_) => return true,
+            // A signal came.
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether the process of this pidfd has ended.
+pub(super) fn has_ended_by(pidfd: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Starts a watchdog, with these as its standard input and output.
@@ -201,7 +241,7 @@ fn leave_the_user() -> std::io::Result<()> {
     Ok(())
 }
 
-fn pidfd(pid: u32) -> Result<OwnedFd> {
+pub(super) fn pidfd(pid: u32) -> Result<OwnedFd> {
     let number = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     let number = number.ok_or_else(|| failed(std::io::ErrorKind::InvalidInput))?;
     rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty()).map_err(failed)
