@@ -5,7 +5,8 @@
 //!        └── fieldstone repair --pid …: traces it, tells us what happens, a line of JSON for each event
 //! ```
 //! Two processes, since the one that waits for a child's end would take what ptrace tells of it. The repairer lets go of the program when
-//! we end. When the repairer dies, its watchdogs put everything back (`watchdog`), and we see to it that they have.
+//! we end. When the repairer dies, its watchdogs put everything back (`watchdog`), and we see to it that they have. When we are killed, too,
+//! the witness of our signals becomes another watchdog.
 //!
 //! No wait for the repairer is without a bound: it is killed when it is stopped for 2 s, and when the program has ended for 2 s. The kernel
 //! hides the end of a traced program from us until its tracer has seen the end, or is dead.
@@ -73,7 +74,7 @@ pub fn run(
     words: &[&OsStr],
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
-    let mut forward = Forward::prepare()?;
+    let mut forward = Forward::prepare_with_heir(watchdog::become_rescuer)?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let beside = Beside::start(repairer, words, pid, complain).inspect_err(complain).ok();

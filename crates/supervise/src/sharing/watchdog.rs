@@ -26,13 +26,16 @@ use rustix::fs::MemfdFlags;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::ptr;
 
 use crate::error::{Error, Result};
 
@@ -40,7 +43,7 @@ pub use keep::{is_watchdog, run_watchdog};
 
 /// What a watchdog is called, in its name and in its command line. It differs from the command's own name, so that `pkill` with that name
 /// does not reach it. At most 15 bytes.
-const NAME: &str = "memory-watchdog";
+const NAME: &CStr = c"memory-watchdog";
 /// Two, so that one is there while the other one is being replaced.
 const COUNT: usize = 2;
 /// How long a watchdog may take to start: some milliseconds, more where all processors are busy.
@@ -219,11 +222,32 @@ pub(super) fn has_ended_by(pidfd: &OwnedFd) -> bool {
 /// Starts a watchdog, with these as its standard input and output.
 fn spawn(program: u32, repairer: Option<u32>, (input, output): (Stdio, Stdio)) -> Result<Child> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(NAME).arg(program.to_string()).args(repairer.map(|number| number.to_string()));
+    command
+        .arg0(OsStr::from_bytes(NAME.to_bytes()))
+        .arg(program.to_string())
+        .args(repairer.map(|number| number.to_string()));
     command.stdin(input).stdout(output).stderr(Stdio::null()).current_dir("/").env_clear();
     // SAFETY: between fork and exec only bare system calls are made: setsid(2), sigaction(2), close_range(2).
     unsafe { command.pre_exec(leave_the_user) };
     command.spawn().map_err(failed)
+}
+
+/// Turns a forked process of this command into a watchdog without a repairer, which puts back what is left behind in `program`. It
+/// allocates nothing, and returns where that fails.
+pub(super) fn become_rescuer(program: u32) {
+    // As many digits as the largest number has, and a zero byte.
+    let mut number = [0_u8; 11];
+    let _ = write!(&mut number[..], "{program}");
+    let _ = leave_the_user();
+    let arguments = [NAME.as_ptr(), number.as_ptr().cast(), ptr::null()];
+    let environment = [ptr::null()];
+    let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: all pointers are to live locals; both lists end with a null pointer and their strings with a zero byte.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+        libc::execve(c"/proc/self/exe".as_ptr(), arguments.as_ptr(), environment.as_ptr());
+    }
 }
 
 /// A session of its own; no signal that can be ignored; no descriptor beside the first three.

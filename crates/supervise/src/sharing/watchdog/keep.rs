@@ -1,10 +1,10 @@
 //! The process of a watchdog.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Whether this process was started as a watchdog.
 #[must_use]
 pub fn is_watchdog() -> bool {
-    std::env::args_os().next().as_deref() == Some(OsStr::new(NAME))
+    std::env::args_os().next().is_some_and(|name| name.as_bytes() == NAME.to_bytes())
 }
 
 /// Does what a watchdog does, until nothing is left to do. Its arguments are the process to put back and the repairer to watch; without a
@@ -49,7 +49,7 @@ pub fn run_watchdog() {
 
 /// Everything here is an improvement that the process works without.
 fn harden() {
-    let _ = rustix::thread::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
+    let _ = rustix::thread::set_name(NAME);
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     // Pages in use stay in memory, and no others: what is mapped later is not limited by RLIMIT_MEMLOCK.
     let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::ONFAULT);
