@@ -164,9 +164,7 @@ impl Watched {
 
 /// Waits for the repairer's end; returns how it ended. When it died and the program goes on, everything is put back first.
 fn watch(mut repairer: Child, program: &Watched, complain: fn(&Error)) -> String {
-    if let Ok(ended) = watchdog::pidfd(repairer.id()) {
-        until_end(&mut repairer, &ended, program);
-    }
+    until_end(&mut repairer, program);
     let Ok(status) = repairer.wait() else { return String::new() };
     let outcome = outcome::words(status);
     let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
@@ -178,10 +176,13 @@ fn watch(mut repairer: Child, program: &Watched, complain: fn(&Error)) -> String
 }
 
 /// Waits until the repairer has ended. It is killed when it has been stopped for too long, or the program has ended too long ago.
-fn until_end(repairer: &mut Child, ended: &OwnedFd, program: &Watched) {
+fn until_end(repairer: &mut Child, program: &Watched) {
+    let ended = watchdog::pidfd(repairer.id()).ok();
     let mut checks = 0;
-    while !watchdog::has_ended_by(ended) {
-        let _ = poll(&mut [PollFd::new(ended, PollFlags::IN)], Some(&BETWEEN_CHECKS));
+    while matches!(repairer.try_wait(), Ok(None)) {
+        // Without a pidfd (no descriptor is left) the end is seen by the next check.
+        let mut ends: Vec<PollFd<'_>> = ended.iter().map(|ended| PollFd::new(ended, PollFlags::IN)).collect();
+        let _ = poll(&mut ends, Some(&BETWEEN_CHECKS));
         let is_needed = is_at_work(repairer.id()) && !program.is_over();
         checks = if is_needed { 0 } else { checks + 1 };
         if checks >= MOST_CHECKS {

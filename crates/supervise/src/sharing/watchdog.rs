@@ -191,26 +191,23 @@ fn end(child: &mut Child) {
 pub(super) fn rescue(program: u32, program_ended: &OwnedFd) {
     for _ in 0..MOST_RESCUERS {
         let Ok(mut rescuer) = spawn(program, None, (Stdio::null(), Stdio::null())) else { return };
-        let is_done = pidfd(rescuer.id()).is_ok_and(|ended| until_done(&rescuer, &ended, program_ended));
+        until_done(&rescuer, program_ended);
         // A rescuer that has ended is only reaped: its exit status is already fixed.
         end(&mut rescuer);
-        if is_done && rescuer.wait().is_ok_and(|status| status.success()) || has_ended_by(program_ended) {
+        if rescuer.wait().is_ok_and(|status| status.success()) || has_ended_by(program_ended) {
             return;
         }
     }
 }
 
-/// Waits until a rescuer has ended, or the program has; false once the rescuer is stopped.
-fn until_done(rescuer: &Child, rescuer_ended: &OwnedFd, program_ended: &OwnedFd) -> bool {
-    loop {
-        let mut ends = [rescuer_ended, program_ended].map(|ended| PollFd::new(ended, PollFlags::IN));
-        match poll(&mut ends, Some(&BETWEEN_CHECKS)) {
-            Ok(0) if is_at_work(rescuer.id()) => {}
-            Ok(0) => return has_ended_by(rescuer_ended),
-            Ok(_) => return true,
-            // A signal came.
-            Err(_) => {}
-        }
+/// Waits until a rescuer has ended or is stopped, or the program has ended.
+fn until_done(rescuer: &Child, program_ended: &OwnedFd) {
+    while is_at_work(rescuer.id()) && !has_ended_by(program_ended) {
+        // Without a pidfd (no descriptor is left) the end is seen by the next check.
+        let rescuer_ended = pidfd(rescuer.id()).ok();
+        let ends = rescuer_ended.iter().chain([program_ended]);
+        let mut ends: Vec<PollFd<'_>> = ends.map(|ended| PollFd::new(ended, PollFlags::IN)).collect();
+        let _ = poll(&mut ends, Some(&BETWEEN_CHECKS));
     }
 }
 
