@@ -199,8 +199,15 @@ impl Shared {
         }
     }
 
+    /// Continues the restorer where somebody has stopped it: whoever waits for it would wait forever.
+    fn wake(&self) {
+        let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+        let _ = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::CONT));
+    }
+
     /// One request and its answer, both a line.
     fn ask(&self, request: &str) -> io::Result<String> {
+        self.wake();
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         line.get_mut().write_all(format!("{request}\n").as_bytes())?;
         let mut answer = String::new();
@@ -215,6 +222,7 @@ impl Drop for Shared {
         let line = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Shut, not only closed: a forked child may hold a copy. Where the restorer is dead there is nothing to shut.
         let _ = line.get_ref().shutdown(Shutdown::Both);
+        self.wake();
         // It may have been reaped by somebody who waits for any child.
         let _ = process::wait4(Some(self.pid), true);
     }

@@ -12,4 +12,4 @@ pub use capability::{Capability, has_capability};
 pub use control::{set_child_subreaper, set_parent_death_signal, set_thp_disabled, thp_disabled};
 pub use stat::{Stat, State, comm, exe, has_ended, has_thp_disabled, parse_stat, stat};
 pub use tree::{children, descendants, threads};
-pub use wait::{Change, Ended, wait_change, wait4};
+pub use wait::{Change, Ended, is_at_work, wait_change, wait4};

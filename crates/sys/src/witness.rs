@@ -11,11 +11,13 @@
 //! The witness blocks all signals and takes none by itself. So its answer depends on what the kernel delivered, not on when the witness
 //! ran. It takes a signal when it is asked for it.
 //!
-//! Cost: a fork at the start, some 50 µs for each signal. It ends with this process, by SIGKILL too.
+//! It ends with this process, by SIGKILL too. Before that it can do a last thing for a process that was killed
+//! ([`Witness::start_with_heir`]).
+//!
+//! Cost: a fork at the start, some 50 µs for each signal.
 #![allow(unsafe_code, reason = "the kernel is told where the witness has its command line")]
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -25,9 +27,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Result, forked, process, signals};
 
-/// A request: a signal's number; zero and a process that is to be watched, or zeros; [`IMITATE`] and a number of bytes that follow.
+/// A request: a signal's number; zero and a process that is to be watched, or zeros; [`IMITATE`] and a number of bytes that follow;
+/// [`INHERIT`] and a process.
 type Request = [i32; 2];
 const IMITATE: i32 = -1;
+const INHERIT: i32 = -2;
+/// What the witness does with a process that it has inherited.
+type Heir = fn(u32);
 const REQUEST_BYTES: usize = size_of::<Request>();
 /// How often a stopped process is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -53,9 +59,22 @@ impl Witness {
     /// # Errors
     /// [`crate::Error::Call`] where there can be no more processes or descriptors.
     pub fn start() -> Result<Self> {
+        Self::fork(None)
+    }
+
+    /// The same. When this process ends without dropping the witness, since it is killed, the witness calls `heir` with the process of
+    /// [`Self::inherit`]. As after any fork, `heir` must not allocate.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with_heir(heir: fn(u32)) -> Result<Self> {
+        Self::fork(Some(heir))
+    }
+
+    fn fork(heir: Option<Heir>) -> Result<Self> {
         let parent = Pid::from_raw(i32::try_from(std::process::id()).unwrap_or(0));
         let words = command_line();
-        let (line, pid) = forked::fork(|line| watch(line, parent, words))?;
+        let (line, pid) = forked::fork(|line| watch(line, parent, words, heir))?;
         let _ = line.set_read_timeout(Some(PATIENCE));
         Ok(Self { line, pid, words: words.1 })
     }
@@ -68,6 +87,11 @@ impl Witness {
         if self.request([IMITATE, bytes]).is_some() {
             let _ = self.line.write_all(&words);
         }
+    }
+
+    /// Names the process that is handed to the heir.
+    pub fn inherit(&mut self, pid: u32) {
+        let _ = self.request([INHERIT, i32::try_from(pid).unwrap_or(0)]);
     }
 
     /// Its process.
@@ -107,8 +131,13 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        let _ = self.line.shutdown(Shutdown::Both);
-        let _ = process::wait4(Some(self.pid), true);
+        // Where somebody else has reaped it, the number may be another process's.
+        if let Ok(None) = process::wait4(Some(self.pid), false) {
+            // A witness that is stopped ends, too, when it is killed.
+            let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+            let _ = process::wait4(Some(self.pid), true);
+        }
     }
 }
 
@@ -149,18 +178,24 @@ fn imitate(line: &OwnedFd, words: (usize, usize), bytes: usize) {
 }
 
 /// The witness's whole life. No allocation: it runs after a fork.
-fn watch(line: &OwnedFd, parent: Option<Pid>, words: (usize, usize)) {
-    let _ = process::set_parent_death_signal(Some(libc::SIGKILL));
+fn watch(line: &OwnedFd, parent: Option<Pid>, words: (usize, usize), heir: Option<Heir>) {
+    // A witness that is stopped when its owner dies is continued, and sees that the line is closed.
+    let _ = process::set_parent_death_signal(Some(if heir.is_some() { libc::SIGCONT } else { libc::SIGKILL }));
     let _ = rustix::thread::set_name(c"signal-witness");
     let mut bytes = [0_i32.to_le_bytes(); 2];
-    let mut watched = None;
+    let (mut watched, mut inherited) = (None, None);
     loop {
         wait_for_request(line, watched, parent);
         if rustix::io::read(line, bytes.as_flattened_mut()) != Ok(REQUEST_BYTES) {
+            // An owner that drops the witness kills it first.
+            if let Some((heir, pid)) = heir.zip(inherited) {
+                heir(pid);
+            }
             return;
         }
         match bytes.map(i32::from_le_bytes) {
             [IMITATE, bytes] => imitate(line, words, usize::try_from(bytes).unwrap_or(0)),
+            [INHERIT, pid] => inherited = u32::try_from(pid).ok().filter(|&pid| pid > 0),
             [0, pid] => watched = Pid::from_raw(pid),
             [signal, _] => {
                 let answer = [signal, signals::take(signal).is_some().into()].map(i32::to_le_bytes);
@@ -232,6 +267,33 @@ mod tests {
         assert!(words.starts_with(b"sleep\x001000\0"), "{words:?}");
         child.kill().unwrap();
         child.wait().unwrap();
+        drop(witness);
+        assert!(rustix::process::test_kill_process(pid).is_err());
+    }
+
+    #[test]
+    fn an_heir_gets_the_process_of_an_owner_that_was_killed_and_of_no_other() {
+        fn end(pid: u32) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut witness = Witness::start_with_heir(end).unwrap();
+        witness.inherit(child.id());
+        drop(witness);
+        assert!(child.try_wait().unwrap().is_none(), "an owner that ends by itself leaves nothing");
+        let mut witness = Witness::start_with_heir(end).unwrap();
+        witness.inherit(child.id());
+        // So it looks to the witness when its owner is killed.
+        witness.line.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_stopped_witness_ends_with_its_owner() {
+        let witness = Witness::start().unwrap();
+        let pid = Pid::from_raw(i32::try_from(witness.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
         drop(witness);
         assert!(rustix::process::test_kill_process(pid).is_err());
     }

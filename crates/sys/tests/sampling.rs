@@ -471,11 +471,20 @@ fn a_tracer_that_does_not_leave_is_killed_and_the_program_runs_on() {
 
 #[test]
 fn a_tracer_that_is_killed_is_told_and_harms_nobody() {
+    is_told_and_harms_nobody(libc::SIGKILL);
+}
+
+#[test]
+fn a_tracer_that_is_stopped_is_told_and_harms_nobody() {
+    is_told_and_harms_nobody(libc::SIGSTOP);
+}
+
+fn is_told_and_harms_nobody(signal: libc::c_int) {
     let mut other = Other::start();
     let spinner = other.thread();
     let Some(mut sampler) = open(Means::Ptrace, other.pid(), 100) else { return };
     // SAFETY: no memory is named; the tracer is not reaped before the sampler is dropped.
-    unsafe { libc::kill(i32::try_from(tracer_of(spinner.tid)).unwrap(), libc::SIGKILL) };
+    unsafe { libc::kill(i32::try_from(tracer_of(spinner.tid)).unwrap(), signal) };
     let limit = Instant::now() + Duration::from_secs(10);
     let error = loop {
         match sampler.drain(&mut Vec::new()) {
@@ -484,6 +493,7 @@ fn a_tracer_that_is_killed_is_told_and_harms_nobody() {
         }
     };
     assert!(error.to_string().contains("sample again"), "{error}");
+    drop(sampler);
     assert_eq!(tracer_of(spinner.tid), 0);
     other.say("exit");
     assert_eq!(other.wait().code(), Some(7));

@@ -34,7 +34,8 @@ fn a_process_name_that_matches_nothing_is_reported() {
     let (output, stats) = counted("--process nothere", &["true"]);
     assert!(said(&output).contains("no process was served: --process nothere"), "{}", said(&output));
     assert!(stats.processes.iter().all(|process| process.region.base == 0), "{stats:?}");
-    let table = said(&run("--process nothere --stats -", &["true"]));
+    // Long enough to be seen.
+    let table = said(&run("--process nothere --stats -", &["sleep", "0.5"]));
     assert!(table.contains("No region: another process was named by --process"), "{table}");
     assert!(!table.contains("from outside") && !table.contains("inside the region"), "{table}");
     assert_eq!(said(&run("--process true", &["sh", "-c", "true; exec true"])), "");

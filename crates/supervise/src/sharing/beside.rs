@@ -5,16 +5,25 @@
 //!        └── fieldstone repair --pid …: traces it, tells us what happens, a line of JSON for each event
 //! ```
 //! Two processes, since the one that waits for a child's end would take what ptrace tells of it. The repairer lets go of the program when
-//! we end. When the repairer dies, its watchdogs put everything back (`watchdog`), and we see to it that they have.
+//! we end. When the repairer dies, its watchdogs put everything back (`watchdog`), and we see to it that they have. When we are killed, too,
+//! the witness of our signals becomes another watchdog.
+//!
+//! No wait for the repairer is without a bound: it is killed when it is stopped for 2 s, and when the program has ended for 2 s. The kernel
+//! hides the end of a traced program from us until its tracer has seen the end, or is dead.
 #![allow(unsafe_code, reason = "a call has to be made between fork and exec")]
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
 
-use fieldstone_sys::process::{has_ended, set_parent_death_signal};
+use fieldstone_sys::process::{has_ended, is_at_work, set_parent_death_signal, threads};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::available::check_run_repair;
@@ -67,7 +76,7 @@ pub fn run(
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
     let available = check_run_repair().inspect_err(complain);
-    let mut forward = Forward::prepare()?;
+    let mut forward = Forward::prepare_with_heir(watchdog::become_rescuer)?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let start = |()| Beside::start(repairer, words, pid, complain).inspect_err(complain);
@@ -92,8 +101,19 @@ pub fn run(
 
 /// How a repairer ends that a fault of its own has ended.
 const PANICKED: i32 = 101;
-/// Who listens to the repairer's process.
-struct Beside(JoinHandle<Looked>);
+/// How often the repairer is checked, and after how many checks in a row without work it is killed: 2 s.
+const BETWEEN_CHECKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+const MOST_CHECKS: u32 = 8;
+/// How long the last events may take to be read after the repairer's end. A child of its own may keep its output open.
+const LONGEST_READ: Duration = Duration::from_secs(1);
+
+/// The repairer's process, with a thread that waits for its end and one that reads its events.
+struct Beside {
+    outcome: JoinHandle<String>,
+    events: Arc<Mutex<Vec<Event>>>,
+    /// Disconnected when all events have been read.
+    all_read: Receiver<()>,
+}
 
 /// What repairers told, and how the last one ended.
 #[derive(Debug, Default)]
@@ -106,29 +126,74 @@ struct Looked {
 impl Beside {
     fn start(repairer: &OsStr, words: &[&OsStr], pid: u32, complain: fn(&Error)) -> Result<Self> {
         let words: Vec<OsString> = words.iter().map(|&word| word.to_owned()).chain([pid.to_string().into()]).collect();
+        let program = Watched { pid, ended: watchdog::pidfd(pid)? };
         let mut child = start(repairer, &words)?;
-        Ok(Self(spawn(move || {
-            let events = child.stdout.take().map(listen).unwrap_or_default();
-            let mut looked = Looked { events, ..Looked::default() };
-            let Ok(status) = child.wait() else { return looked };
-            looked.outcome = outcome::words(status);
-            let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
-            if is_dead && !has_ended(pid) {
-                watchdog::rescue(pid);
-                complain(&Error::RepairerDied { outcome: looked.outcome.clone(), pid });
-            }
-            looked
-        })))
+        let (reading, all_read) = channel();
+        let events = Arc::<Mutex<Vec<Event>>>::default();
+        if let Some(output) = child.stdout.take() {
+            let events = Arc::clone(&events);
+            spawn(move || {
+                listen(output, &events);
+                drop(reading);
+            });
+        }
+        Ok(Self { outcome: spawn(move || watch(child, &program, complain)), events, all_read })
     }
 
-    /// It ends by itself when the program has.
+    /// Waits for the repairer's end, which comes within some two seconds after the program's.
     fn finish(self) -> Looked {
-        let mut looked = self.0.join().unwrap_or_default();
+        let outcome = self.outcome.join().unwrap_or_default();
+        let _ = self.all_read.recv_timeout(LONGEST_READ);
+        let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut looked = Looked { events, outcome, ..Looked::default() };
         let last = looked.events.pop_if(|last| matches!(last.what, Happened::Over(_)));
         if let Some(Event { what: Happened::Over(seen), .. }) = last {
             looked.seen = seen;
         }
         looked
+    }
+}
+
+/// A process, which keeps its number as long as `ended`, its pidfd, says that it has not ended.
+struct Watched {
+    pid: u32,
+    ended: OwnedFd,
+}
+
+impl Watched {
+    /// Whether all its threads have ended. The pidfd does not show that while a tracer has yet to reap one.
+    fn is_over(&self) -> bool {
+        let all_ended = || threads(self.pid).is_ok_and(|threads| threads.into_iter().all(has_ended));
+        watchdog::has_ended_by(&self.ended) || has_ended(self.pid) && all_ended()
+    }
+}
+
+/// Waits for the repairer's end; returns how it ended. When it died and the program goes on, everything is put back first.
+fn watch(mut repairer: Child, program: &Watched, complain: fn(&Error)) -> String {
+    until_end(&mut repairer, program);
+    let Ok(status) = repairer.wait() else { return String::new() };
+    let outcome = outcome::words(status);
+    let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
+    if is_dead && !program.is_over() {
+        watchdog::rescue(program.pid, &program.ended);
+        complain(&Error::RepairerDied { outcome: outcome.clone(), pid: program.pid });
+    }
+    outcome
+}
+
+/// Waits until the repairer has ended. It is killed when it has been stopped for too long, or the program has ended too long ago.
+fn until_end(repairer: &mut Child, program: &Watched) {
+    let ended = watchdog::pidfd(repairer.id()).ok();
+    let mut checks = 0;
+    while matches!(repairer.try_wait(), Ok(None)) {
+        // Without a pidfd (no descriptor is left) the end is seen by the next check.
+        let mut ends: Vec<PollFd<'_>> = ended.iter().map(|ended| PollFd::new(ended, PollFlags::IN)).collect();
+        let _ = poll(&mut ends, Some(&BETWEEN_CHECKS));
+        let is_needed = is_at_work(repairer.id()) && !program.is_over();
+        checks = if is_needed { 0 } else { checks + 1 };
+        if checks >= MOST_CHECKS {
+            let _ = repairer.kill();
+        }
     }
 }
 
@@ -141,7 +206,10 @@ fn start(repairer: &OsStr, words: &[OsString]) -> Result<Child> {
     command.spawn().map_err(|source| Error::Start { path: repairer.into(), source })
 }
 
-fn listen(output: ChildStdout) -> Vec<Event> {
+/// Adds what the repairer reports to `events`, until it reports no more.
+fn listen(output: ChildStdout, events: &Mutex<Vec<Event>>) {
     let lines = BufReader::new(output).lines().map_while(std::io::Result::ok);
-    lines.filter_map(|line| serde_json::from_str(&line).ok()).collect()
+    for event in lines.filter_map(|line| serde_json::from_str(&line).ok()) {
+        events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
 }

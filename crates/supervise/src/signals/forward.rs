@@ -77,10 +77,23 @@ impl Forward {
     /// # Errors
     /// [`Error::Linux`] where the kernel refuses.
     pub fn prepare() -> Result<Self> {
+        Self::prepare_with(Witness::start)
+    }
+
+    /// The same. Should this process be killed while the program runs, `heir` is called with the program's number in a process that is
+    /// left. It must not allocate.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn prepare_with_heir(heir: fn(u32)) -> Result<Self> {
+        Self::prepare_with(|| Witness::start_with_heir(heir))
+    }
+
+    fn prepare_with(witness: impl FnOnce() -> fieldstone_sys::Result<Witness>) -> Result<Self> {
         let signals = heeded(&PASSED_ON.into_iter().chain(real_time()).collect::<Vec<_>>());
         block(&signals)?;
         let pending = readable(&signals)?;
-        Ok(Self { signals, pending, witness: Witness::start().ok(), ending: None })
+        Ok(Self { signals, pending, witness: witness().ok(), ending: None })
     }
 
     /// The same; sets `ending` when a signal comes that asks a program to end.
@@ -100,7 +113,10 @@ impl Forward {
         let running = launch(program, treatment, Wiring::inherited())?;
         let pid = running.child.id();
         missed.iter().for_each(|taken| pass_on(taken, pid));
-        self.witness.iter_mut().for_each(|witness| witness.imitate(pid));
+        if let Some(witness) = &mut self.witness {
+            witness.inherit(pid);
+            witness.imitate(pid);
+        }
         Ok(running)
     }
 

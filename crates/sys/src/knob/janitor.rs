@@ -29,6 +29,8 @@ fn work(line: &OwnedFd) {
     // Leaves the terminal's session, whose signals are not for it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"fs-restorer");
+    // A restorer that is stopped gives everything back all the same when its holder dies.
+    let _ = crate::process::set_parent_death_signal(Some(libc::SIGCONT));
     let mut held = [const { None::<Held> }; KNOBS];
     let mut requests = Requests { line, bytes: [0; 1024], filled: 0 };
     let mut request = Line::EMPTY;

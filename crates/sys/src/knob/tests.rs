@@ -63,6 +63,20 @@ fn a_knob_is_given_back_on_drop_and_leaves_no_note() {
 }
 
 #[test]
+fn a_stopped_restorer_gives_a_knob_back() {
+    let room = Room::new();
+    let knob = room.knob("1");
+    let restorer = room.restorer();
+    let set = restorer.set(&knob, "2").unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(restorer.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    drop(set);
+    assert_eq!(value(&knob), "1");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    drop(restorer);
+}
+
+#[test]
 fn the_end_of_the_restorer_gives_all_back_newest_first() {
     let room = Room::new();
     let knob = room.knob("1");

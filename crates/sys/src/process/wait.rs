@@ -6,6 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
 use crate::{Error, Result};
 
 /// A child that ended, with what it and its reaped descendants used.
@@ -54,6 +56,14 @@ pub enum Change {
 /// As [`wait4`].
 pub fn wait_change(pid: u32) -> Result<Change> {
     wait(Some(pid), libc::WUNTRACED)?.ok_or(Error::NoSuchProcess { pid })
+}
+
+/// Whether child `pid` has neither ended nor been stopped by a signal. The child is not reaped.
+#[must_use]
+pub fn is_at_work(pid: u32) -> bool {
+    let child = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    child.is_some_and(|child| matches!(waitid(WaitId::Pid(child), options), Ok(None)))
 }
 
 fn wait(pid: Option<u32>, flags: i32) -> Result<Option<Change>> {
@@ -105,6 +115,31 @@ fn ended(pid: u32, status: i32, usage: &libc::rusage) -> Ended {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_stopped_child_is_not_at_work_until_it_is_continued() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        let becomes = |wanted: bool| {
+            let begun = std::time::Instant::now();
+            while is_at_work(child.id()) != wanted {
+                assert!(begun.elapsed().as_secs() < 10, "it does not become {wanted}");
+                std::thread::yield_now();
+            }
+        };
+        becomes(true);
+        for (signal, wanted) in [
+            (rustix::process::Signal::STOP, false),
+            (rustix::process::Signal::CONT, true),
+            (rustix::process::Signal::KILL, false),
+        ] {
+            rustix::process::kill_process(pid, signal).unwrap();
+            becomes(wanted);
+        }
+        assert!(!is_at_work(child.id()), "an ended child stays ended until it is reaped");
+        child.wait().unwrap();
+        assert!(!is_at_work(child.id()), "there is no such child");
+    }
 
     #[test]
     fn a_child_is_reaped_with_its_code_signal_and_usage() {

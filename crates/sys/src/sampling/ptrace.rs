@@ -31,6 +31,8 @@ use crate::{Error, Result, turns};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a tracer that was asked to leave may take to release its tracees, before it is killed.
 const RELEASE: Duration = Duration::from_secs(2);
+/// How long a tracer may be stopped. Threads of the program that end wait for it meanwhile.
+const LONGEST_STOP: Duration = Duration::from_secs(2);
 
 /// The tracer's process, as long as it is wanted.
 pub(super) struct Stopper {
@@ -39,6 +41,8 @@ pub(super) struct Stopper {
     tracer: libc::pid_t,
     /// What was lost up to the last drain.
     lost: u64,
+    /// Since when each drain has found the tracer stopped.
+    stopped_since: Option<Instant>,
 }
 
 impl Stopper {
@@ -49,7 +53,7 @@ impl Stopper {
     pub(super) fn start(pid: u32, hertz: u32) -> Result<Self> {
         let lane = Lane::map().map_err(|source| Error::Call { call: "mmap(MAP_SHARED)", source })?;
         let tracer = clone_tracer(pid, hertz, &lane).map_err(|source| Error::Call { call: "clone", source })?;
-        let this = Self { pid, lane, tracer, lost: 0 };
+        let this = Self { pid, lane, tracer, lost: 0, stopped_since: None };
         let until = Instant::now() + PATIENCE;
         loop {
             // Asked first: what it said before it left is heard.
@@ -81,10 +85,24 @@ impl Stopper {
 
     /// Whether the tracer has left or was killed; it is not reaped by this.
     fn tracer_has_ended(&self) -> bool {
+        self.tracer_has(libc::WEXITED)
+    }
+
+    /// Whether each drain for [`LONGEST_STOP`] has found the tracer stopped by a signal. It then does not notice that the program ends.
+    fn is_stopped_for_long(&mut self) -> bool {
+        if !self.tracer_has(libc::WSTOPPED) {
+            self.stopped_since = None;
+            return false;
+        }
+        self.stopped_since.get_or_insert_with(Instant::now).elapsed() > LONGEST_STOP
+    }
+
+    /// Whether the tracer is in one of these states of waitid(2), or is not there. It is not reaped by this.
+    fn tracer_has(&self, states: libc::c_int) -> bool {
         let Ok(tracer) = u32::try_from(self.tracer) else { return true };
         // SAFETY: zeroes are a valid value of this structure of integers.
         let mut info = unsafe { MaybeUninit::<libc::siginfo_t>::zeroed().assume_init() };
-        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+        let flags = states | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
         // SAFETY: the out-pointer is to a live local.
         let done = unsafe { libc::waitid(libc::P_PID, tracer, &raw mut info, flags) };
         // SAFETY: the call has filled the child's part, or has left the zeroes.
@@ -118,6 +136,9 @@ impl Source for Stopper {
         // It may have said that the process ended just before it left.
         if gone && self.lane.phase() == Phase::Running {
             return Err(self.broken("its tracer was killed: sample again"));
+        }
+        if self.lane.phase() == Phase::Running && self.is_stopped_for_long() {
+            return Err(self.broken("its tracer was stopped: sample again"));
         }
         Ok(drained)
     }

@@ -1,15 +1,15 @@
 //! The process of a watchdog.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use fieldstone_remap::Process;
-use fieldstone_sys::process::{State, stat, threads};
+use fieldstone_remap::{Process, repaired_by};
+use fieldstone_sys::process::{State, set_parent_death_signal, stat, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, getppid, pidfd_send_signal};
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Whether this process was started as a watchdog.
 #[must_use]
 pub fn is_watchdog() -> bool {
-    std::env::args_os().next().as_deref() == Some(OsStr::new(NAME))
+    std::env::args_os().next().is_some_and(|name| name.as_bytes() == NAME.to_bytes())
 }
 
 /// Does what a watchdog does, until nothing is left to do. Its arguments are the process to put back and the repairer to watch; without a
@@ -49,7 +49,7 @@ pub fn run_watchdog() {
 
 /// Everything here is an improvement that the process works without.
 fn harden() {
-    let _ = rustix::thread::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
+    let _ = rustix::thread::set_name(NAME);
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     // Pages in use stay in memory, and no others: what is mapped later is not limited by RLIMIT_MEMLOCK.
     let _ = rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::ONFAULT);
@@ -69,28 +69,31 @@ fn watch(program: u32, repairer: u32, program_ended: &OwnedFd) -> Verdict {
     let (channel, heartbeat) = unsafe { (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1)) };
     let Ok(heartbeat) = heartbeat.try_clone_to_owned().map(File::from) else { return Verdict::Dismissed };
     let Ok(repairer_ended) = pidfd(repairer) else { return Verdict::Orphaned(None) };
+    // Wakes this process, should it be stopped when the repairer dies. exec(2) of a file with capabilities would undo an earlier call.
+    let _ = set_parent_death_signal(Some(libc::SIGCONT));
     // The number may be another process's by now.
     if getppid().map(Pid::as_raw_pid) != i32::try_from(repairer).ok() {
         return Verdict::Orphaned(None);
     }
     let _ = rustix::net::send(channel, &[1], rustix::net::SendFlags::NOSIGNAL);
-    let (mut userfault, mut is_open) = (None, true);
+    let (mut userfault, mut is_open, mut is_over) = (None, true, false);
     let mut pulse = Pulse::default();
     loop {
         let mut fds = [
             PollFd::new(&repairer_ended, PollFlags::IN),
-            PollFd::new(program_ended, PollFlags::IN),
+            PollFd::new(program_ended, if is_over { PollFlags::empty() } else { PollFlags::IN }),
             PollFd::from_borrowed_fd(channel, if is_open { PollFlags::IN } else { PollFlags::empty() }),
         ];
         let _ = poll(&mut fds, Some(&BETWEEN_LOOKS));
         let [repairer_end, program_end, message] = fds.map(|fd| !fd.revents().is_empty());
+        is_over |= program_end;
         if message && is_open {
             match receive(channel) {
                 Received::Userfault(fd) => userfault = Some(fd),
                 Received::Dismissed => return Verdict::Dismissed,
                 Received::Closed => is_open = false,
             }
-        } else if program_end {
+        } else if is_over && repaired_by(program).is_none() {
             return Verdict::Dismissed;
         } else if repairer_end {
             return Verdict::Orphaned(userfault);
@@ -143,15 +146,16 @@ impl Pulse {
     }
 }
 
-/// Whether a thread of the program waits for the repairer: at a moved page, or where ptrace has stopped it.
+/// Whether a thread of the program waits for the repairer: at a moved page, or where ptrace has stopped it. A thread that has ended waits,
+/// too: until its tracer has reaped it, the program's parent does not see the program's end.
 fn threads_wait(program: u32, userfault: Option<&OwnedFd>) -> bool {
-    let is_traced = |thread: u32| stat(thread).is_ok_and(|stat| stat.state == State::Stopped);
+    let is_held = |thread: u32| stat(thread).is_ok_and(|stat| matches!(stat.state, State::Stopped | State::Zombie));
     let at_a_page = userfault.is_some_and(|userfault| {
         let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", userfault.as_raw_fd())).unwrap_or_default();
         let total = text.lines().find_map(|line| line.strip_prefix("total:"));
         total.is_some_and(|total| total.trim() != "0")
     });
-    at_a_page || threads(program).unwrap_or_default().into_iter().any(is_traced)
+    at_a_page || threads(program).unwrap_or_default().into_iter().any(is_held)
 }
 
 /// Puts everything back. No bound: threads of the program wait for it as long as it lives.
