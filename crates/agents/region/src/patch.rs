@@ -141,9 +141,9 @@ mod tests {
             std::println!("SKIP not linked to glibc");
             return;
         };
-        let (memory, execution, exactness) =
-            (crate::entries::memory(), crate::entries::execution(), crate::entries::exactness());
-        for entry in memory.iter().chain(&execution).chain(&exactness) {
+        let (memory, execution) = (crate::entries::memory(), crate::entries::execution());
+        let (exactness, page_grained) = (crate::entries::exactness(), crate::entries::page_grained());
+        for entry in memory.iter().chain(&execution).chain(&exactness).chain(&page_grained) {
             let symbol = libc.symbol(entry.name).unwrap();
             assert!(is_understood(symbol, entry.number), "{:?}", entry.name);
         }

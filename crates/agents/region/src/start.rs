@@ -148,7 +148,7 @@ fn take_over(libc: &Object) -> Result<(), Dormant> {
     if !patch::redirect(libc, &entries::memory()) || !entries::adopt_libc(libc, heap::start()) {
         return Err(Dormant::Entries);
     }
-    for entry in entries::exactness() {
+    for entry in entries::exactness().into_iter().chain(entries::page_grained()) {
         // An entry that is not understood stays libc's: its calls are then as unseen as raw system calls.
         let _ = patch::redirect(libc, &[entry]);
     }
