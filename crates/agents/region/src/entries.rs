@@ -29,17 +29,13 @@ pub(crate) fn memory() -> [Entry; 6] {
     ]
 }
 
-/// The entries that a program calls when it sees memory which is mapped ahead.
-pub(crate) fn exactness() -> [Entry; 2] {
+/// The entries without which memory is given all the same. One that is not understood stays libc's: its calls are then as
+/// unseen as raw system calls. A program makes the first two where it sees memory that is mapped ahead; the kernel refuses
+/// the others on a part of a hugetlb page.
+pub(crate) fn optional() -> [Entry; 4] {
     [
         Entry { name: c"mlockall", number: libc::SYS_mlockall, target: mlockall as *const () as usize },
         Entry { name: c"ioctl", number: libc::SYS_ioctl, target: ioctl as *const () as usize },
-    ]
-}
-
-/// The entries that the kernel refuses on a part of a hugetlb page.
-pub(crate) fn page_grained() -> [Entry; 2] {
-    [
         Entry { name: c"shmat", number: libc::SYS_shmat, target: shmat as *const () as usize },
         Entry { name: c"pkey_mprotect", number: libc::SYS_pkey_mprotect, target: pkey_mprotect as *const () as usize },
     ]
