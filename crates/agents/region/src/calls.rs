@@ -268,6 +268,19 @@ pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool)
     result
 }
 
+/// `pkey_mprotect(2)`; without a key it is mprotect(2).
+pub(crate) fn pkey_mprotect(address: usize, bytes: usize, prot: i32, key: i32) -> Raw {
+    if key == -1 {
+        return mprotect(address, bytes, prot, false);
+    }
+    let whole = whole_pages(bytes).filter(|&whole| touches(address, whole) && has_hugetlb(address, whole));
+    if whole.is_some_and(|whole| !make_ordinary(address, whole, Outside::DemotedByCall)) {
+        return NO_MEMORY;
+    }
+    // SAFETY: the program's own call, on pages that take it.
+    unsafe { raw::syscall(libc::SYS_pkey_mprotect, [address, bytes, prot as usize, key as usize, 0, 0]) }
+}
+
 /// libc grows a thread's arena in small steps inside a reservation of its own. Each step is widened to the end of its
 /// granule, so that a huge page fits when the arena gets there; libc opens those pages again later, to no effect.
 /// Not in an arena's first granule: a thread that allocates little shall not pay for a huge page.

@@ -11,7 +11,7 @@ use crate::elf::Object;
 use crate::patch::Entry;
 use crate::raw::{Raw, failed};
 use crate::remap::{self, Move};
-use crate::{exact, exec, heap};
+use crate::{exact, exec, heap, segments};
 
 static LIBC_START: AtomicUsize = AtomicUsize::new(0);
 static LIBC_END: AtomicUsize = AtomicUsize::new(0);
@@ -29,11 +29,15 @@ pub(crate) fn memory() -> [Entry; 6] {
     ]
 }
 
-/// The entries that a program calls when it sees memory which is mapped ahead.
-pub(crate) fn exactness() -> [Entry; 2] {
+/// The entries without which memory is given all the same. One that is not understood stays libc's: its calls are then as
+/// unseen as raw system calls. A program makes the first two where it sees memory that is mapped ahead; the kernel refuses
+/// the others on a part of a hugetlb page.
+pub(crate) fn optional() -> [Entry; 4] {
     [
         Entry { name: c"mlockall", number: libc::SYS_mlockall, target: mlockall as *const () as usize },
         Entry { name: c"ioctl", number: libc::SYS_ioctl, target: ioctl as *const () as usize },
+        Entry { name: c"shmat", number: libc::SYS_shmat, target: shmat as *const () as usize },
+        Entry { name: c"pkey_mprotect", number: libc::SYS_pkey_mprotect, target: pkey_mprotect as *const () as usize },
     ]
 }
 
@@ -100,6 +104,14 @@ unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 /// Variadic in C: no request has a second argument.
 unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
     answer(exact::ioctl(fd as usize, request, argument)) as c_int
+}
+
+unsafe extern "C" fn shmat(id: c_int, address: usize, flags: c_int) -> *mut c_void {
+    core::ptr::with_exposed_provenance_mut(answer(segments::shmat(id, address, flags)).cast_unsigned())
+}
+
+unsafe extern "C" fn pkey_mprotect(address: usize, bytes: usize, prot: c_int, key: c_int) -> c_int {
+    answer(calls::pkey_mprotect(address, bytes, prot, key)) as c_int
 }
 
 unsafe extern "C" fn brk(address: usize) -> c_int {

@@ -1,16 +1,17 @@
 //! The program's heap: what libc asks of `brk`, at the bottom of the region.
 //!
 //! The heap is mapped to the end of its last granule, ahead of the break, so that huge pages fit; its first granule
-//! stays on small pages. A lowered break unmaps what is above it, to the page; a hugetlb page that keeps a part is
-//! moved to transparent pages first. `brk` has one caller at a time by its nature (`sbrk` reads, then sets).
+//! stays on small pages, and stays the heap's when the break is lowered to its start. A lowered break unmaps what is above
+//! it, to the page; a hugetlb page that keeps a part is moved to transparent pages first. Nothing is written to the heap:
+//! the program may have protected it. `brk` has one caller at a time by its nature (`sbrk` reads, then sets).
 
-#![allow(unsafe_code, reason = "maps, unmaps and zeroes the heap")]
+#![allow(unsafe_code, reason = "maps and unmaps the heap")]
 
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fieldstone_wire::{Outside, PageKind};
 
-use crate::calls::munmap;
+use crate::calls::{madvise, munmap};
 use crate::demote::{Mapping, make_ordinary};
 use crate::huge;
 use crate::pieces::move_all;
@@ -23,10 +24,12 @@ static BREAK: AtomicUsize = AtomicUsize::new(0);
 /// First address past what is mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// The address at which the heap begins.
+/// Claims the first granule for the heap, for as long as the process lives. The address at which the heap begins.
 pub(crate) fn start() -> usize {
     BREAK.store(base(), SeqCst);
     MAPPED.store(base(), SeqCst);
+    // Refused, there is no memory for the table, and each brk(2) that needs more than this granule fails too.
+    let _ = TABLE.claim_at(State::Free, 0, 1);
     base()
 }
 
@@ -45,50 +48,56 @@ pub(crate) fn brk(address: usize) -> usize {
     address
 }
 
-/// Maps until `address` is covered: what an earlier lowering left of the last granule, then whole granules. To the page
-/// where placement is exact.
+/// Maps until `address` is covered: to the end of its granule, or to its page where placement is exact, or where a limit
+/// or another mapping leaves no more.
 fn reach(address: usize) -> bool {
-    let mapped = MAPPED.load(SeqCst);
-    if address <= mapped {
+    if address <= MAPPED.load(SeqCst) {
         return true;
     }
     let _mapping = Mapping::begin();
-    let end = address.next_multiple_of(if is_exact() { PAGE } else { GRANULE });
-    let mut next = (mapped - base()).div_ceil(GRANULE);
-    if mapped < address_of(next) {
-        let rest = address_of(next).min(end);
-        if !back_rest(mapped, rest) {
+    (!is_exact() && map_to(address.next_multiple_of(GRANULE))) || map_to(address.next_multiple_of(PAGE))
+}
+
+/// Maps to `end`: the rest of the last granule that is the heap's, then whole granules.
+fn map_to(end: usize) -> bool {
+    let mapped = MAPPED.load(SeqCst);
+    // The first granule is the heap's also while nothing of it is mapped.
+    let next = (mapped - base()).div_ceil(GRANULE).max(1);
+    let rest_end = address_of(next).min(end);
+    if mapped < rest_end {
+        if !map_rest(mapped, rest_end) {
             return false;
         }
-        MAPPED.store(rest, SeqCst);
+        MAPPED.store(rest_end, SeqCst);
     }
-    let wanted = (address - base()).div_ceil(GRANULE);
-    while next < wanted {
-        // The first granule is not like the others.
-        let count = if next == 0 { 1 } else { wanted - next };
-        let bytes = address_of(next + count).min(end) - address_of(next);
-        if TABLE.claim_at(State::Free, next, count).is_err() || !back(next, count, bytes) {
+    let wanted = (end - base()).div_ceil(GRANULE);
+    if next < wanted {
+        let (granules, bytes) = (wanted - next, end - address_of(next));
+        if TABLE.claim_at(State::Free, next, granules).is_err() || !map_granules(next, granules, bytes) {
             return false;
         }
-        MAPPED.store(address_of(next) + bytes, SeqCst);
-        next += count;
+        MAPPED.store(end, SeqCst);
     }
     true
 }
 
-/// Maps what a lowered break unmapped of a granule that is still the heap's.
-fn back_rest(start: usize, end: usize) -> bool {
-    let mapped = !raw::failed(raw::map_new(start, end - start, READ_WRITE, 0));
-    if mapped && start > address_of(1) {
+/// Maps a part of a granule that is the heap's: of the first one, or of one that a lowered break has unmapped.
+fn map_rest(start: usize, end: usize) -> bool {
+    if raw::failed(raw::map_new(start, end - start, READ_WRITE, 0)) {
+        return false;
+    }
+    if start < address_of(1) && kind() == PageKind::Thp {
+        advise(start, end - start, false);
+    } else {
         settle(start, end - start, READ_WRITE);
     }
-    mapped
+    true
 }
 
-/// Maps the first `bytes` of claimed granules.
-fn back(first: usize, granules: usize, bytes: usize) -> bool {
+/// Maps the first `bytes` of claimed granules. The claim ends where that fails.
+fn map_granules(first: usize, granules: usize, bytes: usize) -> bool {
     let address = address_of(first);
-    let whole = first > 0 && bytes == granules * GRANULE;
+    let whole = bytes == granules * GRANULE;
     if whole && take_reserve(first, granules) {
         settle_anew(address, bytes);
         return true;
@@ -104,11 +113,7 @@ fn back(first: usize, granules: usize, bytes: usize) -> bool {
         give_back(first, granules);
         return false;
     }
-    if first > 0 || kind() != PageKind::Thp {
-        settle(address, bytes, READ_WRITE);
-    } else {
-        advise(address, bytes, false);
-    }
+    settle(address, bytes, READ_WRITE);
     true
 }
 
@@ -139,25 +144,30 @@ fn map_huge(address: usize, bytes: usize) -> bool {
     !raw::failed(raw::map_new(address, bytes, READ_WRITE, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB))
 }
 
-/// Unmaps what lies between `address` and the old break.
+/// Unmaps the pages that lie wholly above `address`. As in the kernel, what the last page keeps above the break has its
+/// bytes and its protection still.
 fn lower(address: usize, old: usize) {
-    let kept = (address - base()).div_ceil(GRANULE).max(1);
-    let mapped = MAPPED.load(SeqCst);
-    if mapped > address_of(kept) {
-        munmap(address_of(kept), mapped - address_of(kept));
-        // The heap has the last granule to its end, mapped or not.
-        release(mapped, mapped.next_multiple_of(GRANULE) - mapped);
-        MAPPED.store(address_of(kept), SeqCst);
+    let page = address.next_multiple_of(PAGE);
+    if page < old {
+        unmap_granules((page - base()).div_ceil(GRANULE).max(1));
+        unmap_above(page);
+        discard_above(page);
     }
-    if address.next_multiple_of(PAGE) < old {
-        unmap_above(address);
-    }
-    zero(address, old.min(MAPPED.load(SeqCst)));
 }
 
-/// Unmaps, to the page, what is mapped above `address` in the heap's last granule.
-fn unmap_above(address: usize) {
-    let (page, mapped) = (address.next_multiple_of(PAGE), MAPPED.load(SeqCst));
+/// Unmaps the granules of the heap from `kept` on.
+fn unmap_granules(kept: usize) {
+    let (start, mapped) = (address_of(kept), MAPPED.load(SeqCst));
+    if start < mapped && !raw::failed(munmap(start, mapped - start)) {
+        // The heap has the last granule to its end, mapped or not.
+        release(mapped, mapped.next_multiple_of(GRANULE) - mapped);
+        MAPPED.store(start, SeqCst);
+    }
+}
+
+/// Unmaps, to the page, what is mapped above `page` in the heap's last granule.
+fn unmap_above(page: usize) {
+    let mapped = MAPPED.load(SeqCst);
     if page < mapped {
         make_ordinary(page, mapped - page, Outside::DemotedByCall);
         // SAFETY: the program gave these pages up; what is mapped above its break is slack.
@@ -167,15 +177,15 @@ fn unmap_above(address: usize) {
     }
 }
 
-/// Unmaps what is mapped ahead of the break.
-pub(crate) fn drop_slack() {
-    unmap_above(BREAK.load(SeqCst));
+/// Makes pages that could not be unmapped read as zeroes when the heap grows over them.
+fn discard_above(page: usize) {
+    let mapped = MAPPED.load(SeqCst);
+    if page < mapped {
+        madvise(page, mapped - page, libc::MADV_DONTNEED);
+    }
 }
 
-/// Makes heap that was given up, and that stays mapped, read as zeroes again.
-fn zero(start: usize, end: usize) {
-    let start_address = core::ptr::with_exposed_provenance_mut::<u8>(start);
-    // SAFETY: mapped heap above the new break; it is writable unless the program protected it, and then lowering the
-    // break into it is the program's own fault.
-    unsafe { core::ptr::write_bytes(start_address, 0, end.saturating_sub(start)) };
+/// Unmaps what is mapped ahead of the break.
+pub(crate) fn drop_slack() {
+    unmap_above(BREAK.load(SeqCst).next_multiple_of(PAGE));
 }

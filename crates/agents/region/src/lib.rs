@@ -68,6 +68,7 @@ mod place;
 mod policy;
 mod raw;
 mod remap;
+mod segments;
 mod small;
 mod spans;
 mod start;

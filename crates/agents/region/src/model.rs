@@ -32,6 +32,8 @@ pub(crate) struct Page {
 pub(crate) struct AddressSpace {
     pages: Vec<Option<Page>>,
     mappings: u32,
+    /// munmap(2) fails, as where the program has as many mappings as the kernel allows.
+    pub(crate) refuses_unmaps: bool,
 }
 
 /// Runs `act` on this thread's model.
@@ -41,7 +43,7 @@ pub(crate) fn with<T>(act: impl FnOnce(&mut AddressSpace) -> T) -> T {
 
 /// Installs an empty model of so many pages on this thread.
 pub(crate) fn install(pages: usize) {
-    INSTALLED.set(Some(AddressSpace { pages: std::vec![None; pages], mappings: 0 }));
+    INSTALLED.set(Some(AddressSpace { pages: std::vec![None; pages], mappings: 0, refuses_unmaps: false }));
 }
 
 /// What the model returns for a system call; `None` where the real kernel is to be asked.
@@ -56,10 +58,12 @@ pub(crate) fn answer(number: libc::c_long, args: [usize; 6]) -> Option<Raw> {
             libc::SYS_mmap if fixed == 0 => Ok(ELSEWHERE),
             libc::SYS_mmap => space.map(address / PAGE, bytes / PAGE, fixed == libc::MAP_FIXED_NOREPLACE),
             libc::SYS_munmap if address >= ELSEWHERE => return None,
+            libc::SYS_munmap if space.refuses_unmaps => Err(libc::ENOMEM),
             libc::SYS_munmap => space.unmap(address / PAGE, bytes / PAGE),
             libc::SYS_mremap => space.remap(address / PAGE, bytes / PAGE, third / PAGE, flags as i32, new / PAGE),
             libc::SYS_msync if space.is_mapped(address / PAGE, bytes / PAGE) => Ok(0),
             libc::SYS_msync => Err(libc::ENOMEM),
+            libc::SYS_madvise if third as i32 == libc::MADV_DONTNEED => space.discard(address / PAGE, bytes / PAGE),
             libc::SYS_madvise | libc::SYS_mlock | libc::SYS_mprotect => Ok(0),
             _ => return None,
         };
@@ -101,6 +105,12 @@ impl AddressSpace {
     pub(crate) fn unmap(&mut self, first: usize, count: usize) -> Result<usize, i32> {
         let end = (first + count).min(self.pages.len());
         self.pages[first.min(end)..end].fill(None);
+        Ok(0)
+    }
+
+    /// madvise(2) with `MADV_DONTNEED`.
+    fn discard(&mut self, first: usize, count: usize) -> Result<usize, i32> {
+        self.pages[first..first + count].iter_mut().flatten().for_each(|page| page.value = 0);
         Ok(0)
     }
 

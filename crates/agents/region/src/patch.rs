@@ -56,21 +56,29 @@ fn makes_call(code: &[u8], number: u32) -> bool {
     has(set) && has(0xd400_0001_u32.to_le_bytes())
 }
 
-/// Redirects every entry, or none.
-pub(crate) fn redirect(libc: &Object, entries: &[Entry]) -> bool {
-    let understood = |entry: &Entry| libc.symbol(entry.name).is_some_and(|found| is_understood(found, entry.number));
-    if !entries.iter().all(understood) {
+/// The function of libc's that an entry takes the place of, where it is understood.
+fn find(libc: &Object, entry: &Entry) -> Option<Symbol> {
+    libc.symbol(entry.name).filter(|&symbol| is_understood(symbol, entry.number))
+}
+
+/// Redirects every required entry, or none, and with them those of the optional ones that are understood.
+/// Only the pages from the first entry to the last change their protection: the kernel's work grows with their number.
+pub(crate) fn redirect(libc: &Object, required: &[Entry], optional: &[Entry]) -> bool {
+    if !required.iter().all(|entry| find(libc, entry).is_some()) {
         return false;
     }
-    let start = libc.text.0 / PAGE * PAGE;
-    let bytes = libc.text.1.next_multiple_of(PAGE) - start;
+    let entries = || required.iter().chain(optional);
+    let addresses = || entries().filter_map(|entry| find(libc, entry)).map(|symbol| symbol.address);
+    let (Some(first), Some(last)) = (addresses().min(), addresses().max()) else { return true };
+    let start = first / PAGE * PAGE;
+    let bytes = (last + JUMP_BYTES).next_multiple_of(PAGE) - start;
     let (write, run) = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC);
     // SAFETY: libc's code becomes writable for a moment; it stays readable and executable.
     if raw::failed(unsafe { raw::mprotect(start, bytes, write) }) {
         return false;
     }
-    for entry in entries {
-        if let Some(symbol) = libc.symbol(entry.name) {
+    for entry in entries() {
+        if let Some(symbol) = find(libc, entry) {
             overwrite(symbol.address, entry.target);
         }
     }
@@ -141,9 +149,8 @@ mod tests {
             std::println!("SKIP not linked to glibc");
             return;
         };
-        let (memory, execution, exactness) =
-            (crate::entries::memory(), crate::entries::execution(), crate::entries::exactness());
-        for entry in memory.iter().chain(&execution).chain(&exactness) {
+        let (memory, execution) = (crate::entries::memory(), crate::entries::execution());
+        for entry in memory.iter().chain(&execution).chain(&crate::entries::optional()) {
             let symbol = libc.symbol(entry.name).unwrap();
             assert!(is_understood(symbol, entry.number), "{:?}", entry.name);
         }

@@ -105,7 +105,7 @@ fn open_session(path: &CStr) -> Option<&'static Session> {
 fn serve(config: &Config, argv: *const *const c_char) -> Result<(), Dormant> {
     remember_loader();
     let libc = elf::find(c"libc.so.6").ok_or(Dormant::Entries)?;
-    if !patch::redirect(&libc, &entries::execution()) {
+    if !patch::redirect(&libc, &entries::execution(), &[]) {
         return Err(Dormant::Entries);
     }
     if config.process().is_some_and(|name| !is_called(name, argv)) {
@@ -145,12 +145,8 @@ fn settle_also(also: u32) {
 }
 
 fn take_over(libc: &Object) -> Result<(), Dormant> {
-    if !patch::redirect(libc, &entries::memory()) || !entries::adopt_libc(libc, heap::start()) {
+    if !patch::redirect(libc, &entries::memory(), &entries::optional()) || !entries::adopt_libc(libc, heap::start()) {
         return Err(Dormant::Entries);
-    }
-    for entry in entries::exactness() {
-        // An entry that is not understood stays libc's: its calls are then as unseen as raw system calls.
-        let _ = patch::redirect(libc, &[entry]);
     }
     // SAFETY: both are functions for the life of the process.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };

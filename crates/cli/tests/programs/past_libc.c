@@ -3,6 +3,8 @@
  *   hints    raw mmap(2) with hints into the free rest of libc's mappings, then many small mappings of libc's
  *   holes    raw munmap(2) of parts of libc's mappings: mprotect(2) reports the hole, what is mapped next is zero
  *   shared   shmat(2) with SHM_REMAP over a reservation of libc's, unmapped by libc
+ *   replaced shmat(2) with SHM_REMAP over a part of memory that is in use
+ *   keyed    pkey_mprotect(2) of a page
  *   growing  stacks that grow down (MAP_GROWSDOWN) in holes of libc's mappings, mapped by libc and past it
  *   mixed    threads do all of it at random, and one of them forks */
 #define _GNU_SOURCE
@@ -88,6 +90,29 @@ static long shared(void) {
     return wrong + unlike(other, 2 * MIB, 5) + unlike(other + 2 * MIB, 2 * MIB, 77);
 }
 
+static long replaced(void) {
+    int id = shmget(IPC_PRIVATE, MIB, 0600 | IPC_CREAT);
+    char *all = libc_map(8 * MIB), *middle = all + MIB + 4 * PAGE;
+    mark(all, 8 * MIB, 7);
+    char *at = shmat(id, middle, SHM_REMAP), *other = shmat(id, 0, 0);
+    shmctl(id, IPC_RMID, 0);
+    if (at != middle || other == (char *)-1) return -1;
+    long wrong = take(at, MIB, 5) + unlike(other, MIB, 5) + (shmdt(at) != 0);
+    char *small = libc_map(MIB), *large = libc_map(8 * MIB);
+    wrong += take(small, MIB, 3) + take(large, 8 * MIB, 3) + unlike(other, MIB, 5);
+    wrong += unlike(all, middle - all, 7) + unlike(middle + MIB, all + 8 * MIB - middle - MIB, 7);
+    return wrong + (munmap(all, 8 * MIB) != 0);
+}
+
+static long keyed(void) {
+    int key = pkey_alloc(0, 0);
+    char *all = libc_map(4 * MIB);
+    mark(all, 4 * MIB, 7);
+    long wrong = key < 0 ? 0 : pkey_mprotect(all + 3 * PAGE, PAGE, PROT_READ, key) != 0;
+    wrong += pkey_mprotect(all + 5 * PAGE, PAGE, PROT_READ, -1) != 0;
+    return wrong + unlike(all, 4 * MIB, 7) + (munmap(all + 3 * PAGE, 3 * PAGE) != 0);
+}
+
 static long growing(void) {
     enum { COUNT = 4, GROWN = 3 * MIB, SMALL = 200 };
     char *tops[COUNT], *small[SMALL];
@@ -171,7 +196,8 @@ static long mixed(void) {
 
 int main(int count, char **words) {
     static const struct { const char *name; long (*act)(void); } all[] = {
-        {"hints", hints}, {"holes", holes}, {"shared", shared}, {"growing", growing}, {"mixed", mixed}};
+        {"hints", hints}, {"holes", holes}, {"shared", shared}, {"replaced", replaced},
+        {"keyed", keyed}, {"growing", growing}, {"mixed", mixed}};
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         if (count > 1 && !strcmp(words[1], all[i].name)) printf("%ld wrong\n", all[i].act());
     return 0;

@@ -8,6 +8,7 @@ mod common;
 mod ending;
 mod following;
 mod growing;
+mod heap;
 mod kept;
 mod mosaics;
 mod nodes;

@@ -17,14 +17,14 @@ fn memory_that_is_mapped_past_libc_is_not_replaced() {
     let Some((_room, program)) = compiled(include_str!("../programs/past_libc.c"), &["-O1", "-pthread"]) else {
         return;
     };
-    for mode in ["hints", "holes", "shared", "growing"] {
+    for mode in ["hints", "holes", "shared", "replaced", "keyed", "growing"] {
         for options in OPTIONS {
             prints(options, &[&program, mode], "0 wrong\n");
         }
     }
     prints("--reserve 64M", &[&program, "mixed"], "0 wrong\n");
     let Some(_pool) = Pool::of(64) else { return };
-    for mode in ["hints", "shared", "growing", "mixed"] {
+    for mode in ["hints", "shared", "replaced", "keyed", "growing", "mixed"] {
         prints("--pages hugetlb", &[&program, mode], "0 wrong\n");
     }
 }

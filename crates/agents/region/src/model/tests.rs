@@ -4,6 +4,7 @@
 //! the program holds has its value: no mapping was replaced or unmapped that the step did not name. What the agent gives
 //! is mapped, fresh, and held by nobody.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ use crate::place::READ_WRITE;
 use crate::raw;
 use crate::remap::{self, Move};
 use crate::state::{TABLE, clear_exact};
-use crate::table::PAGE;
+use crate::table::{PAGE, State};
 use crate::{exact, heap, small};
 
 const PAGES: usize = crate::bits::PAGES;
@@ -22,6 +23,9 @@ const PAGES: usize = crate::bits::PAGES;
 const MEMORY: usize = 24 * PAGES;
 const HEAP_GRANULES: usize = 3;
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// The agent's state is one for all threads: one test at a time has it.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// What the program does next. Numbers are pages, or choose one of what it holds.
 #[derive(Clone, Debug)]
@@ -93,6 +97,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The program: what it holds, and what it wrote there.
 struct Program {
+    _alone: MutexGuard<'static, ()>,
     values: Vec<Option<u32>>,
     mappings: Vec<core::ops::Range<usize>>,
     written: u32,
@@ -102,13 +107,14 @@ struct Program {
 impl Program {
     /// On an empty address space, with an agent that has just started.
     fn start() -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         install(MEMORY);
         TABLE.reset();
         TABLE.set_floor(HEAP_GRANULES);
         small::reset();
         clear_exact();
         heap::start();
-        Self { values: std::vec![None; MEMORY], mappings: Vec::new(), written: 0, heap: 0 }
+        Self { _alone: alone, values: std::vec![None; MEMORY], mappings: Vec::new(), written: 0, heap: 0 }
     }
 
     /// Writes a value to each page; they were given just now, unless the program had them before.
@@ -230,14 +236,23 @@ impl Program {
     }
 
     fn set_break(&mut self, pages: usize) {
+        let fits = self.break_fits(pages);
         let reached = heap::brk(pages * PAGE) / PAGE;
-        assert!(reached == pages || reached == self.heap);
+        assert!(reached == pages || reached == self.heap && !fits, "brk to page {pages} is refused, and it fits");
         if reached > self.heap {
             self.hold_heap(self.heap..reached);
         } else {
             self.values[reached..self.heap].fill(None);
         }
         self.heap = reached;
+    }
+
+    /// Whether nothing that the program holds lies below this break, and no granule of another.
+    fn break_fits(&self, pages: usize) -> bool {
+        let granules = self.heap.div_ceil(PAGES).max(1)..pages.div_ceil(PAGES);
+        pages <= self.heap
+            || self.values[self.heap..pages].iter().all(Option::is_none)
+                && granules.into_iter().all(|granule| TABLE.state(granule) == State::Free)
     }
 
     fn hold_heap(&mut self, pages: core::ops::Range<usize>) {
@@ -271,5 +286,39 @@ proptest! {
             program.take(step);
             program.check();
         }
+    }
+}
+
+#[test]
+fn a_heap_that_is_lowered_to_its_start_grows_again() {
+    for is_exact in [false, true] {
+        let mut program = Program::start();
+        for pages in [1, 0, PAGES + 1, 0, 2 * PAGES] {
+            if is_exact && pages == 0 {
+                exact::begin();
+            }
+            program.set_break(pages);
+            program.check();
+        }
+        clear_exact();
+    }
+}
+
+#[test]
+fn the_heap_reaches_a_mapping_that_lies_in_its_last_granule() {
+    let mut program = Program::start();
+    for step in [Step::RawMap { at: PAGES + 40, pages: 1 }, Step::Break { pages: PAGES + 39 }] {
+        program.take(&step);
+    }
+    program.check();
+}
+
+#[test]
+fn heap_that_could_not_be_unmapped_reads_as_zeroes() {
+    let mut program = Program::start();
+    program.set_break(2 * PAGES + 7);
+    with(|space| space.refuses_unmaps = true);
+    for pages in [PAGES + 3, 2 * PAGES + 7, 0, 2 * PAGES] {
+        program.set_break(pages);
     }
 }
