@@ -197,8 +197,7 @@ impl Process {
         let Some((first, station)) = known.way_in().map(|first| (first, known.station)) else { return Ok(()) };
         self.threads.stop_all()?;
         let write = |this: &Self| this.memory.write(station, &way).and_then(|()| this.memory.write(head, &first));
-        let cleared =
-            self.look_after_protections().and_then(|()| self.clear_heads()).and_then(|()| self.lead_frames_out());
+        let cleared = self.look_after_protections().and_then(|()| self.clear_heads());
         let written = cleared.and_then(|()| write(self));
         self.resume_all()?;
         written

@@ -7,7 +7,7 @@
 //!     …  what the thread used before
 //! ```
 //! While a repairer holds a thread, no handler begins in code of ours: the thread is led out first. But a handler may have begun before a
-//! head was overwritten, or after the repairer was killed. So whoever changes code changes these frames too.
+//! head was overwritten, or after the repairer was killed. So whoever takes such code away changes these frames first.
 //!
 //! A frame is found by its segments, which are the same in all 64-bit code of Linux. One that a handler has copied somewhere else, or that
 //! lies further up than [`SCANNED_BYTES`], is not found.

@@ -1,6 +1,6 @@
 //! A held thread: whether it stands still, what waits to be delivered to it, and what is done in its name.
 
-use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee};
+use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee, is_raised_by_code};
 
 use crate::error::Result;
 use crate::home::Way;
@@ -113,9 +113,10 @@ impl Held {
         self.kept.iter().any(|kept| !ignores(self.tracee.thread(), kept.signal()))
     }
 
-    /// Whether the signal in whose stop it is can wait in the kernel: not one with a queue, where it would come last.
+    /// Whether the signal in whose stop it is can wait in the kernel: not one with a queue, where it would come last, and none that cannot be
+    /// blocked meanwhile. Such a one would come in the middle of our call; a trap of ours would end the program.
     fn keeps_a_plain_one(&self) -> bool {
-        matches!(self.kept.as_slice(), [one] if one.signal() < libc::SIGRTMIN())
+        matches!(self.kept.as_slice(), [one] if one.signal() < libc::SIGRTMIN() && !is_raised_by_code(one.signal()))
     }
 
     /// Takes back one that was kept for it; whether there was one.

@@ -11,8 +11,8 @@
 //! and no signal has to wait or to be sent again.
 //!
 //! Who gets a signal is led out first: its handler, a debugger and whoever unwinds the stack see the program's own code, and none returns to
-//! code that is gone by then. Of handlers that began when nobody held the thread, or before there was such code, the [frames](crate::frames)
-//! are led out.
+//! code that is gone by then. Of handlers that began when nobody held the thread, the [frames](crate::frames) are led
+//! out.
 
 use fieldstone_sys::ptrace;
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
@@ -92,8 +92,7 @@ impl Ours {
 }
 
 impl Process {
-    /// Has handlers that return go on in the program's own code, and outside of what is overwritten at loops' heads. All threads stand
-    /// still, or are in the kernel.
+    /// Has handlers that return go on in the program's own code. All threads stand still, or are in the kernel.
     ///
     /// # Errors
     /// Where the process is gone.
@@ -120,12 +119,9 @@ impl Process {
 
     /// One that is on the stack no more than by chance, as what a handler has left there, may return to code that is gone. It stays.
     fn lead_frame_out(&self, frame: &Frame, mut registers: ptrace::Registers) -> Result<()> {
-        let from = registers.rip;
-        if self.ours.code.contains(from) && !self.ours.lead_out(&self.memory, &mut registers) {
-            return Ok(());
-        }
-        self.ours.heads.land(&mut registers);
-        if registers.rip == from { Ok(()) } else { frame.set(&self.memory, &registers) }
+        let is_ours = self.ours.code.contains(registers.rip);
+        let is_led = is_ours && self.ours.lead_out(&self.memory, &mut registers);
+        if is_led { frame.set(&self.memory, &registers) } else { Ok(()) }
     }
 }
 

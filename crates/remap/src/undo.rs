@@ -143,6 +143,8 @@ impl Process {
             if found.is_led(&self.memory) {
                 self.memory.write(head, &found.patch.original)?;
             }
+            // A thread may stand behind one of its traps now, before its copy is given up.
+            self.ours.heads.remember_traps(&found);
             self.ours.heads.retired.push(found);
         }
         self.leave_code()?;

@@ -104,6 +104,13 @@ const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP);
 
+/// Whether it is a signal that instructions raise. Such a one is not blocked while a call is made in a thread's name.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub const fn is_raised_by_code(signal: i32) -> bool {
+    signal > 0 && signal <= 64 && FAULTS & bit(signal) != 0
+}
+
 #[cfg(target_arch = "x86_64")]
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
