@@ -81,6 +81,7 @@ pub(crate) fn tell(words: impl Display) {
 }
 
 /// A line about what goes on, for a user who watches a terminal.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn tell_at_terminal(words: impl Display) {
     if io::stderr().is_terminal() {
         tell(words);

@@ -1,6 +1,7 @@
 //! Where a process's address space has room: for copies of its pages that a changed displacement reaches, and for code that a jump does.
 
 use std::fs;
+#[cfg(target_arch = "x86_64")]
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 

@@ -85,6 +85,7 @@ impl Forward {
     ///
     /// # Errors
     /// As [`Self::prepare`].
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn prepare_with_heir(heir: fn(u32)) -> Result<Self> {
         Self::prepare_with(|| Witness::start_with_heir(heir))
     }
