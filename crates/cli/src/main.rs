@@ -93,7 +93,7 @@ fn main() -> ExitCode {
     ended(outcome)
 }
 
-/// The exit code; an error is told first.
+/// The exit code. An error is printed first.
 fn ended(outcome: anyhow::Result<u8>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -11,8 +11,8 @@
 //! and no signal has to wait or to be sent again.
 //!
 //! Who gets a signal is led out first: its handler, a debugger and whoever unwinds the stack see the program's own code, and none returns to
-//! code that is gone by then. Of handlers that began when nobody held the thread, the [frames](crate::frames) are led
-//! out.
+//! code that is gone by then. A handler may have begun after a repairer was killed. When that one returns, it must not
+//! return to our code: its [frame](crate::frames) is changed.
 
 use fieldstone_sys::ptrace;
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use facts::Facts;
-pub use sharing::{REPAIR, RUN_REPAIR};
+pub use sharing::{REPAIR, RUN_REPAIR, repair_verdict};
 pub use verdicts::verdicts;
 
 /// The facts and what follows from them.
@@ -33,12 +33,6 @@ impl Doctor {
         let facts = Facts::gather();
         let verdicts = verdicts(&facts);
         Self { facts, verdicts }
-    }
-
-    /// The verdict on one command, by its words: [`RUN_REPAIR`] for one.
-    #[must_use]
-    pub fn verdict(&self, command: &str) -> Option<&Verdict> {
-        self.verdicts.iter().find(|verdict| verdict.command == command)
     }
 
     /// The level of the command that works least. One with several kinds of pages works as well as its best kind.

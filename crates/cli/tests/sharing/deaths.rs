@@ -14,8 +14,8 @@ use crate::stage::{Stage, checksum, fieldstone, is_forbidden, said};
 use Step::{Kill, Replaced, Stop};
 use Whom::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
 
-/// Two threads that count in words of one line, as often as they are told to. Printed are the seconds that they take, and the longest time
-/// between two laps of one of them: no rescue takes longer in which it waits.
+/// Two threads that count in words of one line, as often as the argument says. The program prints the seconds that they take, and the
+/// longest time between two laps of a thread. A rescue in which that thread waits takes no longer.
 const PAIR: &str = r#"
 #include <pthread.h>
 #include <stdint.h>
@@ -175,8 +175,8 @@ fn go_on(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &st
     Some(output)
 }
 
-/// Waits for a run and its program: the pipes are open as long as the program runs, whoever has started it, and no longer. `all` are killed
-/// where that takes too long.
+/// Waits for a run and its program, which keeps the pipes open until it ends. If that takes longer than `longest`, the processes `all` are
+/// killed.
 fn until_end(running: Child, longest: Duration, all: &[u32], what: &str) -> Output {
     let launcher = running.id();
     let (sender, ended) = channel();

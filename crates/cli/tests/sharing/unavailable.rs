@@ -25,7 +25,7 @@ fn as_nobody(arguments: &[&str]) -> Output {
     fieldstone(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").output().unwrap()
 }
 
-/// A process of nobody that sleeps, and is killed at the end.
+/// A sleeping process of the user `nobody`. It is killed when this is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {

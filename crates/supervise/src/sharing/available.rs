@@ -4,11 +4,11 @@
 //! of a repair is opened by that process.
 
 use fieldstone_remap::{Memory, Process};
-use fieldstone_sys::doctor::{Doctor, Level, REPAIR, RUN_REPAIR};
+use fieldstone_sys::doctor::{Level, REPAIR, RUN_REPAIR, repair_verdict};
 
 use crate::error::{Error, Result};
 
-/// Checks that `run --repair` can repair a program that this user starts. Costs some milliseconds.
+/// Checks that `run --repair` can repair a program that this user starts.
 ///
 /// # Errors
 /// [`Error::RepairUnavailable`].
@@ -28,9 +28,8 @@ pub fn check_repair(pid: u32) -> Result<()> {
 }
 
 fn check(command: &'static str) -> Result<()> {
-    let doctor = Doctor::examine();
-    let Some(verdict) = doctor.verdict(command).filter(|verdict| verdict.level == Level::Unavailable) else {
+    let Some(verdict) = repair_verdict(command).filter(|verdict| verdict.level == Level::Unavailable) else {
         return Ok(());
     };
-    Err(Error::RepairUnavailable { command, why: verdict.obstacles.join("; "), remedy: verdict.remedy.clone() })
+    Err(Error::RepairUnavailable { command, why: verdict.obstacles.join("; "), remedy: verdict.remedy })
 }

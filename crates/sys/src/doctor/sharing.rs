@@ -4,12 +4,24 @@
 //! accesses too.
 
 use super::{Facts, Level, Verdict};
-use crate::perf::Counter;
+use crate::limits::{self, Limits};
+use crate::machine::{self, Machine};
+use crate::perf::{self, Counter, Counters};
+use crate::userfault::{self, Userfault};
 
 /// The words of the command that starts a program and repairs it.
 pub const RUN_REPAIR: &str = "run --repair";
 /// Those of the command that repairs a running process.
 pub const REPAIR: &str = "repair";
+
+/// The facts that these verdicts need.
+#[derive(Clone, Copy)]
+struct Rights<'a> {
+    machine: &'a Machine,
+    userfault: &'a Userfault,
+    counters: &'a Counters,
+    limits: &'a Limits,
+}
 
 /// Whose process is traced. Yama lets a program that we start allow it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,11 +32,26 @@ enum Traced {
 
 /// The verdicts on `sharing`, `run --repair` and `repair`.
 pub(super) fn verdicts(facts: &Facts) -> [Verdict; 3] {
+    let Facts { machine, userfault, counters, limits, .. } = facts;
+    judged(Rights { machine, userfault, counters, limits })
+}
+
+/// The verdict on [`RUN_REPAIR`] or [`REPAIR`]; `None` for another command. Gathers only the facts that it needs, since a program waits for
+/// it before it starts.
+#[must_use]
+pub fn repair_verdict(command: &str) -> Option<Verdict> {
+    let (machine, userfault) = (machine::machine(), userfault::userfault());
+    let (counters, limits) = (perf::counters(), limits::limits());
+    let rights = Rights { machine: &machine, userfault: &userfault, counters: &counters, limits: &limits };
+    judged(rights).into_iter().find(|verdict| verdict.command == command && [RUN_REPAIR, REPAIR].contains(&command))
+}
+
+fn judged(facts: Rights<'_>) -> [Verdict; 3] {
     let sharing = seen(facts, "sharing", "cache lines that threads fight for, from samples", Traced::Started);
     [sharing, parted(facts, RUN_REPAIR, Traced::Started), parted(facts, REPAIR, Traced::Running)]
 }
 
-fn seen(facts: &Facts, command: &str, why: &str, traced: Traced) -> Verdict {
+fn seen(facts: Rights<'_>, command: &str, why: &str, traced: Traced) -> Verdict {
     let mut verdict = Verdict::new(command, Level::Works, why, None);
     if facts.machine.architecture != "x86_64" {
         verdict.lower(Level::Unavailable, format!("not on {} yet", facts.machine.architecture), None);
@@ -47,7 +74,7 @@ fn seen(facts: &Facts, command: &str, why: &str, traced: Traced) -> Verdict {
     verdict
 }
 
-fn parted(facts: &Facts, command: &str, traced: Traced) -> Verdict {
+fn parted(facts: Rights<'_>, command: &str, traced: Traced) -> Verdict {
     let mut verdict = seen(facts, command, "bytes that threads fight for are parted while the program runs", traced);
     if !facts.userfault.kernel_faults {
         let remedy = "sudo sysctl vm.unprivileged_userfaultfd=1".to_owned();
@@ -66,7 +93,7 @@ fn parted(facts: &Facts, command: &str, traced: Traced) -> Verdict {
     verdict
 }
 
-fn may_trace(facts: &Facts, traced: Traced) -> bool {
+fn may_trace(facts: Rights<'_>, traced: Traced) -> bool {
     match facts.limits.ptrace_scope {
         None | Some(0) => true,
         Some(1) => facts.machine.root || traced == Traced::Started,

@@ -45,6 +45,14 @@ fn pages(pool: &Path) -> String {
     value(&pool.join("nr_hugepages"))
 }
 
+/// A restorer raises the pool by 64 pages and is killed, so that they stay.
+fn leave_64_pages(room: &Room, pool: &Path) {
+    let killed = room.restorer();
+    let raised = killed.raise_pool_in(pool, 64).unwrap();
+    kill(&killed);
+    assert!(raised.give_back().is_err());
+}
+
 fn kill(restorer: &Restorer) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(restorer.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -161,10 +169,7 @@ fn the_last_one_gives_back_the_pages_of_killed_restorers() {
     beside.give_back().unwrap();
     assert_eq!((pages(&pool).as_str(), room.notes()), ("3", 0));
     // And alone, before the next one comes.
-    let alone = room.restorer();
-    let raised = alone.raise_pool_in(&pool, 64).unwrap();
-    kill(&alone);
-    assert!(raised.give_back().is_err());
+    leave_64_pages(&room, &pool);
     assert_eq!((pages(&pool).as_str(), room.notes()), ("67", 1));
     room.restorer().raise_pool_in(&pool, 5).unwrap().give_back().unwrap();
     assert_eq!((pages(&pool).as_str(), room.notes()), ("3", 0));
@@ -174,10 +179,7 @@ fn the_last_one_gives_back_the_pages_of_killed_restorers() {
 fn pages_that_killed_restorers_left_and_somebody_took_are_not_taken_again() {
     let room = Room::new();
     let pool = room.pool(3, 0);
-    let killed = room.restorer();
-    let raised = killed.raise_pool_in(&pool, 64).unwrap();
-    kill(&killed);
-    assert!(raised.give_back().is_err());
+    leave_64_pages(&room, &pool);
     fs::write(pool.join("nr_hugepages"), "40").unwrap();
     room.restorer().raise_pool_in(&pool, 5).unwrap().give_back().unwrap();
     assert_eq!((pages(&pool).as_str(), room.notes()), ("40", 0));
