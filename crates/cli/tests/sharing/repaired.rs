@@ -210,8 +210,8 @@ fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same()
     let Some(stats) = repaired(&stage, run_together, &program, &["800000000"]) else { return };
     let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
     assert!(moved.is_some_and(|event| event.at_ms > 1400.0), "{:#?}", stats.events);
-    // While the page was on trial.
-    assert!(stats.seen.samples > samples + 220, "{:?} and {:?}", stats.seen, calm.seen);
+    // Until the page moved there are about 110 more than in the calm program, and as many while it is on trial.
+    assert!(stats.seen.samples > samples + 160, "{:?} and {:?}", stats.seen, calm.seen);
 }
 
 /// The address comes out of a call each time, as a smart pointer's does in C++ that is not optimised: after it, no register tells it.
