@@ -24,7 +24,7 @@ man = $(DESTDIR)$(PREFIX)/share/man/man1
 bash = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/fieldstone
 zsh = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_fieldstone
 fish = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/fieldstone.fish
-# The C library. Its soname (crates/capi/build.rs) has the first two numbers of the version.
+# The C library. Its soname (crates/lib/capi/build.rs) has the first two numbers of the version.
 libs = $(DESTDIR)$(PREFIX)/lib
 headers = $(DESTDIR)$(PREFIX)/include/fieldstone
 version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -36,7 +36,7 @@ workloads = gups scan chase bfs cg bt blackscholes game spin
 # The programs for false sharing, below sharing/ of a profile's directory: NAME-O0 to NAME-O3, since what a compiler keeps in a register is
 # shared with nobody. Without a C compiler none of them is made, and all goes on without them.
 sharing = $(if $(shell command -v $(firstword $(CC))),$(foreach level,0 1 2 3,$(patsubst \
-	workloads/src/sharing/%.c,$(1)/sharing/%-O$(level),$(wildcard workloads/src/sharing/*.c))),no-c-compiler) \
+	bench/workloads/src/sharing/%.c,$(1)/sharing/%-O$(level),$(wildcard bench/workloads/src/sharing/*.c))),no-c-compiler) \
 	$(foreach compiler,$(cxx_compilers),$(foreach level,0 2,$(1)/sharing/objects$(compiler)-O$(level)))
 # The one in C++ at -O0 and -O2, by $(CXX) as objects-cxx-O2 and by clang++, where there is one, as objects-clang-O2.
 cxx_compilers = $(if $(shell command -v $(firstword $(CXX))),-cxx) $(if $(shell command -v clang++),-clang)
@@ -51,7 +51,7 @@ build: $(RELEASE)/rbtree $(call sharing,$(RELEASE)) $(stacks) ## builds all in r
 	$(CARGO) build --release
 
 # Cargo builds no C++. Without a compiler the file is not made, and all goes on without it.
-$(CARGO_TARGET_DIR)/%/rbtree: workloads/src/rbtree.cpp
+$(CARGO_TARGET_DIR)/%/rbtree: bench/workloads/src/rbtree.cpp
 	@if command -v $(firstword $(CXX)) >/dev/null 2>&1; then \
 		mkdir -p $(@D) && echo "$(CXX) $(CXXFLAGS) $<" && $(CXX) $(CXXFLAGS) -o $@ $<; \
 	else \
@@ -59,14 +59,14 @@ $(CARGO_TARGET_DIR)/%/rbtree: workloads/src/rbtree.cpp
 	fi
 
 define sharing_at_level
-$(CARGO_TARGET_DIR)/$(1)/sharing/%-O$(2): workloads/src/sharing/%.c workloads/src/sharing/threads.h
+$(CARGO_TARGET_DIR)/$(1)/sharing/%-O$(2): bench/workloads/src/sharing/%.c bench/workloads/src/sharing/threads.h
 	@mkdir -p $$(@D)
 	$(CC) -g -O$(2) -pthread -o $$@ $$< -lm
 endef
 $(foreach profile,release debug,$(foreach level,0 1 2 3,$(eval $(call sharing_at_level,$(profile),$(level)))))
 
 define objects_at_level
-$(CARGO_TARGET_DIR)/$(1)/sharing/objects-$(2)-O$(3): workloads/src/sharing/objects.cpp workloads/src/sharing/threads.h
+$(CARGO_TARGET_DIR)/$(1)/sharing/objects-$(2)-O$(3): bench/workloads/src/sharing/objects.cpp bench/workloads/src/sharing/threads.h
 	@mkdir -p $$(@D)
 	$(if $(filter clang,$(2)),clang++,$(CXX)) -g -O$(3) -std=c++17 -pthread -o $$@ $$<
 endef
@@ -74,7 +74,7 @@ $(foreach profile,release debug,$(foreach compiler,cxx clang,$(foreach level,0 2
 
 # fieldstone-cc and what it links with, below stacks/ of the release directory.
 $(RELEASE)/stacks: FORCE
-	CARGO="$(CARGO)" CC="$(CC)" crates/stacks/driver/build $@ $(CARGO_TARGET_DIR)
+	CARGO="$(CARGO)" CC="$(CC)" crates/lib/stacks/driver/build $@ $(CARGO_TARGET_DIR)
 
 FORCE:
 
@@ -82,7 +82,7 @@ no-c-compiler:
 	@echo "no C compiler ($(CC)): going on without the programs for false sharing"
 
 packages: ## installs the Debian packages that are missing, where it may
-	@packages/install
+	@scripts/packages/install
 
 demo: packages build ## profiles two bundled workloads and a real program: tables here, plots in report.html
 	@.ci/demo $(RELEASE)
@@ -109,7 +109,7 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 	$(RELEASE)/fieldstone completions zsh > $(zsh)
 	$(RELEASE)/fieldstone completions fish > $(fish)
 	install -d $(headers) $(libs)/pkgconfig
-	install -m 644 crates/capi/include/fieldstone/*.h $(headers)
+	install -m 644 crates/lib/capi/include/fieldstone/*.h $(headers)
 	install -m 644 $(RELEASE)/libfieldstone.a $(libs)
 	install -m 755 $(RELEASE)/libfieldstone.so $(libs)/$(shared)
 	ln -sf $(shared) $(libs)/$(basename $(shared))
@@ -120,9 +120,9 @@ install: $(RELEASE)/fieldstone $(RELEASE)/libfieldstone.so ## installs to PREFIX
 		install -m 644 $(stacks)/libfieldstone_stacks.a $(stacks)/stacks.list $(lib)/stacks && \
 		install -m 755 $(stacks)/libfieldstone_stacks.so $(lib)/stacks && \
 		install -m 755 $(stacks)/tools/as $(lib)/stacks/tools && \
-		install -m 644 crates/stacks/include/fieldstone/stacks.h $(headers); \
+		install -m 644 crates/lib/stacks/include/fieldstone/stacks.h $(headers); \
 	fi
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(version)|' crates/capi/fieldstone.pc.in > $(libs)/pkgconfig/fieldstone.pc
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(version)|' crates/lib/capi/fieldstone.pc.in > $(libs)/pkgconfig/fieldstone.pc
 
 uninstall: ## removes what install put there
 	rm -rf $(lib) $(headers)

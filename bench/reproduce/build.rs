@@ -1,0 +1,18 @@
+//! Tells the program which commit it is of: `FIELDSTONE_COMMIT`, from git where there is one, else the version.
+
+use std::process::Command;
+
+fn main() {
+    for path in ["../../.git/HEAD", "../../.git/index"] {
+        if std::fs::exists(path).unwrap_or(false) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+    let described = Command::new("git").args(["describe", "--always", "--dirty", "--tags"]).output();
+    let described = described.ok().filter(|output| output.status.success());
+    let commit = described.and_then(|output| String::from_utf8(output.stdout).ok());
+    let commit = commit.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    let version = concat!("version ", env!("CARGO_PKG_VERSION"));
+    println!("cargo::rustc-env=FIELDSTONE_COMMIT={}", commit.as_deref().unwrap_or(version));
+}

@@ -1,0 +1,193 @@
+//! The papers' numbers, word for word: `quotations.toml`.
+//!
+//! A quotation is a number (or a few words with one) and the sentence or the line of a table that it stands in, copied from the
+//! paper's text; a test finds the one in the other, and the sentence in the paper where that is at hand. What the text has not, since most
+//! figures are lost images, has no quotation, and is shown as "not in the text".
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+/// A number of a paper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quotation {
+    /// What a row names it by. Of a table's: `table/line/column`.
+    pub id: String,
+    /// The text that it is from: the number of the seed.
+    pub seed: String,
+    /// The sentence, or the line of the table, as it stands there.
+    pub sentence: String,
+    /// The number, or a few words with it, as it stands in the sentence.
+    pub value: String,
+}
+
+impl Quotation {
+    /// The number, where the value is nothing else but a mark of a footnote or of a percentage; for plots.
+    #[must_use]
+    pub fn number(&self) -> Option<f64> {
+        self.value.trim_start_matches(['*', '†']).trim_end_matches('%').parse().ok()
+    }
+}
+
+/// A table of a paper, its cells parted by tabs as in the text.
+#[derive(Debug, Deserialize)]
+struct Table {
+    id: String,
+    seed: String,
+    heading: String,
+    /// So many columns, the first ones, name the line.
+    #[serde(default = "one")]
+    names: usize,
+    lines: Vec<String>,
+}
+
+const fn one() -> usize {
+    1
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct File {
+    #[serde(default)]
+    table: Vec<Table>,
+    #[serde(default)]
+    quotation: Vec<Quotation>,
+}
+
+const TEXT: &str = include_str!("../quotations.toml");
+
+/// The lines of a table, by name, in its order.
+#[must_use]
+pub fn lines(table: &str) -> Vec<String> {
+    let file: File = toml::from_str(TEXT).unwrap_or_default();
+    let of_table = file.table.iter().filter(|known| known.id == table);
+    of_table.flat_map(|table| table.lines.iter().map(|line| name(table, line))).collect()
+}
+
+/// The quotation called `id`.
+#[must_use]
+pub fn find(id: &str) -> Option<&'static Quotation> {
+    all().get(id)
+}
+
+fn all() -> &'static BTreeMap<String, Quotation> {
+    static ALL: OnceLock<BTreeMap<String, Quotation>> = OnceLock::new();
+    // That the file can be read is tested; it is a part of the program.
+    ALL.get_or_init(|| read(TEXT).unwrap_or_default())
+}
+
+fn read(text: &str) -> Result<BTreeMap<String, Quotation>, toml::de::Error> {
+    let file: File = toml::from_str(text)?;
+    let of_tables = file.table.iter().flat_map(cells);
+    Ok(file.quotation.iter().cloned().chain(of_tables).map(|quotation| (quotation.id.clone(), quotation)).collect())
+}
+
+/// The cells of a table: the number in a column of a line.
+fn cells(table: &Table) -> Vec<Quotation> {
+    let columns: Vec<&str> = table.heading.split('\t').skip(table.names).collect();
+    let mut all = Vec::new();
+    for line in &table.lines {
+        let (name, values) = (name(table, line), line.split('\t').skip(table.names));
+        let filled = columns.iter().zip(values).filter(|(_, value)| !value.is_empty());
+        all.extend(filled.map(|(column, value)| Quotation {
+            id: format!("{}/{name}/{column}", table.id),
+            seed: table.seed.clone(),
+            sentence: line.clone(),
+            value: value.to_owned(),
+        }));
+    }
+    all
+}
+
+/// The columns that name a line.
+fn name(table: &Table, line: &str) -> String {
+    line.split('\t').take(table.names).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Scale, all as experiments};
+
+    #[test]
+    fn every_value_stands_in_its_sentence() {
+        let file: File = toml::from_str(TEXT).unwrap();
+        assert!(file.table.iter().all(|table| {
+            let width = table.heading.split('\t').count();
+            table.lines.iter().all(|line| line.split('\t').count() == width)
+        }));
+        let all = read(TEXT).unwrap();
+        assert!(all.len() >= 28);
+        for quotation in all.values() {
+            let is_number = quotation.value.contains(|letter: char| letter.is_ascii_digit());
+            assert!(is_number || ["yes", "no"].contains(&quotation.value.as_str()), "{quotation:?}");
+            let found = quotation.sentence.match_indices(&quotation.value).any(|(at, value)| {
+                // A whole number, not a part of one.
+                let before = quotation.sentence[..at].chars().next_back();
+                let after = quotation.sentence[at + value.len()..].chars().next();
+                let part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_digit());
+                !part(before) && !part(after)
+            });
+            assert!(found, "{quotation:?}");
+        }
+        assert_eq!(all["table2/Strided Scan: Iter/4MB"].value, "0.57");
+        assert_eq!(all["table2/Linear Scan: Naive/64GB"].number(), Some(3.37));
+        assert_eq!(all["appel-li/SparcStn 1 SunOS 4.0.3c/TRAP"].value, "†230");
+    }
+
+    #[test]
+    fn every_row_s_quotation_is_there_and_none_is_left_over() {
+        let mut used = std::collections::BTreeSet::new();
+        for experiment in experiments() {
+            for cell in [Scale::Full, Scale::Quick].into_iter().flat_map(experiment.cells) {
+                for quotation in cell.rows.iter().filter_map(|row| row.paper.as_ref()) {
+                    assert!(find(quotation).is_some(), "{}: there is no quotation {quotation:?}", cell.id);
+                    used.insert(quotation.clone());
+                }
+            }
+        }
+        let left: Vec<&String> = all().keys().filter(|id| !used.contains(*id)).collect();
+        assert!(left.is_empty(), "no row shows {left:?}");
+    }
+
+    /// The papers' texts by the names of their files, blanks made one; none where they are not at hand.
+    fn papers() -> Option<Vec<(String, String)>> {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/seeds");
+        let Ok(files) = std::fs::read_dir(&seeds) else {
+            println!("SKIP seed 001_ is not beside the repository");
+            return None;
+        };
+        let read = |file: std::io::Result<std::fs::DirEntry>| {
+            let path = file.ok()?.path();
+            let text = std::fs::read_to_string(&path).ok()?;
+            Some((path.file_name()?.to_string_lossy().into_owned(), one_blank(&text)))
+        };
+        Some(files.filter_map(read).collect())
+    }
+
+    fn one_blank(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn sentences_stand_in_the_papers() {
+        let Some(texts) = papers() else { return };
+        for quotation in all().values() {
+            let words = one_blank(&quotation.sentence);
+            let stands = texts.iter().any(|(name, text)| name.starts_with(&quotation.seed) && text.contains(&words));
+            assert!(stands, "{}: not in seed {}", quotation.id, quotation.seed);
+        }
+    }
+
+    #[test]
+    fn words_between_quotation_marks_stand_in_a_paper() {
+        let Some(texts) = papers() else { return };
+        for experiment in experiments() {
+            for quoted in
+                [experiment.source, experiment.about].iter().flat_map(|words| words.split('"').skip(1).step_by(2))
+            {
+                assert!(texts.iter().any(|(_, text)| text.contains(quoted)), "{}: {quoted:?}", experiment.name);
+            }
+        }
+    }
+}

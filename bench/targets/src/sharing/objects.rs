@@ -1,0 +1,91 @@
+//! Objects side by side (`bench/workloads/src/sharing/objects.cpp`): a table of how long each kind takes under `run --repair` and without.
+//!
+//! No goal asks for these programs to get faster. They must not get slower: where a repair does not pay it has to end soon.
+
+use std::collections::BTreeSet;
+
+use anyhow::ensure;
+use fieldstone_report::stats::median;
+use fieldstone_supervise::sharing::{Happened, RepairStats};
+
+use super::contests::Size;
+use super::workload::{Place, Run, sized};
+
+/// What `--only` has to say for the table.
+pub(super) const NAME: &str = "objects";
+
+/// Alternating pairs of runs a row.
+const PAIRS: usize = 5;
+/// What a run without the repair takes at least.
+const WANTED_S: f64 = 2.0;
+
+const PROGRAMS: [&str; 4] =
+    ["sharing/objects-cxx-O0", "sharing/objects-cxx-O2", "sharing/objects-clang-O0", "sharing/objects-clang-O2"];
+const KINDS: [&str; 7] = [
+    "--kind virtual --iterations",
+    "--kind mutexes --iterations",
+    "--kind deques --iterations",
+    "--kind list --iterations",
+    "--kind table --iterations",
+    "--kind recursion --iterations",
+    "--kind swaps --iterations",
+];
+
+/// Prints a row for each kind, compiler and level whose name has all words of `rows` in it.
+pub(super) fn print(place: &Place, rows: &str) -> anyhow::Result<()> {
+    println!(
+        "program, kind: seconds without, seconds under `run --repair`, their ratio (medians of {PAIRS} pairs), what became of it"
+    );
+    for program in PROGRAMS {
+        if let Some(why) = place.lacks(program) {
+            println!("{program}: SKIP {why}");
+            continue;
+        }
+        let is_wanted =
+            |option: &&str| rows.split_whitespace().all(|word| format!("{program} {option}").contains(word));
+        for option in KINDS.into_iter().filter(is_wanted) {
+            print_row(place, program, option)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_row(place: &Place, program: &str, option: &'static str) -> anyhow::Result<()> {
+    let size =
+        sized(Size { option, number: 10_000_000 }, WANTED_S, |size| Ok(place.plain(program, "", size)?.threads_s()))?;
+    let (mut plain, mut repaired, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut outputs, mut ends) = (BTreeSet::new(), BTreeSet::new());
+    let mut take = |run: &Run| {
+        outputs.insert(run.output.clone());
+        run.threads_s()
+    };
+    for pair in 0..PAIRS {
+        let first = if pair % 2 == 0 { Some(place.plain(program, "", size)?) } else { None };
+        let with = place.repaired(program, "", size)?;
+        let without = first.map_or_else(|| place.plain(program, "", size), Ok)?;
+        let (without_s, with_s) = (take(&without), take(&with.run));
+        plain.push(without_s);
+        repaired.push(with_s);
+        ratios.push(with_s / without_s);
+        ends.insert(end(&with.stats));
+    }
+    ensure!(outputs.len() == 1, "{program} {option}: several results: {outputs:?}");
+    let [plain, repaired, ratio] = [plain, repaired, ratios].map(|values| median(&values).unwrap_or(f64::NAN));
+    let kind = option.split_whitespace().nth(1).unwrap_or_default();
+    let ends: Vec<String> = ends.into_iter().collect();
+    println!("{program:<26} {kind:<10} {plain:6.2} {repaired:6.2} {ratio:5.2}  {}", ends.join("; "));
+    Ok(())
+}
+
+/// What became of the repair of a run, in words without numbers.
+fn end(stats: &RepairStats) -> String {
+    let last = stats.events.iter().rev().find_map(|event| match &event.what {
+        Happened::Moved { .. } => Some("moved, stays".to_owned()),
+        Happened::Undone { why, .. } => {
+            Some(format!("put back: {}", why.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ')))
+        }
+        Happened::Refused { why, .. } => Some(format!("left: {why}")),
+        _ => None,
+    });
+    last.unwrap_or_else(|| "nothing moved".to_owned())
+}
