@@ -16,10 +16,10 @@
 //! let mut array: TreeArray<u64> = (0..1_000_000).collect();
 //! array.push(7);
 //! array[3] = 5;
-//! Iterate leaf by leaf: a leaf is a slice, so the loop vectorises.
+//! // Iterate leaf by leaf: a leaf is a slice, so the loop vectorises.
 //! let sum: u64 = array.leaves().map(|leaf| leaf.iter().sum::<u64>()).sum();
 //! assert_eq!(sum, array.iter().sum());
-//! A snapshot shares its leaves until one side writes to them.
+//! // A snapshot shares its leaves until one side writes to them.
 //! let before = array.snapshot();
 //! array[3] = 6;
 //! assert_eq!((before[3], array[3]), (5, 6));

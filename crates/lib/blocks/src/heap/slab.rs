@@ -4,7 +4,7 @@
 //! block  | header 128 | rest | object | object | ... | object | not carved    | rest |
 //!        ^ address & !(block - 1)    first      carved ^              capacity ^
 //! ```
-//! Masking an object's address finds the header. FreeObject objects are linked through their first word.
+//! Masking an object's address finds the header. Free objects are linked through their first word.
 //! Objects are carved a few at a time, so that a fresh slab does not fault in whole. Every object
 //! is aligned to the largest power of two that divides the object size.
 //!
