@@ -56,6 +56,11 @@ pub use pool::PoolPlacement;
 pub use pool::{DEFAULT_BLOCK_BYTES, Pool, PoolStats};
 pub use prefetch::{prefetch, prefetch_far};
 
+/// Compiles the example of the README.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;
+
 #[cfg(all(test, feature = "std", not(loom)))]
 mod tests {
     use super::*;

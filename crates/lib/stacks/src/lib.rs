@@ -60,3 +60,8 @@ pub use limit::{limit_bytes, set_limit_bytes};
 #[doc(hidden)]
 pub use thread::LOST as LOST_GUARD;
 pub use thread::{adopt, allocations, held_bytes, trim};
+
+/// Compiles the example of the README.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;
