@@ -22,7 +22,7 @@ use crate::{arena, release, segment};
 /// A stack separate from the thread's own.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Context {
+pub struct StackContext {
     current: *mut StackSegment,
     guard: usize,
     first: *mut StackSegment,
@@ -30,7 +30,7 @@ pub struct Context {
     pub spare: [usize; 7],
 }
 
-impl Context {
+impl StackContext {
     /// A context without a stack.
     pub const EMPTY: Self = Self { current: null_mut(), guard: 0, first: null_mut(), spare: [0; 7] };
 

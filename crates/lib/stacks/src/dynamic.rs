@@ -13,7 +13,7 @@
 #![allow(unsafe_code, reason = "a list whose records lie in the allocated memory")]
 
 use core::arch::naked_asm;
-use core::ptr::{NonNull, null_mut};
+use core::ptr::NonNull;
 
 use crate::release;
 use crate::segment::{self, BLOCK_BYTES, DynamicMemory};

@@ -68,7 +68,7 @@ fn bytes_above_guard<const BYTES: usize>() -> usize {
         asm!(
             "lea {distance}, [rsp - {bytes}]",
             "sub {distance}, qword ptr fs:[0x70]",
-            distance = out(reg) room,
+            distance = out(reg) distance,
             bytes = const BYTES,
             options(nostack, pure, nomem),
         );

@@ -111,6 +111,7 @@ pub struct WalkCaches {
     /// Cache lines of eight last-level entries near the core: a walk that finds its line there is
     /// cheap. Not a structure of the walker, but an assumption about the space that the program's
     /// data leaves in the caches.
+    pub pte_lines: u32,
     /// Translations of guest physical pages, used by nested walks under virtualization.
     #[serde(default)]
     pub nested: u32,
