@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
-use fieldstone_supervise::Program;
-use fieldstone_supervise::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::Program;
+use fieldstone_launch::launch::{Treatment, Wiring, launch};
 
 use fieldstone_sys::warm::warm;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use fieldstone_supervise::pages;
+use fieldstone_launch::pages;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::PageKind;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::ensure;
 use fieldstone_report::stats::median;
-use fieldstone_supervise::sharing::{Happened, RepairStats};
+use fieldstone_repair::{Happened, RepairStats};
 
 use super::contests::Size;
 use super::workload::{Place, Run, sized};
