@@ -107,7 +107,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let taken = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.tell(&event));
     progress.bar.finish_and_clear();
     drop(restorer);
-    if let (Err(error), Some(code)) = (&taken, interrupt.shell_code()) {
+    if let (Err(error), Some(code)) = (&taken, interrupt.shell_code())
+        && error.is_interrupt()
+    {
         tell(error);
         return Ok(code);
     }

@@ -73,7 +73,8 @@ impl Error {
     }
 
     /// Whether the user ended it.
-    pub(crate) const fn is_interrupt(&self) -> bool {
+    #[must_use]
+    pub const fn is_interrupt(&self) -> bool {
         matches!(self, Self::Launch(fieldstone_launch::Error::Interrupted { .. }))
     }
 }
