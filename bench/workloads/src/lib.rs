@@ -10,8 +10,7 @@
 //!   touch of its memory;
 //! - exits with 0 if the result is right, 1 if it is wrong, 2 if it cannot run (arguments, memory).
 //!
-//! Modules with kernels that other crates measure too: `blackscholes`, `game`, `gups`, and
-//! `replay`, which repeats the accesses of another program.
+//! Modules with kernels that other crates measure too: `blackscholes`, `game`, `gups`.
 //!
 //! Two kinds are not built by cargo: `rbtree.cpp`, and the C programs for false sharing in
 //! `sharing`, which are built at several optimisation levels: `counters` (with patterns that only
@@ -27,9 +26,8 @@ pub mod fill;
 pub mod game;
 pub mod gups;
 pub mod phase;
-pub mod random;
-pub mod replay;
 pub mod size;
 pub mod verdict;
 
 pub use error::Error;
+pub use fieldstone_stats::random;

@@ -201,8 +201,10 @@ static void *member_life(void *argument) {
 // Prints the progress until all threads have ended, which is checked at each interval.
 static void follow(const struct team *team) {
     const struct timespec step = {(time_t)(common.progress_ms / 1000), (long)(common.progress_ms % 1000) * 1000000};
-    while (__atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) < common.threads) {
+    // The end is checked before the line is printed, so the last line contains all work.
+    for (int are_done = 0; !are_done;) {
         nanosleep(&step, NULL);
+        are_done = __atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) == common.threads;
         print_progress();
     }
 }

@@ -1,7 +1,7 @@
 //! `--also`: what else lies on the pages asked for.
 
 use clap::{Args, ValueEnum};
-use fieldstone_supervise::Also;
+use fieldstone_launch::Also;
 
 /// The option, as `run` and `profile` have it.
 #[derive(Debug, Args)]

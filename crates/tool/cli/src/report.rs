@@ -9,7 +9,7 @@ use clap::Args;
 use fieldstone_report::text::Style;
 use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
 #[cfg(target_arch = "x86_64")]
-use fieldstone_supervise::sharing::RepairStats;
+use fieldstone_repair::RepairStats;
 use serde::Serialize;
 
 use crate::output::{Format, print, style};

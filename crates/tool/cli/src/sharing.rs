@@ -10,9 +10,9 @@ use clap::{Args, ValueEnum};
 use fieldstone_report::sharing::{self as told, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
-use fieldstone_supervise::sharing::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
-use fieldstone_supervise::signals::asked_to_end;
-use fieldstone_supervise::{Program, outcome};
+use fieldstone_repair::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
+use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::{Program, outcome};
 
 use crate::input;
 use crate::output::{check_files, deliver, style, tell_at_terminal};
@@ -141,7 +141,7 @@ fn now_unix_s() -> u64 {
 fn sharing(command: Vec<String>, looked: Looked) -> Sharing {
     Sharing {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        machine: fieldstone_supervise::profile::describe_machine(),
+        machine: fieldstone_profile::describe_machine(),
         program: profile::Program { command, ..profile::Program::default() },
         duration_s: looked.duration_s,
         sampling: looked.sampling,
