@@ -145,7 +145,8 @@ pub fn verify(prices: &[f32]) -> Result<u64, Error> {
     for pair in prices.chunks_exact(2) {
         let (Some(call), Some(_)) = (options.next(), options.next()) else { break };
         let parity = call.spot - call.strike * (-call.rate * call.time).exp();
-        // Single precision: each price carries a few rounding errors of the size of 2^-24 of spot and strike.
+        // Single precision: each price carries a few rounding errors of the size of 2^-24 of spot
+        // and strike.
         let error = (pair[0] - pair[1] - parity).abs();
         if error.is_nan() || error > 8e-6 * (call.spot + call.strike) {
             return Err(Error::wrong(format!("call {} and put {} violate parity {parity}", pair[0], pair[1])));

@@ -114,7 +114,8 @@ fn the_regression_is_the_same_for_each_layout_of_its_sums() {
         results.extend((0..8).map(|word| run_successfully(&program, &format!("--points 10007 --shift {}", word * 8))));
     }
     assert!(results.iter().all(|output| *output == results[0]), "{results:#?}");
-    // x is 0 to 127, y is x/2 plus 0 to 31: 15.5 on average, minus the half that the division drops.
+    // x is 0 to 127, y is x/2 plus 0 to 31: 15.5 on average, minus the half that the division
+    // drops.
     let output = &results[0];
     let (slope, offset) = (value(output, "slope"), value(output, "offset"));
     assert!((slope - 0.5).abs() < 0.01 && (offset - 15.25).abs() < 0.5, "{output}");

@@ -36,7 +36,8 @@ pub unsafe trait Frames: Send + Sync {
     /// Takes `chunks` contiguous chunks at the lowest free address.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] or [`Error::System`] when there is no memory; [`Error::NoRun`] when there are not enough contiguous chunks.
+    /// [`Error::Exhausted`] or [`Error::System`] when there is no memory; [`Error::NoRun`] when
+    /// there are not enough contiguous chunks.
     fn take(&self, chunks: usize) -> Result<NonNull<u8>>;
 
     /// Releases chunks. A caller may release parts of one `take` separately.

@@ -14,7 +14,7 @@
 //! | `arena` | memory for the pool's own tables in such a program |
 //!
 //! An object of up to nearly half a block comes from a slab; a larger one is whole blocks. The
-//! address distinguishes them: the slab's header lies at the block's start, so no object of a slab
+//! address distinguishes them: the slab's header is at the block's start, and no object of a slab
 //! does.
 //!
 //! Source: Zagieboylo, Suh and Myers, section 3 (jemalloc configured onto fixed-size blocks); the
@@ -143,7 +143,8 @@ impl Heap {
     /// Allocates memory for a layout; a size of 0 gets a real object. Its contents are undefined.
     ///
     /// # Errors
-    /// [`Error::Refused`] for more than a block with [`Large::Refuse`]; else as [`Pool::alloc`] and [`Pool::alloc_run`].
+    /// [`Error::Refused`] for more than a block with [`Large::Refuse`]; else as [`Pool::alloc`] and
+    /// [`Pool::alloc_run`].
     #[inline]
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>> {
         let class = class::of_layout(layout);

@@ -90,7 +90,8 @@ impl Pool {
     /// Creates a pool of blocks of `block_bytes`, with memory from `frames`.
     ///
     /// # Errors
-    /// [`Error::BlockSize`] unless it is a power of two from 4 KiB to 2 MiB; [`Error::Table`] when there is no memory for the tables.
+    /// [`Error::BlockSize`] unless it is a power of two from 4 KiB to 2 MiB; [`Error::Table`] when
+    /// there is no memory for the tables.
     pub fn with_block_bytes(frames: impl Frames + 'static, block_bytes: usize) -> Result<Self> {
         if !block_bytes.is_power_of_two() || !(CHUNK_BYTES / (64 * chunk::WORDS)..=CHUNK_BYTES).contains(&block_bytes) {
             return Err(Error::BlockSize { bytes: block_bytes });
@@ -159,7 +160,8 @@ impl Pool {
     /// Frees a block. If it is shared, its holder count falls by one and the block stays in use.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when the address is not the start of a block of this pool, [`Error::DoubleFree`] when the block is free.
+    /// [`Error::Foreign`] when the address is not the start of a block of this pool,
+    /// [`Error::DoubleFree`] when the block is free.
     ///
     /// # Safety
     /// The caller holds the block and does not use it afterwards.
@@ -214,7 +216,8 @@ impl Pool {
     /// the kernel nor faults. Other threads may allocate them.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] or [`Error::System`] when memory runs out; what was obtained stays in the pool.
+    /// [`Error::Exhausted`] or [`Error::System`] when memory runs out; what was obtained stays in
+    /// the pool.
     pub fn reserve_prefault(&self, bytes: usize) -> Result<()> {
         let mut ready = 0;
         for number in self.0.table.with_free() {

@@ -11,8 +11,8 @@
 //!         ret                        to f's caller, after the body returned to __morestack
 //!         …                          the return address + 1: the body
 //! ```
-//! All argument registers are in use: rax (the count of vector arguments), rdi, rsi, rdx, rcx, r8, r9, and the vector registers.
-//! The results are in rax, rdx, xmm0, xmm1 and the x87 stack.
+//! All argument registers are in use: rax (the count of vector arguments), rdi, rsi, rdx, rcx, r8,
+//! r9, and the vector registers. The results are in rax, rdx, xmm0, xmm1 and the x87 stack.
 //!
 //! # The stack, when the body runs on another segment
 //! ```text
@@ -77,14 +77,15 @@ global_asm!(
     "push rbp",
     ".cfi_def_cfa_offset 24",
     ".cfi_offset rbp, -24",
-    // The quick path, with few stores, which determine its cost. It requires: no arguments on the stack, no switch or jump in progress, rsp in the
-    // current segment, and a next segment with enough space and no alloca memory. A nonzero guard implies a segment.
+    // The quick path, with few stores, which determine its cost. It requires: no arguments on the
+    // stack, no switch or jump in progress, rsp in the current segment, and a next segment with
+    // enough space and no alloca memory. A nonzero guard implies a segment.
     "test r11, r11",
     "jnz 31f",
     "cmp qword ptr fs:[0x70], {LOST}",
     "jae 32f",
-    // The current segment is usually the one last left here. Using that copy before comparing avoids waiting for the store
-    // of the previous call's return, so that a loop's calls overlap.
+    // The current segment is usually the one last left here. Using that copy before comparing
+    // avoids waiting for the store of the previous call's return, so that a loop's calls overlap.
     "mov r11, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
     "mov rbp, qword ptr fs:[r11 + {LAST_FROM}]",
     "cmp rbp, qword ptr fs:[r11]",
@@ -117,8 +118,9 @@ global_asm!(
     ".Lfieldstone_quick_call:",
     "call r10",
     ".Lfieldstone_quick_called:",
-    // The body returned; results are in rax, rdx, xmm0, xmm1, st0, st1. The stack ends with the record of the segment entered from this
-    // frame, so no load is needed. Only r10 and r11 may be used, which prologues clobber.
+    // The body returned; results are in rax, rdx, xmm0, xmm1, st0, st1. The stack ends with the
+    // record of the segment entered from this frame, so no load is needed. Only r10 and r11 may be
+    // used, which prologues clobber.
     "mov r11, rsp",
     "mov qword ptr fs:[0x70], {SWITCHING}",
     "mov rsp, rbp",
@@ -164,7 +166,8 @@ global_asm!(
     "mov rbp, qword ptr fs:[r11]",
     "mov qword ptr fs:[r11 + {LAST_FROM}], rbp",
     "jmp 37b",
-    // The full path: saves the state found on the stack and restores it from there. At 35, rbp and the guard were already changed.
+    // The full path: saves the state found on the stack and restores it from there. At 35, rbp and
+    // the guard were already changed.
     "35:",
     "mov r11, qword ptr [rbp + {GUARD}]",
     "mov qword ptr fs:[0x70], r11",
@@ -238,14 +241,16 @@ global_asm!(
     ".cfi_restore rbp",
     "ret",
     ".cfi_restore_state",
-    // Copies the arguments on the stack, the last one first. rsp is already below them, where a handler would write.
+    // Copies the arguments on the stack, the last one first. rsp is already below them, where a
+    // handler would write.
     "4:",
     "sub r11, 8",
     "mov r10, qword ptr [rbp + r11 + 24]",
     "mov qword ptr [rax + r11], r10",
     "jnz 4b",
     "jmp 3b",
-    // After a jump within the segment: restore its guard, and test whether the frame fits after all.
+    // After a jump within the segment: restore its guard, and test whether the frame fits after
+    // all.
     "8:",
     "mov rax, qword ptr [rdi + {GUARD}]",
     "mov qword ptr fs:[0x70], rax",
@@ -255,7 +260,8 @@ global_asm!(
     "lea rdi, [rbp + 16 - {SLACK}]",
     "cmp rdi, rax",
     "jae 6f",
-    // The slow path: saves all registers that may carry arguments; pushes the other words of `MorestackFrame`.
+    // The slow path: saves all registers that may carry arguments; pushes the other words of
+    // `MorestackFrame`.
     "5:",
     "push rdi", // space for the new segment
     "push r10",
@@ -281,13 +287,15 @@ global_asm!(
     "jz 6f",
     "mov rdi, rax",
     "jmp 2b",
-    // The frame fits in place; current and guard are set. Jumps to the body by a return, for the return predictor.
+    // The frame fits in place; current and guard are set. Jumps to the body by a return, for the
+    // return predictor.
     "6:",
     "mov rax, qword ptr [rbp - 8]",
     "mov rdi, qword ptr [rbp - 16]",
     "inc qword ptr [rbp + 8]",
     "mov r10, qword ptr [rbp + 8]",
-    // The body of a function of variable arguments begins `lea 24(%rbp), %r11`, which expects `__morestack`'s frame.
+    // The body of a function of variable arguments begins `lea 24(%rbp), %r11`, which expects
+    // `__morestack`'s frame.
     "cmp dword ptr [r10], 0x185d8d4c",
     "jne 7b",
     "lea r11, [rbp + 24]",
@@ -315,8 +323,8 @@ global_asm!(
     "pop rdi",
     "call _Unwind_Resume@PLT",
     "ud2",
-    // Returns from a segment entered by the full path: restores the state for an interrupted switch. Its
-    // alloca memory is freed when the segment is entered again. Clobbers r10 and r11.
+    // Returns from a segment entered by the full path: restores the state for an interrupted
+    // switch. Its alloca memory is freed when the segment is entered again. Clobbers r10 and r11.
     "38:",
     "mov r11, qword ptr [rbp - 40]",
     "mov r10, qword ptr [rip + fieldstone_stack_thread@GOTTPOFF]",
@@ -331,8 +339,8 @@ global_asm!(
     "mov r10, qword ptr [rbp - 32]",
     "mov qword ptr fs:[0x70], r10",
     "ret",
-    // After a jump from a later segment. Or this is a coroutine's stack, unwound while the thread's own is current: the
-    // thread's own stays current.
+    // After a jump from a later segment. Or this is a coroutine's stack, unwound while the thread's
+    // own is current: the thread's own stays current.
     "40:",
     "mov r10, qword ptr fs:[r10]",
     "41:",
@@ -354,7 +362,8 @@ global_asm!(
     ".Lfieldstone_end:",
     ".cfi_endproc",
     ".size __morestack, . - __morestack",
-    // Calls `place_frame` (9) or `leave_segment` (22) with all vector registers saved: rdi is the argument, rax the result.
+    // Calls `place_frame` (9) or `leave_segment` (22) with all vector registers saved: rdi is the
+    // argument, rax the result.
     "9:",
     ".cfi_startproc",
     "lea rax, [rip + {more}]",
@@ -405,8 +414,9 @@ global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     ".cfi_endproc",
-    // Called before a longjmp, with the buffer in rdi: within the segment the guard stays, else it becomes LOST. glibc keeps the stack
-    // pointer in the buffer's seventh word, rotated and XORed with a word of the thread; a wrong decoding lies in no segment.
+    // Called before a longjmp, with the buffer in rdi: within the segment the guard stays, else it
+    // becomes LOST. glibc keeps the stack pointer in the buffer's seventh word, rotated and XORed
+    // with a word of the thread; a wrong decoding lies in no segment.
     ".globl fieldstone_stack_jumps",
     ".hidden fieldstone_stack_jumps",
     ".type fieldstone_stack_jumps, @function",
@@ -490,7 +500,8 @@ global_asm!(
     ".uleb128 0",
     ".Lfieldstone_sites_end:",
     ".popsection",
-    // A local word: the compilers' global name for it is shared in a program, which would merge or drop this one.
+    // A local word: the compilers' global name for it is shared in a program, which would merge or
+    // drop this one.
     ".pushsection .data.rel.ro.__morestack, \"aw\", @progbits",
     ".p2align 3",
     ".Lfieldstone_personality:",

@@ -4,11 +4,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// The XSAVE components that the slow path saves: SSE, AVX, AVX-512. Not x87, which it does not touch.
-/// 0 without XSAVE.
+/// The XSAVE components that the slow path saves: SSE, AVX, AVX-512. Not x87, which it does not
+/// touch. 0 without XSAVE.
 pub(crate) static XSAVE_MASK: AtomicU32 = AtomicU32::new(0);
-/// Bytes of the saved components: x87 and SSE 512, XSAVE's header 64, AVX 256; AVX-512 up to byte 2688,
-/// with a hole for unsaved ones. The minimum, since the stack may be a signal handler's.
+/// Bytes of the saved components: x87 and SSE 512, XSAVE's header 64, AVX 256; AVX-512 up to byte
+/// 2688, with a hole for unsaved ones. The minimum, since the stack may be a signal handler's.
 pub(crate) static XSAVE_BYTES: AtomicU32 = AtomicU32::new(2688);
 
 /// Detects the registers to save. Called before the slow path first runs.

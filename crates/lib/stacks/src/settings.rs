@@ -9,8 +9,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::message::MessageBuffer;
 
-/// Bytes of the system's stack that a thread uses before its blocks, unless `FIELDSTONE_STACK_FIRST`
-/// sets more. About a block, so that a program behaves alike in every thread.
+/// Bytes of the system's stack that a thread uses before its blocks, unless
+/// `FIELDSTONE_STACK_FIRST` sets more. About a block, so that a program behaves alike in every
+/// thread.
 pub(crate) const FIRST_BYTES: usize = 64 << 10;
 
 /// The smallest limit: a thread's first bytes with their headroom.

@@ -26,10 +26,10 @@
 //! | `tree` | arrays as trees of blocks: walked by software, by a cursor, by hardware |
 //! | `cost/` | calibrated costs of a walk, estimates, fits over mosaics |
 //!
-//! Sources: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (direct segments); Zagieboylo et al., *The
-//! Cost of Software-Based Memory Management Without Virtual Memory* (trees, walk caches); Waldspurger et al.,
-//! *Efficient MRC Construction with SHARDS*; Karakostas et al., *Redundant Memory Mappings* (ranges); Agbarya et al.,
-//! *Mosalloc* (mosaics).
+//! Sources: Basu et al., *Efficient Virtual Memory for Big Memory Servers* (direct segments);
+//! Zagieboylo et al., *The Cost of Software-Based Memory Management Without Virtual Memory* (trees,
+//! walk caches); Waldspurger et al., *Efficient MRC Construction with SHARDS*; Karakostas et al.,
+//! *Redundant Memory Mappings* (ranges); Agbarya et al., *Mosalloc* (mosaics).
 //!
 //! Not modelled: prefetching of translations, entries that coalesce adjacent pages, hashed set
 //! indices, replacement policies other than LRU, and other programs on the same core (but see

@@ -240,7 +240,8 @@ mod tests {
         let mut model = TreeModel::new(shape(1 << 30), 8);
         (0..512 * KIB).for_each(|element| model.access(0, element * 8));
         assert_eq!(model.naive().memory_references, 2 * 512 * KIB);
-        // The first access reads 2; 1022 leaves next to the last one read 1; the first leaf of the second inner block 2.
+        // The first access reads 2; 1022 leaves next to the last one read 1; the first leaf of the
+        // second inner block 2.
         assert_eq!(model.cursor().memory_references, 2 + 1022 + 2);
         assert_eq!(model.cursor().leaf_hits, 512 * KIB - 1024);
         assert_eq!(model.accelerator().memory_references, 2 + 1022 + 2);

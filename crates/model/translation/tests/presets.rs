@@ -110,7 +110,8 @@ fn in_one_set(stride: u64, same: u64, others: u64) -> Vec<u64> {
 #[test]
 fn pages_of_one_set_cyclically() {
     let rows: &[(&str, u64, u64, u64, [u64; 3])] = &[
-        // L1 has 16 sets of 4: four stay, 9 rounds of 4 hit. Five miss there, and have five sets in L2: 9 rounds of 5.
+        // L1 has 16 sets of 4: four stay, 9 rounds of 4 hit. Five miss there, and have five sets in
+        // L2: 9 rounds of 5.
         ("sandy-bridge", 16, 4, 0, [36, 0, 4]),
         ("sandy-bridge", 16, 5, 0, [0, 45, 5]),
         // L2 has 128 sets of 4: five miss in both.
@@ -131,12 +132,13 @@ fn pages_of_one_set_cyclically() {
         // 16 pages of one set of L2 stay, 17 do not, while other pages fill L1's 64 entries.
         ("zen3", 128, 16, 49, [0, 585, 65]),
         ("zen3", 128, 17, 48, [0, 432, 218]),
-        // L1 holds any 72. With 73, 24 of them of one set of L2: 9 rounds of 73 hit there. With 25 of one set these
-        // walk in all ten rounds, the other 48 once, and hit nine times.
+        // L1 holds any 72. With 73, 24 of them of one set of L2: 9 rounds of 73 hit there. With 25
+        // of one set these walk in all ten rounds, the other 48 once, and hit nine times.
         ("zen4", 128, 24, 0, [216, 0, 24]),
         ("zen4", 128, 24, 49, [0, 657, 73]),
         ("zen4", 128, 25, 48, [0, 432, 298]),
-        // L1 holds any 48; 256 sets of 8: 9 rounds of 49; 9 pages ten times and 40 once, 9 rounds of 40.
+        // L1 holds any 48; 256 sets of 8: 9 rounds of 49; 9 pages ten times and 40 once, 9 rounds
+        // of 40.
         ("neoverse-v2", 256, 8, 41, [0, 441, 49]),
         ("neoverse-v2", 256, 9, 40, [0, 360, 130]),
     ];

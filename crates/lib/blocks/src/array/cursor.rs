@@ -1,7 +1,8 @@
 //! A cursor that caches the last leaf used: a software walk cache under the caller's control. An
 //! element near the last one costs a comparison instead of a directory access.
 //!
-//! Source: Zagieboylo, Suh and Myers, sections 3 and 4.4: the iterator "essentially implements a PTW cache in software".
+//! Source: Zagieboylo, Suh and Myers, sections 3 and 4.4: the iterator "essentially implements a
+//! PTW cache in software".
 
 #![allow(unsafe_code, reason = "reads elements through a cached leaf")]
 

@@ -1,6 +1,7 @@
 //! Iteration leaf by leaf: the elements as slices, which compilers vectorise.
 //!
-//! Source: Zagieboylo, Suh and Myers, section 3: the iterator as a software walk cache. Here the cache is the slice.
+//! Source: Zagieboylo, Suh and Myers, section 3: the iterator as a software walk cache. Here the
+//! cache is the slice.
 
 #![allow(unsafe_code, reason = "creates slices of raw leaves")]
 

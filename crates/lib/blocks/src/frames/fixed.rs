@@ -50,7 +50,8 @@ impl FixedFrames {
         let chunks = bytes.saturating_sub(skip) / CHUNK_BYTES;
         let mut list = List { first: None };
         for chunk in (0..chunks).rev() {
-            // SAFETY: the chunk lies in the range: skip + (chunk + 1) * CHUNK_BYTES is at most `bytes`.
+            // SAFETY: the chunk lies in the range: skip + (chunk + 1) * CHUNK_BYTES is at most
+            // `bytes`.
             unsafe { list.insert(start.add(skip + chunk * CHUNK_BYTES)) };
         }
         Self { list: Lock::new(list), bytes: chunks * CHUNK_BYTES }

@@ -34,7 +34,8 @@ unsafe impl Frames for HeapFrames {
 
     unsafe fn release(&self, start: NonNull<u8>, chunks: usize) {
         debug_assert_eq!(chunks, 1, "chunks were taken one by one");
-        // SAFETY: the chunk came from `take`, with this layout, and by contract nothing uses it any more.
+        // SAFETY: the chunk came from `take`, with this layout, and by contract nothing uses it any
+        // more.
         unsafe { dealloc(start.as_ptr(), CHUNK) };
     }
 }

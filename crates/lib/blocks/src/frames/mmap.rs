@@ -9,12 +9,12 @@
 //! chunk loses its memory and keeps its address, which is reused first. If a limit forbids a span,
 //! smaller sizes are tried, down to the requested one.
 //!
-//!  page kind | how it is requested |
-//! ---|---|
-//!  `4k`, `thp` | `madvise` on the span |
-//!  `folio-64k` | the same advice as `thp`; the system must enable 64 KiB folios and no larger ones |
-//!  `hugetlb` | a page of the hugetlb pool for each chunk; transparent pages when the pool is empty |
-//!  `hugetlb-1g` | spans of whole 1 GiB pages, which are kept |
+//! | page kind | how it is requested |
+//! |---|---|
+//! | `4k`, `thp` | `madvise` on the span |
+//! | `folio-64k` | the same advice as `thp`; the system must enable 64 KiB folios and no larger ones |
+//! | `hugetlb` | a page of the hugetlb pool for each chunk; transparent pages when the pool is empty |
+//! | `hugetlb-1g` | spans of whole 1 GiB pages, which are kept |
 //!
 //! [`crate::Pool::placement`] reports which pages the kernel used.
 

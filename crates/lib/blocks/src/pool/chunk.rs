@@ -165,7 +165,8 @@ impl ChunkRecord {
             Some(counts) => counts,
             None => self.make_shares(blocks)?,
         };
-        // SAFETY: the table has a count for each of the chunk's blocks, and is freed only when no block is in use.
+        // SAFETY: the table has a count for each of the chunk's blocks, and is freed only when no
+        // block is in use.
         let count = unsafe { counts.add(block as usize).as_ref() };
         // Far below overflow: a holder that is leaked with `mem::forget` is never removed.
         if count.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
@@ -222,7 +223,8 @@ impl ChunkRecord {
     pub(crate) fn drop_shares(&self, blocks: u32) {
         let counts = self.shares.swap(null_mut(), Ordering::AcqRel);
         if !counts.is_null() {
-            // SAFETY: the table was allocated with this layout, and no other thread holds a block of the chunk.
+            // SAFETY: the table was allocated with this layout, and no other thread holds a block
+            // of the chunk.
             unsafe { dealloc(counts.cast(), shares_layout(blocks)) };
         }
     }

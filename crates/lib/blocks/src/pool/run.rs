@@ -16,7 +16,8 @@ impl Pool {
     /// Allocates `count` adjacent blocks.
     ///
     /// # Errors
-    /// [`Error::NoRun`] when memory is fragmented or the frames supply single chunks; else as [`Pool::alloc`].
+    /// [`Error::NoRun`] when memory is fragmented or the frames supply single chunks; else as
+    /// [`Pool::alloc`].
     pub fn alloc_run(&self, count: usize) -> Result<NonNull<u8>> {
         match u32::try_from(count) {
             Ok(0) => Err(Error::NoRun { blocks: 0 }),

@@ -139,7 +139,8 @@ impl ChunkTable {
     pub(crate) fn find(&self, address: usize) -> Option<u32> {
         let (root, leaf) = map_place(address)?;
         let leaves = NonNull::new(self.map[root].load(Ordering::Acquire))?;
-        // SAFETY: a leaf of the map is initialised before it is published, and freed with the table.
+        // SAFETY: a leaf of the map is initialised before it is published, and freed with the
+        // table.
         let leaves = unsafe { leaves.as_ref() };
         leaves[leaf].load(Ordering::Acquire).checked_sub(1)
     }

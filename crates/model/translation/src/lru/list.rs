@@ -39,7 +39,7 @@ impl List {
 
     pub(super) fn new(entries: u32) -> Self {
         assert!((1..=Self::MAX).contains(&entries), "{entries} entries in one list");
-        // So many buckets that a chain is nearly always empty or holds only the searched key, for
+        // Enough buckets that a chain is nearly always empty or holds only the searched key, for
         // predictable branches.
         let buckets = (entries * 16).next_power_of_two();
         let mut list = Self {

@@ -28,7 +28,8 @@ pub struct TlbDescription {
 }
 
 impl Mmu {
-    /// The preset for a processor, by vendor, displayed family and model (on Arm: implementer and part number).
+    /// The preset for a processor, by vendor, displayed family and model (on Arm: implementer and
+    /// part number).
     #[must_use]
     pub fn for_cpu(vendor: &str, family: u32, model: u32) -> Option<Self> {
         let name = match (vendor, family, model) {

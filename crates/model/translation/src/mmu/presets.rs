@@ -1,4 +1,4 @@
-//! The presets. Each is a TOML file whose `source` tells documented numbers from recalled ones.
+//! The presets. Each is a TOML file whose `source` distinguishes documented numbers from recalled ones.
 
 use super::Mmu;
 
