@@ -9,21 +9,21 @@
 //! A walk has no one cost. Scattered loads that wait for each other pay all of it; independent ones overlap their walks; page by
 //! page, walks find their entries in a line of the cache that the one before has read. So the program's own addresses are loaded in chains,
 //! in which as many loads wait for another as of its walks do (`replay`), with as many other instructions between them as the program has
-//! there (`others`), and its footprint page by page. `fieldstone_translation::Calibration` makes prices of the
+//! there (`filler`), and its footprint page by page. `fieldstone_translation::Calibration` makes prices of the
 //! differences, with the walks that a model counted. What is left on 2 MiB pages counts as theirs: beyond their own reach the
 //! difference is what 4 KiB pages cost *more*.
 //!
-//! Both arrays are resident, and lie on the pages that they are for, by the kernel's word (`array`). The time is the thread's CPU
+//! Both arrays are resident, and lie on the pages that they are for, by the load_sequence's word (`array`). The time is the thread's CPU
 //! time. The first pair is not counted. Source: the pairing is that of `profile`; the interval is that of [`fieldstone_report::stats`].
 
 mod array;
 mod difference;
-mod kernel;
-mod others;
+mod load_sequence;
+mod filler;
 mod replay;
 
-pub use difference::{Difference, Effort};
-pub use replay::{Replayed, Waiting, replay};
+pub use difference::{LoadDifference, Effort};
+pub use replay::{ReplayResult, PhaseDependence, replay};
 
 #[cfg(test)]
 mod tests;

@@ -16,12 +16,12 @@
 mod allocations;
 mod bursts;
 mod cores;
-mod follow;
-mod process;
+mod simulation;
+mod process_memory;
 mod record;
 mod sample;
 mod sites;
-mod target;
+mod executable;
 #[cfg(test)]
 mod tests;
 mod tracer;
@@ -34,20 +34,20 @@ use std::time::Duration;
 use fieldstone_translation::Configuration;
 use fieldstone_wire::trace::Plan;
 
-pub use allocations::Whose;
-pub use follow::{Followed, Follower};
-pub use record::{Heard, Listener, Origin, Reader, SharedTrace};
-pub use sample::{Sample, Walks};
+pub use allocations::MemoryOwner;
+pub use simulation::{TraceResults, TraceSimulator};
+pub use record::{DecodedBatch, BatchConsumer, ThreadOrigin, TraceReader, SharedTrace};
+pub use sample::{AddressSample, WalkCounts};
 pub use sites::SharedSites;
-pub use tracer::Tracer;
+pub use tracer::QemuTracer;
 
 use crate::error::{Error, Result};
 
-const PATIENCE: Duration = Duration::from_millis(100);
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What a traced program shares with us.
 #[derive(Debug)]
-pub struct Records {
+pub struct SharedRecords {
     /// What it does.
     pub trace: SharedTrace,
     /// Who allocates in it, if that is asked.
@@ -56,39 +56,39 @@ pub struct Records {
 
 /// A trace that is being read, on a thread of its own.
 #[derive(Debug)]
-pub struct Tracing {
-    records: Arc<Records>,
-    over: Arc<AtomicBool>,
-    thread: JoinHandle<Followed>,
+pub struct TraceSession {
+    records: Arc<SharedRecords>,
+    has_ended: Arc<AtomicBool>,
+    thread: JoinHandle<TraceResults>,
 }
 
-impl Tracing {
+impl TraceSession {
     /// Makes a record and begins to read it.
     ///
     /// # Errors
     /// No memory; a configuration that is none.
     pub fn start(plan: Plan, configurations: &[Configuration], sites: bool) -> Result<Self> {
         let sites = if sites { Some(SharedSites::create()?) } else { None };
-        let records = Arc::new(Records { trace: SharedTrace::create(plan)?, sites });
-        let over = Arc::new(AtomicBool::new(false));
-        let mut follower = Follower::new(configurations, plan)?;
+        let records = Arc::new(SharedRecords { trace: SharedTrace::create(plan)?, sites });
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let mut simulator = TraceSimulator::new(configurations, plan)?;
         let thread = spawn({
-            let (records, over) = (Arc::clone(&records), Arc::clone(&over));
+            let (records, has_ended) = (Arc::clone(&records), Arc::clone(&has_ended));
             move || {
-                let mut reader = Reader::new(&records.trace);
-                while !over.load(SeqCst) {
-                    reader.read(&mut follower, PATIENCE);
+                let mut reader = TraceReader::new(&records.trace);
+                while !has_ended.load(SeqCst) {
+                    reader.read(&mut simulator, READ_TIMEOUT);
                 }
-                reader.read_rest(&mut follower);
-                follower.finish(records.trace.record())
+                reader.read_remaining(&mut simulator);
+                simulator.finish(records.trace.record())
             }
         });
-        Ok(Self { records, over, thread })
+        Ok(Self { records, has_ended, thread })
     }
 
     /// What the program writes.
     #[must_use]
-    pub fn records(&self) -> Arc<Records> {
+    pub fn records(&self) -> Arc<SharedRecords> {
         Arc::clone(&self.records)
     }
 
@@ -96,9 +96,9 @@ impl Tracing {
     ///
     /// # Errors
     /// [`Error::Tracer`] where the reader failed.
-    pub fn finish(self) -> Result<Followed> {
-        self.over.store(true, SeqCst);
-        self.records.trace.ring();
+    pub fn finish(self) -> Result<TraceResults> {
+        self.has_ended.store(true, SeqCst);
+        self.records.trace.wake_reader();
         // It ends: the thread waits `PATIENCE` at most, and then reads what there is.
         self.thread.join().map_err(|_| Error::Tracer { why: "the models stopped".to_owned() })
     }

@@ -2,7 +2,7 @@
 
 use fieldstone_stats::random::SplitMix64;
 
-use super::array::alone;
+use super::array::lock_arrays;
 use super::*;
 use crate::error::{Error, Result};
 
@@ -21,9 +21,9 @@ fn unless_skipped<T>(result: Result<T>) -> Option<T> {
 }
 
 /// As many as may be.
-const ANY: [Waiting; 1] = [Waiting { loads: usize::MAX, fewest: 0.0, likely: 0.5, most: 1.0 }];
+const ANY: [PhaseDependence; 1] = [PhaseDependence { loads: usize::MAX, fewest: 0.0, likely: 0.5, most: 1.0 }];
 
-fn is_interval(found: &Difference) -> bool {
+fn is_interval(found: &LoadDifference) -> bool {
     found.low <= found.median && found.median <= found.high && found.ns_4k > 0.0 && found.ns_2m > 0.0
 }
 
@@ -35,14 +35,14 @@ fn addresses() -> Vec<u64> {
 
 #[test]
 fn a_program_s_addresses_are_replayed_in_every_order() {
-    let _alone = alone();
+    let _lock = lock_arrays();
     let mut asked = 0;
     let ask = || {
         asked += 1;
         Ok(())
     };
     let Some(found) = unless_skipped(replay(&addresses(), 20.0, &ANY, EFFORT, ask)) else { return };
-    assert_eq!((found.loads, found.others), (30_000, 16));
+    assert_eq!((found.loads, found.filler), (30_000, 16));
     // The stack's range lies across two chunks.
     assert_eq!(found.footprint_bytes, 4 * (2 << 20));
     assert!([found.fewest, found.likely, found.most, found.sequential].iter().all(is_interval), "{found:?}");
@@ -51,7 +51,7 @@ fn a_program_s_addresses_are_replayed_in_every_order() {
 
 #[test]
 fn an_interrupt_ends_the_measurement() {
-    let _alone = alone();
+    let _lock = lock_arrays();
     let mut asked = 0;
     let interrupted = || {
         asked += 1;
@@ -66,7 +66,7 @@ fn an_interrupt_ends_the_measurement() {
 /// Far beyond what TLBs for 4 KiB pages reach, and within what those for 2 MiB pages do.
 #[test]
 fn scattered_loads_that_wait_for_each_other_cost_the_most_and_more_on_small_pages() {
-    let _alone = alone();
+    let _lock = lock_arrays();
     let mut random = SplitMix64::new(1);
     let addresses: Vec<u64> = (0..200_000).map(|_| 0x7f20_0000_0000 + random.draw() % (128 << 20) / 8 * 8).collect();
     // Other tests run beside it: the middle is measured again where one came between.

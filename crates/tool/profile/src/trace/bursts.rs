@@ -5,11 +5,11 @@
 //! sample without a pattern: a program whose own rhythm is that of the bursts is beyond it.
 
 /// So many times the walks of an average burst are clearly more.
-const CLEARLY: f64 = 2.0;
+const MIN_RATE_RATIO: f64 = 2.0;
 
 /// The bursts of a run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bursts {
+pub(super) struct BurstStatistics {
     count: u64,
     accesses: f64,
     walks: f64,
@@ -21,14 +21,14 @@ pub(super) struct Bursts {
 
 /// A burst that is under way, or all of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Burst {
+pub(super) struct BurstCounts {
     pub(super) accesses: u64,
     pub(super) walks: u64,
 }
 
-impl Bursts {
+impl BurstStatistics {
     /// A burst is over; it counts so many times.
-    pub(super) fn add(&mut self, Burst { accesses, walks }: Burst, weight: f64) {
+    pub(super) fn add(&mut self, BurstCounts { accesses, walks }: BurstCounts, weight: f64) {
         if accesses == 0 {
             return;
         }
@@ -62,7 +62,7 @@ impl Bursts {
             return None;
         }
         let mean = self.walks / self.accesses;
-        // Bursts without a walk all agree.
+        // BurstStatistics without a walk all agree.
         if mean == 0.0 {
             return Some(0.0);
         }
@@ -74,25 +74,25 @@ impl Bursts {
 
 /// Walks an access of a thread's run so far.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub(super) struct WalkRate {
     accesses: f64,
     walks: f64,
     haste: u64,
 }
 
-impl Default for Rate {
+impl Default for WalkRate {
     fn default() -> Self {
         Self { accesses: 0.0, walks: 0.0, haste: 1 }
     }
 }
 
-impl Rate {
+impl WalkRate {
     /// A burst is over that stands for `weight` accesses.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio, cut off above")]
-    pub(super) fn add(&mut self, burst: Burst, weight: f64) {
+    pub(super) fn add(&mut self, burst: BurstCounts, weight: f64) {
         let expected = self.walks / self.accesses * burst.accesses as f64;
         let more = burst.walks as f64 / expected;
-        self.haste = if expected > 0.0 && more >= CLEARLY { more.min(1e6) as u64 } else { 1 };
+        self.haste = if expected > 0.0 && more >= MIN_RATE_RATIO { more.min(1e6) as u64 } else { 1 };
         self.accesses += burst.accesses as f64 * weight;
         self.walks += burst.walks as f64 * weight;
     }
@@ -109,16 +109,16 @@ mod tests {
     use super::*;
 
     fn error(bursts: &[(u64, u64)]) -> Option<f64> {
-        let mut all = Bursts::default();
-        bursts.iter().for_each(|&(accesses, walks)| all.add(Burst { accesses, walks }, 1.0));
+        let mut all = BurstStatistics::default();
+        bursts.iter().for_each(|&(accesses, walks)| all.add(BurstCounts { accesses, walks }, 1.0));
         all.relative_error()
     }
 
     #[test]
     fn haste_is_where_there_are_more_walks() {
-        let mut rate = Rate::default();
+        let mut rate = WalkRate::default();
         let mut after = |walks, weight| {
-            rate.add(Burst { accesses: 1000, walks }, weight);
+            rate.add(BurstCounts { accesses: 1000, walks }, weight);
             rate.haste()
         };
         assert_eq!(after(0, 1.0), 1, "nothing to compare with");

@@ -21,26 +21,26 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(configurations: &[Configuration]) -> Result<Self> {
         let mut others = configurations.to_vec();
-        let at = configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&at| at != BASELINE);
+        let index = configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&index| index != BASELINE);
         let watching = |configurations: &[Configuration]| {
             let mut simulator = Simulator::new(configurations)?;
             simulator.watch(Some(0));
             Ok::<_, crate::Error>(simulator)
         };
-        let large = at.map(|at| Ok::<_, crate::Error>((at, watching(&[others.remove(at)])?))).transpose()?;
+        let large = index.map(|index| Ok::<_, crate::Error>((index, watching(&[others.remove(index)])?))).transpose()?;
         Ok(Self { simulator: watching(&others)?, large })
     }
 
     /// All of it.
-    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Simulator> {
+    pub(super) fn simulators(&mut self) -> impl Iterator<Item = &mut Simulator> {
         std::iter::once(&mut self.simulator).chain(self.large.as_mut().map(|(_, large)| large))
     }
 
     /// What was counted, in the order of the configurations.
     pub(super) fn counts(&self) -> Vec<Counts> {
         let mut counts = self.simulator.counts().to_vec();
-        if let Some((at, large)) = &self.large {
-            large.counts().iter().for_each(|one| counts.insert(*at, *one));
+        if let Some((index, large)) = &self.large {
+            large.counts().iter().for_each(|one| counts.insert(*index, *one));
         }
         counts
     }
@@ -71,7 +71,7 @@ mod tests {
         let mut region = fieldstone_translation::PrimaryRegion::default();
         region.add(0, 64 << 20);
         let batch: Vec<Access> = (0..64 << 8).map(|page| region.place(page << 12, false)).collect();
-        core.each().for_each(|simulator| simulator.run(&batch));
+        core.simulators().for_each(|simulator| simulator.run(&batch));
         together.run(&batch);
         assert_eq!(core.counts(), together.counts());
         assert_eq!(core.walked_large().len(), 32, "one walk for each page of 2 MiB");

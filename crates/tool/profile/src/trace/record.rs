@@ -21,11 +21,11 @@ use crate::error::Result;
 use fieldstone_launch::shared::{Shared, Signed};
 
 /// Huge pages are asked for under one of so many parts of the free memory, since a program may use little of what it maps.
-const HUGE_PART: u64 = 2;
+const HUGE_PAGE_DIVISOR: u64 = 2;
 /// From one look for killed processes to the next, at least.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+const RECLAIM_INTERVAL: Duration = Duration::from_millis(10);
 /// A look may take one of so many parts of the time.
-const LOOK_SHARE: u32 = 20;
+const RECLAIM_DIVISOR: u32 = 20;
 
 /// A trace that this process made.
 pub type SharedTrace = Shared<Trace>;
@@ -48,7 +48,7 @@ impl SharedTrace {
         Self::make(|trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
-            *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PART;
+            *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PAGE_DIVISOR;
         })
     }
 
@@ -67,11 +67,11 @@ impl SharedTrace {
         for state in record.lanes.iter().flat_map(|lane| &lane.batches).map(|batch| &batch.state) {
             let _ = futex::wake(state, futex::Flags::empty(), 1);
         }
-        self.ring();
+        self.wake_reader();
     }
 
     /// Wakes the reader.
-    pub fn ring(&self) {
+    pub fn wake_reader(&self) {
         self.record().doorbell.fetch_add(1, AcqRel);
         let _ = futex::wake(&self.record().doorbell, futex::Flags::empty(), 1);
     }
@@ -79,7 +79,7 @@ impl SharedTrace {
 
 /// A thread of the traced program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct ThreadOrigin {
     /// The lane, which no two threads have at one time.
     pub lane: usize,
     /// The process.
@@ -92,7 +92,7 @@ pub struct Origin {
 
 /// What a thread handed over.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct DecodedBatch {
     /// What the accesses are for.
     pub phase: Option<Phase>,
     /// Accesses that the records stand for.
@@ -104,58 +104,58 @@ pub struct Heard {
 }
 
 /// What the reader tells.
-pub trait Listener {
+pub trait BatchConsumer {
     /// A thread handed over a batch. How many times less than planned is to pass before its next burst, as far as is known; 1 at least.
-    fn hear(&mut self, origin: Origin, heard: &Heard) -> u64;
+    fn consume(&mut self, origin: ThreadOrigin, decoded: &DecodedBatch) -> u64;
     /// A thread is gone: its lane may be another's next.
-    fn leave(&mut self, origin: Origin);
+    fn end_thread(&mut self, origin: ThreadOrigin);
 }
 
 /// Reads a record, batch by batch.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct TraceReader<'a> {
     trace: &'a SharedTrace,
     /// The batch of each lane that is read next.
     next: [usize; LANES],
-    heard: Heard,
+    decoded: DecodedBatch,
     /// When killed processes are looked for again.
-    next_look: Instant,
+    next_reclaim: Instant,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TraceReader<'a> {
     /// A reader; there is one for a record.
     #[must_use]
     pub fn new(trace: &'a SharedTrace) -> Self {
-        let heard = Heard { records: Vec::with_capacity(RECORDS), ..Heard::default() };
-        Self { trace, next: [0; LANES], heard, next_look: Instant::now() }
+        let decoded = DecodedBatch { records: Vec::with_capacity(RECORDS), ..DecodedBatch::default() };
+        Self { trace, next: [0; LANES], decoded, next_reclaim: Instant::now() }
     }
 
     /// Reads what there is, in the order in which it was handed over; waits up to `patience` if there is nothing.
-    pub fn read(&mut self, listener: &mut impl Listener, patience: Duration) {
+    pub fn read(&mut self, consumer: &mut impl BatchConsumer, timeout: Duration) {
         let record = self.trace.record();
         let seen = record.doorbell.load(Acquire);
-        let count = self.read_ready(listener);
+        let count = self.read_ready(consumer);
         let began = Instant::now();
-        if began >= self.next_look {
-            self.reclaim(listener);
-            self.next_look = Instant::now() + BETWEEN_LOOKS.max(began.elapsed() * LOOK_SHARE);
+        if began >= self.next_reclaim {
+            self.reclaim(consumer);
+            self.next_reclaim = Instant::now() + RECLAIM_INTERVAL.max(began.elapsed() * RECLAIM_DIVISOR);
         }
         if count == 0 {
-            let timeout = futex::Timespec::try_from(patience).ok();
+            let timeout = futex::Timespec::try_from(timeout).ok();
             let _ = futex::wait(&record.doorbell, futex::Flags::empty(), seen, timeout.as_ref());
         }
     }
 
     /// Reads batches, at most as many as there are lanes, and takes back the lanes of threads that have left.
-    fn read_ready(&mut self, listener: &mut impl Listener) -> usize {
+    fn read_ready(&mut self, consumer: &mut impl BatchConsumer) -> usize {
         let mut count = 0;
         while let Some(lane) = self.first_ready().filter(|_| count < LANES) {
-            self.take(lane, listener);
+            self.read_batch(lane, consumer);
             count += 1;
         }
         for (lane, found) in self.trace.record().lanes.iter().enumerate() {
             if found.left.load(Acquire) != 0 && !is_full(self.batch(lane)) {
-                self.give_back(lane, found, listener);
+                self.release_lane(lane, found, consumer);
             }
         }
         count
@@ -170,74 +170,74 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes back the lanes of processes that are gone and did not give them back: they were killed.
-    pub(super) fn reclaim(&mut self, listener: &mut impl Listener) {
+    pub(super) fn reclaim(&mut self, consumer: &mut impl BatchConsumer) {
         let lanes = &self.trace.record().lanes;
         let mut known: HashMap<u32, bool> = HashMap::new();
-        let mut left_behind = |lane: &Lane| {
+        let mut exited_owner = |lane: &Lane| {
             let process = lane.process.load(Acquire);
-            let gone = process != 0 && *known.entry(process).or_insert_with(|| is_gone(process));
+            let gone = process != 0 && *known.entry(process).or_insert_with(|| has_exited(process));
             gone.then_some(process)
         };
         let dead: Vec<(usize, u32)> =
-            lanes.iter().enumerate().filter_map(|(number, lane)| Some((number, left_behind(lane)?))).collect();
+            lanes.iter().enumerate().filter_map(|(number, lane)| Some((number, exited_owner(lane)?))).collect();
         for (lane, process) in dead {
             let found = &lanes[lane];
             // What it still handed over lies between what others did.
             while found.process.load(Acquire) == process && is_full(self.batch(lane)) {
-                self.read_ready(listener);
+                self.read_ready(consumer);
             }
             if found.process.load(Acquire) == process {
-                self.take_rest(lane, found, listener);
+                self.read_unfinished(lane, found, consumer);
             }
         }
     }
 
     /// Reads what threads left behind that were killed. The program has ended.
-    pub fn read_rest(&mut self, listener: &mut impl Listener) {
-        while self.read_ready(listener) > 0 {}
+    pub fn read_remaining(&mut self, consumer: &mut impl BatchConsumer) {
+        while self.read_ready(consumer) > 0 {}
         for (lane, found) in self.trace.record().lanes.iter().enumerate() {
             if found.process.load(Acquire) != 0 {
-                self.take_rest(lane, found, listener);
+                self.read_unfinished(lane, found, consumer);
             }
         }
     }
 
     /// Reads a batch that was never handed over, the last of its lane. Its counts are unknown, but for the records themselves; its
     /// phase too, unless there is only one.
-    fn take_rest(&mut self, lane: usize, found: &Lane, listener: &mut impl Listener) {
+    fn read_unfinished(&mut self, lane: usize, found: &Lane, consumer: &mut impl BatchConsumer) {
         let batch = self.batch(lane);
         let phase = if self.trace.record().plan.burst == 0 { Phase::Counted } else { Phase::Warming };
         batch.phase.store(phase as u32, Relaxed);
         batch.accesses.store(0, Relaxed);
         batch.instructions.store(0, Relaxed);
-        self.take(lane, listener);
-        self.give_back(lane, found, listener);
+        self.read_batch(lane, consumer);
+        self.release_lane(lane, found, consumer);
     }
 
     fn batch(&self, lane: usize) -> &'a Batch {
         &self.trace.record().lanes[lane].batches[self.next[lane]]
     }
 
-    fn take(&mut self, lane: usize, listener: &mut impl Listener) {
+    fn read_batch(&mut self, lane: usize, consumer: &mut impl BatchConsumer) {
         let batch = self.batch(lane);
         // What another process wrote is not trusted with an index.
         let filled = usize::try_from(batch.filled.load(Acquire)).map_or(RECORDS, |filled| filled.min(RECORDS));
-        self.heard.phase = Phase::from_code(batch.phase.load(Relaxed));
-        self.heard.accesses = batch.accesses.load(Relaxed);
-        self.heard.instructions = batch.instructions.load(Relaxed);
-        self.heard.records.clear();
-        self.heard.records.extend(batch.records[..filled].iter().map(|record| Record(record.load(Relaxed))));
+        self.decoded.phase = Phase::from_code(batch.phase.load(Relaxed));
+        self.decoded.accesses = batch.accesses.load(Relaxed);
+        self.decoded.instructions = batch.instructions.load(Relaxed);
+        self.decoded.records.clear();
+        self.decoded.records.extend(batch.records[..filled].iter().map(|record| Record(record.load(Relaxed))));
         batch.filled.store(0, Relaxed);
         batch.state.store(Standing::Free as u32, Release);
         let _ = futex::wake(&batch.state, futex::Flags::empty(), 1);
         self.next[lane] = (self.next[lane] + 1) % BATCHES;
         let found = &self.trace.record().lanes[lane];
-        let haste = listener.hear(origin(lane, found), &self.heard);
+        let haste = consumer.consume(origin(lane, found), &self.decoded);
         found.haste.store(u32::try_from(haste).unwrap_or(u32::MAX), Relaxed);
     }
 
-    fn give_back(&mut self, lane: usize, found: &Lane, listener: &mut impl Listener) {
-        listener.leave(origin(lane, found));
+    fn release_lane(&mut self, lane: usize, found: &Lane, consumer: &mut impl BatchConsumer) {
+        consumer.end_thread(origin(lane, found));
         self.next[lane] = 0;
         found.left.store(0, Relaxed);
         found.haste.store(0, Relaxed);
@@ -251,7 +251,7 @@ fn is_full(batch: &Batch) -> bool {
 
 /// Whether a process is no more, or a zombie of which no thread is left. That its files cannot be seen is not enough: a mount option
 /// hides those of other users.
-fn is_gone(process: u32) -> bool {
+fn has_exited(process: u32) -> bool {
     match process::stat(process) {
         Ok(stat) => stat.state.ended() && stat.threads <= 1,
         Err(SysError::NoSuchProcess { .. }) => {
@@ -262,8 +262,8 @@ fn is_gone(process: u32) -> bool {
     }
 }
 
-fn origin(lane: usize, found: &Lane) -> Origin {
-    Origin {
+fn origin(lane: usize, found: &Lane) -> ThreadOrigin {
+    ThreadOrigin {
         lane,
         process: found.process.load(Relaxed),
         parent: found.parent.load(Relaxed),

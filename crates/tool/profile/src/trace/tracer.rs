@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::program::Program;
 
-use super::{Records, SharedSites, target};
+use super::{SharedRecords, SharedSites, executable};
 
 const QEMU: &str = "qemu-x86_64";
 const INSTALL: &str = "install QEMU's user mode (on Debian: apt-get install qemu-user)";
@@ -21,7 +21,7 @@ const VERSIONS: std::ops::RangeInclusive<u32> = 6..=8;
 
 /// QEMU and the plugin, ready to be started.
 #[derive(Clone, Debug)]
-pub struct Tracer {
+pub struct QemuTracer {
     qemu: PathBuf,
     version: String,
     plugin: AgentFile,
@@ -29,7 +29,7 @@ pub struct Tracer {
     recorder: Option<AgentFile>,
 }
 
-impl Tracer {
+impl QemuTracer {
     /// Looks for QEMU in the path.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Tracer {
 
     /// What traces, for a report.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         format!("QEMU {}, user mode", self.version)
     }
 
@@ -55,8 +55,8 @@ impl Tracer {
     ///
     /// # Errors
     /// [`Error::Tracer`] for a program that QEMU cannot run.
-    pub(crate) fn treatment(&self, program: &Program, records: &Records) -> Result<Treatment> {
-        let (file, arguments) = target::of(program)?;
+    pub(crate) fn treatment(&self, program: &Program, records: &SharedRecords) -> Result<Treatment> {
+        let (file, arguments) = executable::resolve(program)?;
         let mut plugin = self.plugin.path().as_os_str().to_owned();
         plugin.push(",session=");
         plugin.push(records.trace.path());
@@ -66,7 +66,7 @@ impl Tracer {
         if file == program.file {
             words.extend(["-0".into(), name]);
         }
-        for entry in self.preloads(records.sites.as_ref().map(SharedSites::path)) {
+        for entry in self.preload_variables(records.sites.as_ref().map(SharedSites::path)) {
             words.extend(["-E".into(), entry]);
         }
         words.push(file.into());
@@ -78,14 +78,14 @@ impl Tracer {
     ///
     /// # Errors
     /// [`Error::Tracer`] where there is no recorder, or no record for it.
-    pub(crate) fn injection(&self, records: &Records) -> Result<Injection> {
+    pub(crate) fn injection(&self, records: &SharedRecords) -> Result<Injection> {
         let (recorder, sites) = (self.recorder.as_ref(), records.sites.as_ref());
         let both = recorder.zip(sites).ok_or_else(|| Error::Tracer { why: "there is no site recorder".to_owned() })?;
         Ok(Injection { library: both.0.path().to_owned(), variable: sites_variable(&both.1.path()) })
     }
 
     /// The program's variables for the recorder: under QEMU they are arguments, so that QEMU itself does not load it.
-    fn preloads(&self, sites: Option<String>) -> Vec<OsString> {
+    fn preload_variables(&self, sites: Option<String>) -> Vec<OsString> {
         let theirs = std::env::var_os("LD_PRELOAD").filter(|list| !list.is_empty());
         let ours = sites.as_ref().and(self.recorder.as_ref()).map(|file| file.path().as_os_str().to_owned());
         let all: Vec<OsString> = ours.into_iter().chain(theirs).collect();

@@ -28,17 +28,17 @@ const WORDS_PER_PAGE: usize = 4096 / size_of::<u64>();
 const WORDS_PER_LINE: usize = 64 / size_of::<u64>();
 
 /// Lengths of chains, round and round.
-const LENGTHS: usize = 64;
+const CHAIN_LENGTHS: usize = 64;
 
 /// How loads wait for each other: the lengths of the chains that they make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chains([usize; LENGTHS]);
+pub struct Chains([usize; CHAIN_LENGTHS]);
 
 impl Chains {
     /// No load waits for another.
-    pub const NONE: Self = Self([1; LENGTHS]);
+    pub const NONE: Self = Self([1; CHAIN_LENGTHS]);
     /// Each load waits for the one before.
-    pub const ONE: Self = Self([usize::MAX; LENGTHS]);
+    pub const ONE: Self = Self([usize::MAX; CHAIN_LENGTHS]);
 
     /// Chains in which `share` (0 to 1) of all loads wait for another. Their lengths differ by one at most.
     #[must_use]
@@ -55,21 +55,21 @@ impl Chains {
 
 /// So many loads that follow each other, in such chains: a phase of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct LoadPhase {
     /// Loads.
     pub loads: usize,
     /// How they wait for each other.
     pub chains: Chains,
 }
 
-/// Places in an array of words, in the order of their loads.
+/// LoadSequence in an array of words, in the order of their loads.
 #[derive(Clone, Debug)]
-pub struct Places {
-    places: Vec<u32>,
+pub struct LoadSequence {
+    indices: Vec<u32>,
     words: usize,
 }
 
-impl Places {
+impl LoadSequence {
     /// The places of `addresses`, once their chunks lie side by side, in address order.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Places {
         let chunks = chunks(addresses)?;
         let words = word_count(chunks.len() as u64 * CHUNK_BYTES as u64)?;
         let mut last = (u64::MAX, 0);
-        let place = |address: &u64| {
+        let index = |address: &u64| {
             let chunk = address >> CHUNK_SHIFT;
             if chunk != last.0 {
                 last = (chunk, chunks.partition_point(|other| *other < chunk) * WORDS_PER_CHUNK);
@@ -87,7 +87,7 @@ impl Places {
             let word = (address % CHUNK_BYTES as u64) as usize / size_of::<u64>();
             narrow(last.1 + word)
         };
-        Ok(Self { places: list(addresses.len(), addresses.iter().map(place))?, words })
+        Ok(Self { indices: list(addresses.len(), addresses.iter().map(index))?, words })
     }
 
     /// `count` places, each anywhere in `bytes`.
@@ -97,7 +97,7 @@ impl Places {
     pub fn random(bytes: u64, count: usize, seed: u64) -> Result<Self> {
         let words = word_count(bytes)?;
         let mut random = SplitMix64::new(seed);
-        Ok(Self { places: list(count, (0..count).map(|_| narrow(scale(random.draw(), words))))?, words })
+        Ok(Self { indices: list(count, (0..count).map(|_| narrow(scale(random.draw(), words))))?, words })
     }
 
     /// `count` places, a page of 4 KiB apart, round and round in `bytes`; each page's at another line, since lines a page apart
@@ -108,11 +108,11 @@ impl Places {
     pub fn page_by_page(bytes: u64, count: usize) -> Result<Self> {
         let words = word_count(bytes)?;
         let pages = words / WORDS_PER_PAGE;
-        let place = |step: usize| {
+        let index = |step: usize| {
             let page = step % pages;
             narrow(page * WORDS_PER_PAGE + page * WORDS_PER_LINE % WORDS_PER_PAGE)
         };
-        Ok(Self { places: list(count, (0..count).map(place))?, words })
+        Ok(Self { indices: list(count, (0..count).map(index))?, words })
     }
 
     /// Words that the array must have: every place is below. Whole chunks.
@@ -124,42 +124,42 @@ impl Places {
     /// Number of loads.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.places.len()
+        self.indices.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.indices.is_empty()
     }
 
-    /// All loads, stretch by stretch, what is left over like none; the sum of the last of each chain. `load` is given places below
+    /// All loads, phase by phase, what is left over like none; the sum of the last of each chain. `load` is given places below
     /// [`Self::words`] as long as it returns 0.
     #[inline(always)]
-    pub fn load(&self, stretches: &[Stretch], mut load: impl FnMut(usize) -> u64) -> u64 {
-        let (mut rest, mut sum) = (&self.places[..], 0_u64);
-        for stretch in stretches {
-            let (own, after) = rest.split_at(stretch.loads.min(rest.len()));
-            sum = sum.wrapping_add(load_in(stretch.chains, own, &mut load));
+    pub fn load(&self, phases: &[LoadPhase], mut load: impl FnMut(usize) -> u64) -> u64 {
+        let (mut rest, mut sum) = (&self.indices[..], 0_u64);
+        for phase in phases {
+            let (own, after) = rest.split_at(phase.loads.min(rest.len()));
+            sum = sum.wrapping_add(load_in(phase.chains, own, &mut load));
             rest = after;
         }
         sum.wrapping_add(load_in(Chains::NONE, rest, &mut load))
     }
 }
 
-/// The loads of a stretch.
+/// The loads of a phase.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "a zero")]
-fn load_in(chains: Chains, places: &[u32], load: &mut impl FnMut(usize) -> u64) -> u64 {
+fn load_in(chains: Chains, indices: &[u32], load: &mut impl FnMut(usize) -> u64) -> u64 {
     if chains == Chains::NONE {
         // With as little around a load as can be.
-        return places.iter().fold(0, |sum, &place| sum.wrapping_add(load(place as usize)));
+        return indices.iter().fold(0, |sum, &index| sum.wrapping_add(load(index as usize)));
     }
-    let (mut places, mut sum) = (places.iter(), 0_u64);
+    let (mut indices, mut sum) = (indices.iter(), 0_u64);
     for &length in chains.0.iter().cycle() {
-        let Some(&first) = places.next() else { break };
-        let rest = places.by_ref().take(length - 1);
-        let last = rest.fold(load(first as usize), |zero, &place| load(place as usize ^ zero as usize));
+        let Some(&first) = indices.next() else { break };
+        let rest = indices.by_ref().take(length - 1);
+        let last = rest.fold(load(first as usize), |zero, &index| load(index as usize ^ zero as usize));
         sum = sum.wrapping_add(last);
     }
     sum
@@ -203,9 +203,9 @@ fn word_count(bytes: u64) -> Result<usize> {
 
 /// A place, which is below 2^32 since [`word_count`] said so.
 #[expect(clippy::cast_possible_truncation, reason = "below the number of words, which is at most 2^32")]
-fn narrow(place: usize) -> u32 {
-    debug_assert!(u32::try_from(place).is_ok(), "{place} is within 32 GiB");
-    place as u32
+fn narrow(index: usize) -> u32 {
+    debug_assert!(u32::try_from(index).is_ok(), "{index} is within 32 GiB");
+    index as u32
 }
 
 /// The places that `source` gives, `count` of them, in a list of exactly that capacity.
@@ -222,19 +222,19 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn all(share: f64) -> [Stretch; 1] {
-        [Stretch { loads: usize::MAX, chains: Chains::waiting(share) }]
+    fn all(share: f64) -> [LoadPhase; 1] {
+        [LoadPhase { loads: usize::MAX, chains: Chains::waiting(share) }]
     }
 
     /// How often each word is loaded, counted in the array itself, and the places in order.
-    fn counted(places: &Places, share: f64) -> (Vec<u64>, Vec<usize>) {
-        let (mut counts, mut order) = (vec![0_u64; places.words()], Vec::new());
-        let load = |place: usize| {
-            counts[place] += 1;
-            order.push(place);
+    fn counted(indices: &LoadSequence, share: f64) -> (Vec<u64>, Vec<usize>) {
+        let (mut counts, mut order) = (vec![0_u64; indices.words()], Vec::new());
+        let load = |index: usize| {
+            counts[index] += 1;
+            order.push(index);
             0
         };
-        assert_eq!(places.load(&all(share), load), 0);
+        assert_eq!(indices.load(&all(share), load), 0);
         (counts, order)
     }
 
@@ -242,13 +242,13 @@ mod tests {
     fn chunks_lie_side_by_side_and_places_keep_their_order() {
         let far = 0x7f20_0000_0000;
         let addresses = [far + 5 * MIB + 4096, 0x1000, far + 5 * MIB + 4104, far, 0x1007, 0x1008];
-        let places = Places::compacted(&addresses).unwrap();
+        let indices = LoadSequence::compacted(&addresses).unwrap();
         // Three chunks: the low one, the one at `far`, the one at 4 MiB behind it, in which 5 MiB is the middle.
-        assert_eq!(places.words(), 3 * WORDS_PER_CHUNK);
+        assert_eq!(indices.words(), 3 * WORDS_PER_CHUNK);
         let (low, at_far, behind) = (0, WORDS_PER_CHUNK, 2 * WORDS_PER_CHUNK + WORDS_PER_CHUNK / 2);
         let expected = [behind + 512, low + 512, behind + 513, at_far, low + 512, low + 513];
         for share in [0.0, 0.3, 0.6, 1.0] {
-            let (counts, order) = counted(&places, share);
+            let (counts, order) = counted(&indices, share);
             assert_eq!(order, expected);
             assert_eq!((counts[512], counts[513], counts.iter().sum::<u64>()), (2, 1, 6));
         }
@@ -259,23 +259,23 @@ mod tests {
         let mut random = SplitMix64::new(1);
         let addresses: Vec<u64> =
             (0..400_000).map(|_| (random.draw() % 700) * 64 * MIB + random.draw() % 4096).collect();
-        let places = Places::compacted(&addresses).unwrap();
-        assert_eq!(places.words(), 700 * WORDS_PER_CHUNK);
-        for (address, place) in addresses.iter().zip(&places.places) {
+        let indices = LoadSequence::compacted(&addresses).unwrap();
+        assert_eq!(indices.words(), 700 * WORDS_PER_CHUNK);
+        for (address, index) in addresses.iter().zip(&indices.indices) {
             let chunk = usize::try_from(address / (64 * MIB)).unwrap();
-            assert_eq!(*place as usize / WORDS_PER_CHUNK, chunk);
-            assert_eq!(u64::from(*place) * 8 % CHUNK_BYTES as u64, (address % CHUNK_BYTES as u64) & !7);
+            assert_eq!(*index as usize / WORDS_PER_CHUNK, chunk);
+            assert_eq!(u64::from(*index) * 8 % CHUNK_BYTES as u64, (address % CHUNK_BYTES as u64) & !7);
         }
     }
 
     /// Whoever waits goes where the word before it says.
     #[test]
     fn as_many_loads_wait_as_are_asked_for() {
-        let places = Places { places: vec![0; 100_000], words: WORDS_PER_CHUNK };
+        let indices = LoadSequence { indices: vec![0; 100_000], words: WORDS_PER_CHUNK };
         let waiting = |share| {
             let mut waiting = 0;
-            places.load(&all(share), |place| {
-                waiting += place;
+            indices.load(&all(share), |index| {
+                waiting += index;
                 1
             });
             waiting as f64 / 100_000.0
@@ -290,46 +290,46 @@ mod tests {
 
     #[test]
     fn each_stretch_waits_by_itself_and_what_is_left_not_at_all() {
-        let places = Places { places: vec![0; 100], words: WORDS_PER_CHUNK };
-        let stretch = |loads, share| Stretch { loads, chains: Chains::waiting(share) };
+        let indices = LoadSequence { indices: vec![0; 100], words: WORDS_PER_CHUNK };
+        let phase = |loads, share| LoadPhase { loads, chains: Chains::waiting(share) };
         let mut waited = Vec::new();
-        places.load(&[stretch(10, 1.0), stretch(20, 0.0), stretch(40, 0.5)], |place| {
-            waited.push(place);
+        indices.load(&[phase(10, 1.0), phase(20, 0.0), phase(40, 0.5)], |index| {
+            waited.push(index);
             1
         });
         let of = |range: std::ops::Range<usize>| waited[range].iter().sum::<usize>();
         assert_eq!([of(0..10), of(10..30), of(30..70), of(70..100)], [9, 0, 20, 0]);
-        assert_eq!(places.load(&[stretch(1000, 1.0)], |_| 0), 0, "a stretch may be longer than the list");
+        assert_eq!(indices.load(&[phase(1000, 1.0)], |_| 0), 0, "a phase may be longer than the list");
     }
 
     #[test]
     fn sums_are_those_of_the_words() {
-        let places = Places::random(4 * MIB, 100_000, 3).unwrap();
-        let words: Vec<u64> = (0..places.words() as u64).collect();
-        let expected: u64 = places.places.iter().map(|place| u64::from(*place)).sum();
-        assert_eq!(places.load(&all(0.0), |place| words[place]), expected);
+        let indices = LoadSequence::random(4 * MIB, 100_000, 3).unwrap();
+        let words: Vec<u64> = (0..indices.words() as u64).collect();
+        let expected: u64 = indices.indices.iter().map(|index| u64::from(*index)).sum();
+        assert_eq!(indices.load(&all(0.0), |index| words[index]), expected);
         // Both ends are reached.
-        assert!(places.places.iter().any(|place| *place < 1000) && places.places.iter().any(|place| *place > 523_288));
+        assert!(indices.indices.iter().any(|index| *index < 1000) && indices.indices.iter().any(|index| *index > 523_288));
     }
 
     #[test]
     fn page_by_page_visits_each_page_in_turn_and_spreads_over_the_lines() {
-        let places = Places::page_by_page(2 * MIB, 2 * 512).unwrap();
-        let (_, order) = counted(&places, 1.0);
-        assert!(order.iter().enumerate().all(|(step, place)| place / WORDS_PER_PAGE == step % 512));
-        let lines: std::collections::BTreeSet<_> = order.iter().map(|place| place % WORDS_PER_PAGE).collect();
+        let indices = LoadSequence::page_by_page(2 * MIB, 2 * 512).unwrap();
+        let (_, order) = counted(&indices, 1.0);
+        assert!(order.iter().enumerate().all(|(step, index)| index / WORDS_PER_PAGE == step % 512));
+        let lines: std::collections::BTreeSet<_> = order.iter().map(|index| index % WORDS_PER_PAGE).collect();
         assert_eq!(lines.len(), 64);
         assert_eq!(order[..512], order[512..], "the second round is the first");
     }
 
     #[test]
     fn what_cannot_be_replayed_is_refused() {
-        let why = |result: Result<Places>| result.unwrap_err().to_string();
-        assert!(why(Places::compacted(&[])).contains("no address"));
-        assert!(why(Places::random(MIB, 1, 1)).contains("2 MiB to 32 GiB"));
-        assert!(why(Places::page_by_page(33 << 30, 1)).contains("2 MiB to 32 GiB"));
-        assert!(Places::random(32 << 30, 10, 1).is_ok());
+        let why = |result: Result<LoadSequence>| result.unwrap_err().to_string();
+        assert!(why(LoadSequence::compacted(&[])).contains("no address"));
+        assert!(why(LoadSequence::random(MIB, 1, 1)).contains("2 MiB to 32 GiB"));
+        assert!(why(LoadSequence::page_by_page(33 << 30, 1)).contains("2 MiB to 32 GiB"));
+        assert!(LoadSequence::random(32 << 30, 10, 1).is_ok());
         let scattered: Vec<u64> = (0..16_385).map(|chunk| chunk * CHUNK_BYTES as u64).collect();
-        assert!(why(Places::compacted(&scattered)).contains("2 MiB to 32 GiB"));
+        assert!(why(LoadSequence::compacted(&scattered)).contains("2 MiB to 32 GiB"));
     }
 }

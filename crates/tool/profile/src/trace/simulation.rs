@@ -18,26 +18,26 @@ use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme};
 use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Plan, Record, Trace};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::allocations::{Allocations, Whose};
-use super::bursts::{Burst, Bursts, Rate};
+use super::allocations::{Allocations, MemoryOwner};
+use super::bursts::{BurstCounts, BurstStatistics, WalkRate};
 use super::cores::{BASELINE, Core};
-use super::process::Process;
-use super::record::{Heard, Listener, Origin};
-use super::sample::{Sample, Walks};
+use super::process_memory::ProcessMemory;
+use super::record::{DecodedBatch, BatchConsumer, ThreadOrigin};
+use super::sample::{AddressSample, WalkCounts};
 use crate::error::Result;
 
 /// Stretches of the run that are told apart at most; when there are more, neighbours are joined.
-const MOMENTS: usize = 256;
+const MAX_MOMENTS: usize = 256;
 
 /// Processes without a thread whose memory is still known: a child may be heard of after its parent has ended.
-const ENDED: usize = 8;
+const MAX_ENDED: usize = 8;
 
 /// So many instructions a processor looks ahead, about: walks that lie further apart do not overlap.
-const LOOK_AHEAD: f64 = 256.0;
+const REORDER_WINDOW: f64 = 256.0;
 
 /// What a trace came to.
 #[derive(Clone, Debug, Default)]
-pub struct Followed {
+pub struct TraceResults {
     /// Accesses of the whole run.
     pub accesses: u64,
     /// Instructions of the whole run.
@@ -48,7 +48,7 @@ pub struct Followed {
     pub recorded: u64,
     /// Instructions that ran with them.
     pub counted_instructions: u64,
-    /// Bursts that were counted, each thread's for itself; 0 if the whole run was.
+    /// BurstStatistics that were counted, each thread's for itself; 0 if the whole run was.
     pub bursts: u64,
     /// The standard error of the walks an access on the first configuration, as a share of them, by how the bursts differ. None
     /// if the whole run was counted, or fewer than two bursts.
@@ -57,16 +57,16 @@ pub struct Followed {
     pub counts: Vec<Counts>,
     /// How the walks were spread over the run.
     pub moments: Vec<Moment>,
-    /// Walks on the first configuration that were judged, and those of them whose address was read from memory shortly before.
-    pub judged_walks: u64,
-    /// See [`Self::judged_walks`].
+    /// WalkCounts on the first configuration that were judged, and those of them whose address was read from memory shortly before.
+    pub classified_walks: u64,
+    /// See [`Self::classified_walks`].
     pub dependent_walks: u64,
     /// Instructions that ran for each access of which the sample consists, where the walks were: at most 256 of them.
     pub instructions_each: f64,
     /// Pieces of the trace: offsets in the primary region of recorded accesses to data.
-    pub sample: Sample,
-    /// Walks for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
-    pub blame: BTreeMap<Whose, Blame>,
+    pub sample: AddressSample,
+    /// WalkCounts for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
+    pub walks_by_owner: BTreeMap<MemoryOwner, AttributedWalks>,
     /// Misses of one fully associative TLB, by its entries, a recorded access.
     pub reach: Vec<ReachPoint>,
     /// Times that the program asked for memory that it can write code into.
@@ -83,9 +83,9 @@ pub struct Followed {
     pub execs: u32,
 }
 
-/// Walks that some memory is to blame for.
+/// WalkCounts that some memory is to walks_by_owner for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Blame {
+pub struct AttributedWalks {
     /// On the first configuration.
     pub walks: u64,
     /// On 2 MiB pages.
@@ -99,42 +99,42 @@ fn whole(count: f64) -> u64 {
 
 /// Sums over bursts, each multiplied by its weight.
 #[derive(Clone, Debug)]
-struct Weighted {
+struct WeightedSums {
     counts: Vec<Counts>,
-    blame: BTreeMap<Whose, [f64; 2]>,
-    judged: f64,
+    walks_by_owner: BTreeMap<MemoryOwner, [f64; 2]>,
+    classified: f64,
     dependent: f64,
     spread: f64,
 }
 
 /// What a lane's last burst came to.
 #[derive(Clone, Debug)]
-struct Pending {
-    burst: Burst,
+struct PendingBurst {
+    burst: BurstCounts,
     /// What the core had counted when it began, and has counted in it.
     before: Vec<Counts>,
-    blame: BTreeMap<Whose, Blame>,
-    judged: u64,
+    walks_by_owner: BTreeMap<MemoryOwner, AttributedWalks>,
+    classified: u64,
     dependent: u64,
     /// Instructions an access of the sample's kind, by batches: the sum over the burst's walks.
     spread: f64,
-    sample: Sample,
+    sample: AddressSample,
     /// Accesses of the thread in it, warm-up and all, and what passed before and after it.
     own: u64,
     passed: [u64; 2],
 }
 
-impl Pending {
+impl PendingBurst {
     /// A burst that begins where `passed` accesses passed since the last one.
     fn new(before: Vec<Counts>, passed: u64) -> Self {
         Self {
-            burst: Burst::default(),
+            burst: BurstCounts::default(),
             before,
-            blame: BTreeMap::new(),
-            judged: 0,
+            walks_by_owner: BTreeMap::new(),
+            classified: 0,
             dependent: 0,
             spread: 0.0,
-            sample: Sample::of_burst(),
+            sample: AddressSample::for_burst(),
             own: 0,
             passed: [passed, 0],
         }
@@ -150,40 +150,40 @@ impl Pending {
 }
 
 /// Pieces of a sample count in whole numbers: so many for a burst that stands for one of the first periods.
-const PLACES: u64 = 16;
+const WEIGHT_UNITS: u64 = 16;
 
 /// Listens to a trace and simulates it.
 #[derive(Debug)]
-pub struct Follower {
+pub struct TraceSimulator {
     configurations: Vec<Configuration>,
     cores: Vec<Option<Core>>,
-    processes: HashMap<u32, Process>,
+    processes: HashMap<u32, ProcessMemory>,
     /// The process of each lane that is in use, and those that have none any more, the last to end last.
-    owners: [Option<u32>; LANES],
+    lane_processes: [Option<u32>; LANES],
     ended: VecDeque<u32>,
     /// Whether a configuration must know where the region's pieces begin.
     has_ranges: bool,
     /// The accesses that were placed and not yet run, and the records that they come from.
-    placed: Vec<Access>,
+    accesses: Vec<Access>,
     records: Vec<Record>,
     /// The last access to data of each lane.
     last: [Option<Access>; LANES],
     plan: Plan,
     /// What each lane did last, and its last burst.
     phases: [Option<Phase>; LANES],
-    pending: Vec<Pending>,
+    pending: Vec<PendingBurst>,
     /// Of each lane's run so far.
-    rates: Vec<Rate>,
-    bursts: Bursts,
+    rates: Vec<WalkRate>,
+    bursts: BurstStatistics,
     /// Each burst as often as it counts; `so_far` has the counts by these at the end.
-    weighted: Weighted,
-    so_far: Followed,
+    weighted: WeightedSums,
+    results: TraceResults,
     reach: Reach,
     /// Accesses counted that make a stretch.
-    stretch: u64,
+    moment_accesses: u64,
 }
 
-impl Follower {
+impl TraceSimulator {
     /// A follower that has heard nothing, of a trace that is recorded by `plan`.
     ///
     /// # Errors
@@ -194,64 +194,64 @@ impl Follower {
             configurations: configurations.to_vec(),
             cores: (0..LANES).map(|_| None).collect(),
             processes: HashMap::new(),
-            owners: [None; LANES],
+            lane_processes: [None; LANES],
             ended: VecDeque::new(),
             has_ranges: configurations.iter().any(|one| matches!(one.scheme, Scheme::RangeTlb { .. })),
-            placed: Vec::new(),
+            accesses: Vec::new(),
             records: Vec::new(),
             last: [None; LANES],
             plan,
             phases: [None; LANES],
-            pending: (0..LANES).map(|_| Pending::new(Vec::new(), 0)).collect(),
-            rates: vec![Rate::default(); LANES],
-            bursts: Bursts::default(),
-            weighted: Weighted {
+            pending: (0..LANES).map(|_| PendingBurst::new(Vec::new(), 0)).collect(),
+            rates: vec![WalkRate::default(); LANES],
+            bursts: BurstStatistics::default(),
+            weighted: WeightedSums {
                 counts: vec![Counts::default(); configurations.len()],
-                blame: BTreeMap::new(),
-                judged: 0.0,
+                walks_by_owner: BTreeMap::new(),
+                classified: 0.0,
                 dependent: 0.0,
                 spread: 0.0,
             },
-            so_far: Followed::default(),
+            results: TraceResults::default(),
             reach: Reach::new(PageSize::Small4k),
-            stretch: 1 << 20,
+            moment_accesses: 1 << 20,
         })
     }
 
     /// What it all came to.
     #[must_use]
-    pub fn finish(mut self, trace: &Trace) -> Followed {
+    pub fn finish(mut self, trace: &Trace) -> TraceResults {
         (0..LANES).for_each(|lane| self.end_burst(lane, true));
-        self.settle();
+        self.normalize();
         if trace.plan.burst > 0 {
-            self.so_far.bursts = self.bursts.count();
-            self.so_far.relative_error = self.bursts.relative_error();
+            self.results.bursts = self.bursts.count();
+            self.results.relative_error = self.bursts.relative_error();
         }
-        self.so_far.reach = self.reach.points();
-        self.so_far.generated = trace.generated.load(Relaxed);
-        self.so_far.laneless = trace.laneless.load(Relaxed);
-        self.so_far.execs = trace.execs.load(Relaxed);
-        self.so_far
+        self.results.reach = self.reach.points();
+        self.results.generated = trace.generated.load(Relaxed);
+        self.results.laneless = trace.laneless.load(Relaxed);
+        self.results.execs = trace.execs.load(Relaxed);
+        self.results
     }
 
-    fn process(&mut self, origin: Origin) -> &mut Process {
+    fn process(&mut self, origin: ThreadOrigin) -> &mut ProcessMemory {
         if !self.processes.contains_key(&origin.process) {
             // A fork's child has what its parent had.
             let inherited = self.processes.get(&origin.parent).cloned().unwrap_or_default();
             self.processes.insert(origin.process, inherited);
-            self.so_far.processes += 1;
+            self.results.processes += 1;
         }
         self.processes.entry(origin.process).or_default()
     }
 
     /// A lane is no longer its process's. Of those that have none left, the memory of the last few is kept.
-    fn disown(&mut self, lane: usize) {
-        let Some(process) = self.owners[lane].take() else { return };
-        if self.owners.contains(&Some(process)) {
+    fn release_process(&mut self, lane: usize) {
+        let Some(process) = self.lane_processes[lane].take() else { return };
+        if self.lane_processes.contains(&Some(process)) {
             return;
         }
         self.ended.push_back(process);
-        if self.ended.len() > ENDED
+        if self.ended.len() > MAX_ENDED
             && let Some(oldest) = self.ended.pop_front()
         {
             self.processes.remove(&oldest);
@@ -259,46 +259,46 @@ impl Follower {
     }
 
     /// Runs what was placed so far through the thread's core.
-    fn simulate(&mut self, allocations: &Allocations, lane: usize, phase: Phase) {
+    fn run_accesses(&mut self, allocations: &Allocations, lane: usize, phase: Phase) {
         let Some(core) = &mut self.cores[lane] else { return };
         match phase {
             Phase::Counted => {
-                core.each().for_each(|simulator| simulator.run(&self.placed));
-                self.reach.run(&self.placed);
+                core.simulators().for_each(|simulator| simulator.run(&self.accesses));
+                self.reach.run(&self.accesses);
                 let walked = |places: &[u32]| {
-                    let walked = places.iter().map(|&at| (self.placed[at as usize], self.records[at as usize]));
+                    let walked = places.iter().map(|&at| (self.accesses[at as usize], self.records[at as usize]));
                     walked.filter(|(access, _)| !access.is_fetch()).collect::<Vec<_>>()
                 };
-                let whose = |access: Access, record: Record| allocations.whose(record.address(), access.is_in_region());
+                let owner = |access: Access, record: Record| allocations.owner(record.address(), access.is_in_region());
                 let (small, large) = (walked(core.simulator.walked()), walked(core.walked_large()));
-                let walks = Walks::of(small.iter().map(|(_, record)| *record));
-                let data = self.placed.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
+                let walks = WalkCounts::of(small.iter().map(|(_, record)| *record));
+                let data = self.accesses.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
                 let pending = &mut self.pending[lane];
                 // Where no burst has to end before its weight is known, nothing is kept for each thread.
                 match self.plan.burst {
-                    0 => self.so_far.sample.pass(data, walks, PLACES),
-                    _ => pending.sample.pass(data, walks, 1),
+                    0 => self.results.sample.add_piece(data, walks, WEIGHT_UNITS),
+                    _ => pending.sample.add_piece(data, walks, 1),
                 }
-                pending.judged += walks.judged;
-                pending.dependent += walks.waited;
+                pending.classified += walks.classified;
+                pending.dependent += walks.dependent;
                 for (access, record) in small {
-                    pending.blame.entry(whose(access, record)).or_default().walks += 1;
+                    pending.walks_by_owner.entry(owner(access, record)).or_default().walks += 1;
                 }
                 for (access, record) in large {
-                    pending.blame.entry(whose(access, record)).or_default().walks_large += 1;
+                    pending.walks_by_owner.entry(owner(access, record)).or_default().walks_large += 1;
                 }
             }
-            Phase::Warming => core.each().for_each(|simulator| simulator.warm(&self.placed)),
+            Phase::Warming => core.simulators().for_each(|simulator| simulator.warm(&self.accesses)),
             Phase::Passing => {}
         }
-        let data = self.placed.iter().rev().find(|access| !access.is_fetch());
+        let data = self.accesses.iter().rev().find(|access| !access.is_fetch());
         self.last[lane] = data.copied().or(self.last[lane]);
-        self.placed.clear();
+        self.accesses.clear();
         self.records.clear();
     }
 
     /// Places and runs a batch; how many accesses to data it records, and those of them in the region.
-    fn follow(&mut self, origin: Origin, phase: Phase, records: &[Record]) -> (u64, u64) {
+    fn simulate_batch(&mut self, origin: ThreadOrigin, phase: Phase, records: &[Record]) -> (u64, u64) {
         let (mut recorded, mut in_region) = (0, 0);
         let mut rest = records;
         let mut process = std::mem::take(self.process(origin));
@@ -309,26 +309,26 @@ impl Follower {
                     let access = process.region.place(record.address(), kind == Kind::Fetch);
                     recorded += u64::from(kind == Kind::Data);
                     in_region += u64::from(is_sampled(access));
-                    self.placed.push(access);
+                    self.accesses.push(access);
                     self.records.push(record);
                 }
                 Some(Kind::Event) => {
                     let Some((operands, after)) = after.split_at_checked(EVENT_WORDS - 1) else { break };
                     rest = after;
-                    self.simulate(&process.allocations, origin.lane, phase);
-                    if process.change(record.address(), operands)
+                    self.run_accesses(&process.allocations, origin.lane, phase);
+                    if process.apply_event(record.address(), operands)
                         && self.has_ranges
                         && let Some(core) = &mut self.cores[origin.lane]
                     {
                         let starts = process.region.range_starts();
-                        core.each().for_each(|simulator| simulator.set_ranges(&starts));
+                        core.simulators().for_each(|simulator| simulator.set_ranges(&starts));
                     }
                 }
                 None => break,
             }
         }
-        self.simulate(&process.allocations, origin.lane, phase);
-        self.so_far.region_bytes = self.so_far.region_bytes.max(process.region.bytes());
+        self.run_accesses(&process.allocations, origin.lane, phase);
+        self.results.region_bytes = self.results.region_bytes.max(process.region.bytes());
         *self.process(origin) = process;
         (recorded, in_region)
     }
@@ -343,7 +343,7 @@ impl Follower {
     fn end_burst(&mut self, lane: usize, is_last: bool) {
         let now = self.cores[lane].as_ref().map(Core::counts).unwrap_or_default();
         let passed = self.pending[lane].passed[1];
-        let pending = std::mem::replace(&mut self.pending[lane], Pending::new(now.clone(), passed));
+        let pending = std::mem::replace(&mut self.pending[lane], PendingBurst::new(now.clone(), passed));
         if pending.burst.accesses == 0 {
             return;
         }
@@ -355,103 +355,103 @@ impl Follower {
             let own = counts.since(&pending.before.get(at).copied().unwrap_or_default());
             *total += &own.times(weight);
         }
-        for (whose, blame) in pending.blame {
-            let [walks, walks_large] = weighted.blame.entry(whose).or_default();
-            *walks += blame.walks as f64 * weight;
-            *walks_large += blame.walks_large as f64 * weight;
+        for (owner, walks_by_owner) in pending.walks_by_owner {
+            let [walks, walks_large] = weighted.walks_by_owner.entry(owner).or_default();
+            *walks += walks_by_owner.walks as f64 * weight;
+            *walks_large += walks_by_owner.walks_large as f64 * weight;
         }
-        weighted.judged += pending.judged as f64 * weight;
+        weighted.classified += pending.classified as f64 * weight;
         weighted.dependent += pending.dependent as f64 * weight;
         weighted.spread += pending.spread * weight;
-        self.so_far.sample.pass_all(pending.sample, whole(weight / self.unit() * PLACES as f64).max(1));
+        self.results.sample.add_burst(pending.sample, whole(weight / self.unit() * WEIGHT_UNITS as f64).max(1));
     }
 
     /// Brings what was weighted back to the accesses that were really counted: shares are then those of the run, and sums those of the
     /// bursts.
-    fn settle(&mut self) {
-        let part = self.so_far.counted_accesses as f64 / self.bursts.accesses().max(1.0);
+    fn normalize(&mut self) {
+        let part = self.results.counted_accesses as f64 / self.bursts.accesses().max(1.0);
         // All weights are 1: nothing is to be rounded.
         let part = if (part - 1.0).abs() < 1e-12 { 1.0 } else { part };
-        self.so_far.counts = self.weighted.counts.iter().map(|counts| counts.times(part)).collect();
-        let blame = |[walks, walks_large]: [f64; 2]| Blame {
+        self.results.counts = self.weighted.counts.iter().map(|counts| counts.times(part)).collect();
+        let walks_by_owner = |[walks, walks_large]: [f64; 2]| AttributedWalks {
             walks: whole(walks * part),
             walks_large: whole(walks_large * part),
         };
-        let blamed = std::mem::take(&mut self.weighted.blame);
-        self.so_far.blame = blamed.into_iter().map(|(whose, walks)| (whose, blame(walks))).collect();
-        self.so_far.judged_walks = whole(self.weighted.judged * part);
-        self.so_far.dependent_walks = whole(self.weighted.dependent * part);
+        let blamed = std::mem::take(&mut self.weighted.walks_by_owner);
+        self.results.walks_by_owner = blamed.into_iter().map(|(owner, walks)| (owner, walks_by_owner(walks))).collect();
+        self.results.classified_walks = whole(self.weighted.classified * part);
+        self.results.dependent_walks = whole(self.weighted.dependent * part);
         let walks = self.bursts.walks();
-        self.so_far.instructions_each = if walks > 0.0 { self.weighted.spread / walks } else { 0.0 };
+        self.results.instructions_each = if walks > 0.0 { self.weighted.spread / walks } else { 0.0 };
     }
 
     /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run. Those of the first configuration.
-    fn note_moment(&mut self, before: &[u64], lane: usize, counted: u64) -> u64 {
+    fn record_moment(&mut self, before: &[u64], lane: usize, counted: u64) -> u64 {
         let Some(core) = &self.cores[lane] else { return 0 };
         let walks: Vec<u64> = core.walks().iter().zip(before).map(|(now, before)| now - before).collect();
         let burst = &mut self.pending[lane].burst;
         burst.accesses += counted;
         let own = walks.get(BASELINE).copied().unwrap_or(0);
         burst.walks += own;
-        let stretch = self.stretch;
-        let moments = &mut self.so_far.moments;
+        let moment_accesses = self.moment_accesses;
+        let moments = &mut self.results.moments;
         match moments.last_mut() {
-            Some(last) if last.counted < stretch => {
-                last.accesses = self.so_far.accesses;
+            Some(last) if last.counted < moment_accesses => {
+                last.accesses = self.results.accesses;
                 last.counted += counted;
                 last.walks.iter_mut().zip(&walks).for_each(|(sum, walks)| *sum += walks);
             }
-            _ => moments.push(Moment { accesses: self.so_far.accesses, counted, walks }),
+            _ => moments.push(Moment { accesses: self.results.accesses, counted, walks }),
         }
-        if moments.len() > MOMENTS {
+        if moments.len() > MAX_MOMENTS {
             let joined = moments.chunks(2).map(join).collect();
             *moments = joined;
-            self.stretch *= 2;
+            self.moment_accesses *= 2;
         }
         own
     }
 }
 
-impl Listener for Follower {
-    fn hear(&mut self, origin: Origin, heard: &Heard) -> u64 {
-        let Some(phase) = heard.phase else { return 1 };
+impl BatchConsumer for TraceSimulator {
+    fn consume(&mut self, origin: ThreadOrigin, decoded: &DecodedBatch) -> u64 {
+        let Some(phase) = decoded.phase else { return 1 };
         if self.cores[origin.lane].is_none() {
             self.cores[origin.lane] = Core::new(&self.configurations).ok();
-            self.so_far.threads += 1;
-            self.owners[origin.lane] = Some(origin.process);
+            self.results.threads += 1;
+            self.lane_processes[origin.lane] = Some(origin.process);
             self.ended.retain(|&ended| ended != origin.process);
         }
         if begins_burst(self.phases[origin.lane].replace(phase), phase) {
             self.end_burst(origin.lane, false);
         }
         let before = self.cores[origin.lane].as_ref().map(Core::walks).unwrap_or_default();
-        let (recorded, in_region) = self.follow(origin, phase, &heard.records);
+        let (recorded, in_region) = self.simulate_batch(origin, phase, &decoded.records);
         // What a killed process left behind says nothing of those that were not recorded.
-        let accesses = heard.accesses.max(recorded);
-        self.so_far.accesses += accesses;
-        self.so_far.instructions += heard.instructions;
+        let accesses = decoded.accesses.max(recorded);
+        self.results.accesses += accesses;
+        self.results.instructions += decoded.instructions;
         let pending = &mut self.pending[origin.lane];
         *if phase == Phase::Passing { &mut pending.passed[1] } else { &mut pending.own } += accesses;
         if phase == Phase::Counted {
             if let (Some(core), Some(like)) = (&mut self.cores[origin.lane], self.last[origin.lane]) {
-                core.each().for_each(|simulator| simulator.skipped(like, accesses - recorded));
+                core.simulators().for_each(|simulator| simulator.skipped(like, accesses - recorded));
             }
-            self.so_far.recorded += recorded;
-            self.so_far.counted_accesses += accesses;
-            self.so_far.counted_instructions += heard.instructions;
-            let walks = self.note_moment(&before, origin.lane, accesses);
-            let each = (heard.instructions as f64 / in_region.max(1) as f64).min(LOOK_AHEAD);
+            self.results.recorded += recorded;
+            self.results.counted_accesses += accesses;
+            self.results.counted_instructions += decoded.instructions;
+            let walks = self.record_moment(&before, origin.lane, accesses);
+            let each = (decoded.instructions as f64 / in_region.max(1) as f64).min(REORDER_WINDOW);
             self.pending[origin.lane].spread += each * walks as f64;
         }
         self.rates[origin.lane].haste().min(self.plan.haste.max(1))
     }
 
-    fn leave(&mut self, origin: Origin) {
+    fn end_thread(&mut self, origin: ThreadOrigin) {
         self.end_burst(origin.lane, true);
-        self.disown(origin.lane);
+        self.release_process(origin.lane);
         self.cores[origin.lane] = None;
-        self.pending[origin.lane] = Pending::new(Vec::new(), 0);
-        self.rates[origin.lane] = Rate::default();
+        self.pending[origin.lane] = PendingBurst::new(Vec::new(), 0);
+        self.rates[origin.lane] = WalkRate::default();
         self.phases[origin.lane] = None;
         self.last[origin.lane] = None;
     }

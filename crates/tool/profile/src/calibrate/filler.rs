@@ -6,24 +6,24 @@
 #![allow(unsafe_code, reason = "a compiler leaves out what computes nothing")]
 
 /// The loop of loads has so many itself.
-const OF_THE_LOOP: f64 = 5.0;
+const LOOP_INSTRUCTIONS: f64 = 5.0;
 /// They come in rounds of so many.
-const ROUND: u32 = 8;
+const INSTRUCTIONS_PER_ROUND: u32 = 8;
 
 /// Rounds between two loads of a program that runs so many instructions a load: the nearest number.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and few")]
 pub(super) fn rounds(instructions: f64) -> u32 {
-    ((instructions - OF_THE_LOOP) / f64::from(ROUND)).round().clamp(0.0, 1e3) as u32
+    ((instructions - LOOP_INSTRUCTIONS) / f64::from(INSTRUCTIONS_PER_ROUND)).round().clamp(0.0, 1e3) as u32
 }
 
 /// Instructions of so many rounds.
 pub(super) const fn instructions(rounds: u32) -> u32 {
-    rounds * ROUND
+    rounds * INSTRUCTIONS_PER_ROUND
 }
 
 /// So many rounds, in three chains that are no longer than a program's own.
 #[inline(always)]
-pub(super) fn pass(rounds: u32) {
+pub(super) fn run(rounds: u32) {
     if rounds == 0 {
         return;
     }
