@@ -1,4 +1,5 @@
-//! Errors of profiling and tracing. Each message names the cause and, where there is one, the remedy.
+//! Errors of profiling and tracing. Each message names the cause and, where there is one, the
+//! remedy.
 
 use std::io;
 

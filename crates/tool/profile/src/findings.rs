@@ -7,8 +7,9 @@ use fieldstone_report::{Difference, Finding, Sample, quantity};
 
 use super::program_run::TIMED_OUT;
 
-/// Finds anomalies in `samples`, in which the baseline comes first. Of the warm-up runs, only their output is
-/// checked: it gives at least two runs per kind, which detects output that never repeats. `limit` is the time limit.
+/// Finds anomalies in `samples`, in which the baseline comes first. Of the warm-up runs, only their
+/// output is checked: it gives at least two runs per kind, which detects output that never repeats.
+/// `limit` is the time limit.
 pub(super) fn find(warm: &[Sample], samples: &[Sample], limit: Duration) -> Vec<Finding> {
     let mut kinds: Vec<&str> = Vec::new();
     for sample in samples {
@@ -38,8 +39,8 @@ const SAME_WORK: f64 = 0.1;
 /// Below this CPU time of the first run, in seconds, the comparison is not meaningful.
 const SHORT_S: f64 = 0.05;
 
-/// The first difference between the very first run, which is the baseline's warm-up, and a later baseline run.
-/// Differences that occur on other kinds of pages alone are not reported here.
+/// The first difference between the very first run, which is the baseline's warm-up, and a later
+/// baseline run. Differences that occur on other kinds of pages alone are not reported here.
 pub(super) fn not_repeatable(warm: &[Sample], samples: &[Sample]) -> Option<Finding> {
     let first = warm.first()?;
     let later = || samples_of_kind(samples, &first.kind);

@@ -12,8 +12,8 @@
 //! The baseline is the unmodified program on 4 KiB pages, without the agent and with its own
 //! allocator. The agent's overhead therefore counts against the other kinds.
 //!
-//! In a virtual machine, [`fieldstone_sys::warm`] touches the program's peak memory before each run.
-//! Otherwise one side could pay more of the host's paging than the other.
+//! In a virtual machine, [`fieldstone_sys::warm`] touches the program's peak memory before each
+//! run. Otherwise one side could pay more of the host's paging than the other.
 
 pub mod calibrate;
 mod walk_counters;
@@ -161,7 +161,7 @@ pub fn profile(
     let mut profile = session.describe(candidates, samples, taken_at.as_secs());
     match translation {
         None => {}
-        Some(Ok(mut told)) => {
+        Some(Ok(mut translation)) => {
             (translation.counted, translation.uncounted) = counters.finish();
             profile.translation = Some(translation);
         }
@@ -254,8 +254,8 @@ impl ProfileSession<'_> {
         Ok(())
     }
 
-    /// Reserves what a kind needs until the profile ends. Folio sizes are a setting of the whole machine:
-    /// this only checks them, and each run sets them for itself.
+    /// Reserves what a kind needs until the profile ends. Folio sizes are a setting of the whole
+    /// machine: this only checks them, and each run sets them for itself.
     fn reserve_pages(&self, kind: PageKind) -> Result<Option<Held>> {
         let needed = match kind {
             PageKind::Hugetlb1g => self.peak_bytes / kind.page_bytes() * kind.page_bytes(),
@@ -295,7 +295,8 @@ impl ProfileSession<'_> {
         Treatment::Region { options, agent: self.agent.clone(), watched, injection }
     }
 
-    /// Runs the program with the site recorder. A failed run is a result; only an interrupt is an error.
+    /// Runs the program with the site recorder. A failed run is a result; only an interrupt is an
+    /// error.
     fn record_sites(&self, options: &TraceOptions, kind: Mixture) -> Result<SiteObservation> {
         let recorded = site_pages::records(kind).and_then(|records| {
             let treatment = self.region_treatment(kind, true, Some(options.tracer.injection(&records)?));

@@ -23,7 +23,8 @@ pub fn describe() -> Machine {
     }
 }
 
-/// Conditions that make timings unreliable, one sentence each. Call it before the first run, which is itself load.
+/// Conditions that make timings unreliable, one sentence each. Call it before the first run, which
+/// is itself load.
 pub(super) fn warnings() -> Vec<String> {
     let cpus = machine::machine().cpus;
     let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| first_number(&text));

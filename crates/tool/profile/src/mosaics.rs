@@ -8,12 +8,12 @@
 //!               | x thp
 //!               +----------------------- walks of a run, from the models
 //! ```
-//! Source: Mosalloc (Agbarya and others, MICRO 2020). The times are user time only, because page faults also cost
-//! less on larger pages. Each round of runs gives one line. The fitted price is the median of their slopes, with
-//! its interval.
+//! Source: Mosalloc (Agbarya and others, MICRO 2020). The times are user time only, because page
+//! faults also cost less on larger pages. Each round of runs gives one line. The fitted price is
+//! the median of their slopes, with its interval.
 //!
-//! The calibrated price has no influence on the fit. It predicts the same times from the one on 4 KiB pages, so
-//! each price checks the other.
+//! The calibrated price has no influence on the fit. It predicts the same times from the one on 4
+//! KiB pages, so each price checks the other.
 
 use fieldstone_report::Sample;
 use fieldstone_report::stats::Estimate;
@@ -27,8 +27,9 @@ struct MixtureTimes {
     user_s: Vec<f64>,
 }
 
-/// Fits the mixtures that were both run and modelled; `None` if there is no mosaic among them. `scale` is the
-/// number of accesses of the run per counted access. `native_s` is the CPU time of a run, in seconds.
+/// Fits the mixtures that were both run and modelled; `None` if there is no mosaic among them.
+/// `scale` is the number of accesses of the run per counted access. `native_s` is the CPU time of a
+/// run, in seconds.
 ///
 /// # Errors
 /// Fewer than four mixtures, or no line fits them.
@@ -129,7 +130,8 @@ mod tests {
     use super::*;
     use fieldstone_report::translation::{Modelled, Side};
 
-    /// Walks decrease with the share, and each costs `ns`. A run without walks takes 10 s. The rounds drift.
+    /// Walks decrease with the share, and each costs `ns`. A run without walks takes 10 s. The
+    /// rounds drift.
     fn measured(kinds: &[Mixture], ns: f64) -> (Vec<Sample>, Translation) {
         let (mut samples, mut translation) = (Vec::new(), Translation::default());
         for &kind in kinds {

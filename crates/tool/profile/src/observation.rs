@@ -1,4 +1,5 @@
-//! Observe the memory of one run: nothing, its footprint, or also the pages of each allocation site.
+//! Observe the memory of one run: nothing, its footprint, or also the pages of each allocation
+//! site.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! Order the runs as ABBA: each round reverses the one before, so that linear drift cancels in pairs of rounds.
+//! Order the runs as ABBA: each round reverses the one before, so that linear drift cancels in
+//! pairs of rounds.
 
 /// The sequence of runs, as (round, kind).
 pub(super) fn abba<K: Copy>(kinds: &[K], rounds: u32) -> Vec<(u32, K)> {

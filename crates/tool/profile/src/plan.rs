@@ -41,7 +41,8 @@ pub struct ProfilePlan {
     pub metric: Metric,
     /// Whether to compare the standard output of the runs.
     pub check_output: bool,
-    /// Name of the only process with a region, which is also the primary process; the largest process if `None`.
+    /// Name of the only process with a region, which is also the primary process; the largest
+    /// process if `None`.
     pub process: Option<String>,
     /// Other memory to place on the requested pages.
     pub also: Also,
@@ -58,21 +59,24 @@ pub enum TraceCoverage {
     Full,
     /// Bursts of consecutive accesses.
     Bursts(BurstPlan),
-    /// All accesses of a short run; bursts of a longer one, dense enough to cover each of its phases.
+    /// All accesses of a short run; bursts of a longer one, dense enough to cover each of its
+    /// phases.
     Automatic,
 }
 
 /// Longest run, in seconds of CPU time, that [`TraceCoverage::Automatic`] records in full.
 const FULL_TRACE_MAX_S: f64 = 2.0;
-/// Initial and maximum accesses per burst, and the divisor of the part that only warms up the models.
+/// Initial and maximum accesses per burst, and the divisor of the part that only warms up the
+/// models.
 const BURST: u64 = 1_000_000;
 const MAX_BURST: u64 = 4_000_000;
 const WARM_UP_DIVISOR: u64 = 4;
-/// Initial and maximum accesses from burst to burst. The number of accesses of a run is unknown in advance: a
-/// memory-bound run does ten times fewer per second, and still needs enough bursts.
+/// Initial and maximum accesses from burst to burst. The number of accesses of a run is unknown in
+/// advance: a memory-bound run does ten times fewer per second, and still needs enough bursts.
 const PERIOD: u64 = 2_000_000;
 const MAX_PERIOD: u64 = 20_000_000;
-/// Where the walk rate is this many times the average, all accesses are recorded: at most a quarter of the run.
+/// Where the walk rate is this many times the average, all accesses are recorded: at most a quarter
+/// of the run.
 const MAX_RATE_RATIO: u64 = 4;
 
 const fn uniform_bursts(burst: u64, period: u64) -> BurstPlan {
@@ -86,8 +90,8 @@ impl TraceCoverage {
         Self::Bursts(uniform_bursts(burst, period))
     }
 
-    /// The burst plan for a run of `native_s` seconds of CPU time. A server is never recorded in full, because its
-    /// clients would time out.
+    /// The burst plan for a run of `native_s` seconds of CPU time. A server is never recorded in
+    /// full, because its clients would time out.
     pub(super) fn bursts_for(self, native_s: Option<f64>, is_server: bool) -> BurstPlan {
         match (self, native_s) {
             (Self::Full, _) => BurstPlan::default(),

@@ -6,9 +6,9 @@
 //!   ÷ walks per load that 2 MiB pages avoid       near, far        (a simulation of the replayed addresses)
 //!   = price of a walk                             applied to all walks of the program, in each configuration
 //! ```
-//! The classified walks of the trace give the share of loads that wait. The walks per load come from a simulation
-//! of the replayed addresses, not from the whole run: the replay has extra walks where its pieces join.
-//! [`Calibration`] computes the price.
+//! The classified walks of the trace give the share of loads that wait. The walks per load come
+//! from a simulation of the replayed addresses, not from the whole run: the replay has extra walks
+//! where its pieces join. [`Calibration`] computes the price.
 
 use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_share, share};
 use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as ReportedWalkCost};
@@ -26,8 +26,8 @@ const SEQUENTIAL_REACHES: u64 = 4;
 /// Minimum number of classified walks that represent a phase.
 const MIN_CLASSIFIED: u64 = 30;
 
-/// Estimated share of misclassified walks. A dependence through arithmetic on a loaded value is missed, and an
-/// address behind a loaded word may be there by coincidence.
+/// Estimated share of misclassified walks. A dependence through arithmetic on a loaded value is
+/// missed, and an address behind a loaded word may be there by coincidence.
 const MISCLASSIFIED_SHARE: f64 = 0.125;
 
 /// Accesses per call of a simulator.
@@ -61,7 +61,8 @@ fn page_size_indices(configurations: &[Configuration]) -> Option<[usize; 2]> {
     Some([named("4K")?, named("2M")?])
 }
 
-/// Prices the walks in `translation` by a replay. `native_s` is the CPU time of a run on 4 KiB pages, in seconds.
+/// Prices the walks in `translation` by a replay. `native_s` is the CPU time of a run on 4 KiB
+/// pages, in seconds.
 pub(super) fn price(
     translation: &mut Translation,
     configurations: &[Configuration],
@@ -94,8 +95,9 @@ pub(super) fn price(
     });
 }
 
-/// The share of walks that wait for an address: low, likely, high. Likely is Laplace's rule of succession, which
-/// damps small counts; the ends are Wilson's interval. Without a classified walk the interval is 0 to 1.
+/// The share of walks that wait for an address: low, likely, high. Likely is Laplace's rule of
+/// succession, which damps small counts; the ends are Wilson's interval. Without a classified walk
+/// the interval is 0 to 1.
 fn overall_share(results: &TraceResults) -> [f64; 3] {
     let (dependent, classified) = (results.dependent_walks as f64, results.classified_walks as f64);
     let likely = (dependent + 1.0) / (classified + 2.0);
@@ -103,15 +105,17 @@ fn overall_share(results: &TraceResults) -> [f64; 3] {
     interval.map_or([0.0, likely, 1.0], |found| [found.low.min(likely), likely, found.high.max(likely)])
 }
 
-/// The share of waiting loads in each phase of the replay: from its own classified walks, or from all walks if it
-/// has too few. The interval includes the uncertainty of the overall share and that of misclassified walks.
+/// The share of waiting loads in each phase of the replay: from its own classified walks, or from
+/// all walks if it has too few. The interval includes the uncertainty of the overall share and that
+/// of misclassified walks.
 pub(super) fn phase_dependence(results: &TraceResults) -> Vec<PhaseDependence> {
     let [low, all, high] = overall_share(results);
     let of = |(loads, walks): (usize, WalkCounts)| {
         let has_enough = walks.classified >= MIN_CLASSIFIED;
         let part = |count: u64| count as f64 / walks.classified.max(1) as f64;
         let seen = if has_enough { part(walks.dependent) } else { all };
-        // Probably one chain with a few misclassified loads. If it were split there, its parts would run in parallel.
+        // Probably one chain with a few misclassified loads. If it were split there, its parts
+        // would run in parallel.
         let likely = if seen > 1.0 - MISCLASSIFIED_SHARE { 1.0 } else { seen };
         let sure = if has_enough { part(walks.certain) } else { 0.0 };
         let fewest = seen - (seen - sure) * MISCLASSIFIED_SHARE - (all - low);
@@ -142,9 +146,9 @@ fn walks_avoided(configurations: &[Configuration], results: &TraceResults) -> f6
     fewer as f64 * scale(results)
 }
 
-/// Combines the replayed differences with the walks per load. The program needs `load_ns` for a load and its other
-/// instructions (infinite or NaN if 2 MiB pages avoid no walk). A slower replay waits where the program does not,
-/// so its differences are scaled down.
+/// Combines the replayed differences with the walks per load. The program needs `load_ns` for a
+/// load and its other instructions (infinite or NaN if 2 MiB pages avoid no walk). A slower replay
+/// waits where the program does not, so its differences are scaled down.
 fn calibration(configurations: &[Configuration], replayed: &ReplayResult, walks: WalksPerLoad, load_ns: f64) -> Calibration {
     let sequential = replayed.sequential;
     let [fewest, likely, most] = [replayed.fewest, replayed.likely, replayed.most].map(|of| cap(of, load_ns));
@@ -166,7 +170,8 @@ fn calibration(configurations: &[Configuration], replayed: &ReplayResult, walks:
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
 }
 
-/// Half the width of a difference's interval relative to its median; at most 10, because JSON has no infinity.
+/// Half the width of a difference's interval relative to its median; at most 10, because JSON has
+/// no infinity.
 fn noise(found: LoadDifference) -> f64 {
     let noise = (found.high - found.low) / 2.0 / found.median.abs();
     if noise.is_finite() { noise.clamp(0.0, 10.0) } else { 10.0 }
@@ -203,7 +208,7 @@ fn method_text(cost: &WalkCost, results: &TraceResults, replayed: &ReplayResult,
     format!(
         "{} recorded accesses replayed on 4 KiB and 2 MiB pages here, {} between two and {} waiting for the one before; {}{cap}{near_and_far}",
         count(replayed.loads),
-        plural(replayed.filler.into(), "other instruction"),
+        plural(replayed.filler_instructions.into(), "other instruction"),
         estimate(&mean_dependence(&phase_dependence(results)), share),
         dependence_text(results)
     )
@@ -222,8 +227,8 @@ fn dependence_text(results: &TraceResults) -> String {
     }
 }
 
-/// Sets the shares of time in `modelled`. `counts` are those of the baseline and of the configuration. `run` is the
-/// time of a run in ns, and the relative error of the burst counts.
+/// Sets the shares of time in `modelled`. `counts` are those of the baseline and of the
+/// configuration. `run` is the time of a run in ns, and the relative error of the burst counts.
 fn set_shares(modelled: &mut Modelled, cost: &WalkCost, counts: (&Counts, &Counts), scale: f64, run: (f64, f64)) {
     let ((baseline, own), (run_ns, sampled)) = (counts, run);
     let reported = |estimate: Estimate| range(wider(estimate, sampled));
@@ -274,7 +279,7 @@ mod tests {
         let replayed = ReplayResult {
             loads: 1000,
             footprint_bytes: 1 << 20,
-            filler: 10,
+            filler_instructions: 10,
             fewest: difference(2.0),
             likely: difference(6.0),
             most: difference(10.0),
@@ -289,10 +294,10 @@ mod tests {
         assert!(all.iter().all(|(found, wanted)| (found - wanted).abs() < 1e-9), "{found:?}");
     }
 
-    /// 2 ns a load more by a fifth of a walk is 10 ns, 6 ns are 30, and 10 ns are 50. 400,000 walks for data in the whole run
-    /// are 12 ms, a quarter of its time.
+    /// 2 ns more per load at a fifth of a walk is 10 ns; 6 ns are 30, and 10 ns are 50. 400,000
+    /// walks for data in the whole run take 12 ms, a quarter of its time.
     #[test]
-    fn a_walk_costs_what_was_replayed_and_takes_its_part_of_the_run() {
+    fn the_price_of_a_walk_is_the_replayed_one_and_gives_its_share_of_the_run() {
         let (mut translation, configurations, results, replayed) = example();
         price(&mut translation, &configurations, &results, (&replayed, WALKS), 0.048);
         let cost = translation.walk_cost.unwrap();
@@ -306,9 +311,10 @@ mod tests {
         is_near(large.time.unwrap(), [1.0 - 1.375 / 3.0, 0.725, 1.0 - 0.275 / 3.0]);
     }
 
-    /// 48 ms and 400,000 walks, a fifth of one a load: 24 ns a load. What takes 30 counts for 24 / 30.
+    /// 48 ms and 400,000 walks, a fifth of one per load: 24 ns per load. A replay at 30 ns is
+    /// scaled by 24 / 30.
     #[test]
-    fn a_replay_that_takes_longer_than_the_program_counts_for_less() {
+    fn a_replay_slower_than_the_program_is_scaled_down() {
         let (mut translation, configurations, results, mut replayed) = example();
         replayed.likely.ns_4k = 30.0;
         replayed.most.ns_4k = 48.0;
@@ -319,20 +325,21 @@ mod tests {
     }
 
     #[test]
-    fn near_walks_have_a_price_of_their_own_where_the_memory_is_larger_than_the_tlbs_reach() {
+    fn near_walks_have_their_own_price_where_the_footprint_exceeds_the_tlb_reach() {
         let (mut translation, configurations, mut results, mut replayed) = example();
         results.counts[0].data.walks_pte_line_missed = 50_000;
         replayed.footprint_bytes = 1 << 30;
         let walks = WalksPerLoad { near: 0.1, far: 0.1 };
         price(&mut translation, &configurations, &results, (&replayed, walks), 0.048);
-        // A near one costs the 1 ns of a walk a page; far ones, half of them, what is left: (2 - 0.1) / 0.1 and so on.
+        // A near walk costs the 1 ns of the sequential replay. Far walks, half of them, cost the
+        // rest: (2 - 0.1) / 0.1.
         let small = &translation.configurations[0];
         is_near(small.data_share.unwrap(), [5e4 * 20.0, 5e4 * 60.0, 5e4 * 100.0].map(|ns| ns * 4.0 / 48e6));
         is_near(small.instruction_share.unwrap(), [1e4 * 4.0 / 48e6; 3]);
     }
 
     #[test]
-    fn repetitions_that_are_far_apart_are_noise() {
+    fn a_wide_interval_is_noise() {
         let (mut translation, configurations, results, mut replayed) = example();
         (replayed.likely.low, replayed.likely.high) = (3.0, 9.0);
         price(&mut translation, &configurations, &results, (&replayed, WALKS), 0.048);
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_no_slower_on_small_pages_has_no_price() {
+    fn accesses_no_slower_on_small_pages_have_no_price() {
         let (mut translation, configurations, results, mut replayed) = example();
         (replayed.fewest, replayed.likely, replayed.most) = (difference(-2.0), difference(-1.0), difference(0.0));
         price(&mut translation, &configurations, &results, (&replayed, WALKS), 0.048);
@@ -358,9 +365,10 @@ mod tests {
         assert!(translation.unseen[0].contains("no slower"), "{:?}", translation.unseen);
     }
 
-    /// Page by page through twice the reach of the TLBs, eight pages of a line of the page table: one in eight is far.
+    /// Page by page through twice the TLB's reach, eight page-table entries per cache line: one
+    /// walk in eight is far.
     #[test]
-    fn a_replay_walks_as_often_as_its_own_addresses_do() {
+    fn walks_per_load_follow_the_replayed_addresses() {
         let configurations = example().1;
         let pages = 2 * (configurations[0].machine.reach_bytes(PageSize::Small4k) >> 12);
         let addresses = |loads: u64| -> Vec<u64> { (0..pages * loads).map(|load| load / loads * 4096).collect() };
@@ -368,11 +376,11 @@ mod tests {
         assert!((once.near - 0.875).abs() < 0.01 && (once.far - 0.125).abs() < 0.01, "{once:?}");
         assert!((twice.near - once.near / 2.0).abs() < 1e-9, "{twice:?}");
         let known = WalksPerLoad::measure(&configurations, &addresses(1)[..16]).unwrap();
-        assert_eq!(known, WalksPerLoad { near: 0.0, far: 0.0 }, "round and round, they are known");
+        assert_eq!(known, WalksPerLoad { near: 0.0, far: 0.0 }, "a repeated short sequence has no walks");
     }
 
     #[test]
-    fn few_judged_walks_do_not_speak_for_all() {
+    fn few_classified_walks_give_a_wide_interval() {
         let of =
             |dependent_walks, classified_walks| overall_share(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() });
         assert_eq!(of(0, 0), [0.0, 0.5, 1.0]);
@@ -382,21 +390,22 @@ mod tests {
         assert!((likely - 0.4).abs() < 1e-3 && low > 0.39 && high < 0.41, "{low} {high}");
     }
 
-    /// A phase that chases pointers in a loop, one that follows pointers, one that reads at random, and one of which hardly anything was judged.
+    /// Four phases: pointer chasing in a loop, following pointers, random reads, and one with few
+    /// classified walks.
     #[test]
     fn each_phase_waits_as_its_own_walks_do() {
-        let judged = |judged, dependence_text, surely| WalkCounts { all: 1000, judged, dependence_text, surely };
-        let phases = [judged(1000, 1000, 1000), judged(1000, 950, 0), judged(1000, 0, 0), judged(2, 2, 2)];
+        let phase = |classified, dependent, certain| WalkCounts { all: 1000, classified, dependent, certain };
+        let phases = [phase(1000, 1000, 1000), phase(1000, 950, 0), phase(1000, 0, 0), phase(2, 2, 2)];
         let mut results = TraceResults { classified_walks: 3002, dependent_walks: 1952, ..TraceResults::default() };
-        phases.into_iter().for_each(|of| results.sample.pass(0..100, of, 1));
+        phases.into_iter().for_each(|of| results.sample.add_piece(0..100, of, 1));
         let found = phase_dependence(&results);
         let near = |found: PhaseDependence, [fewest, likely, most]: [f64; 3]| {
             let apart = [(found.fewest, fewest), (found.likely, likely), (found.most, most)];
-            // What all judged walks leave open is less than a fiftieth.
+            // The uncertainty of the overall share is below 0.02.
             found.loads == 100 && apart.iter().all(|(found, wanted)| (found - wanted).abs() < 0.02)
         };
         assert!(near(found[0], [1.0, 1.0, 1.0]), "{found:?}");
-        assert!(near(found[1], [0.831, 1.0, 1.0]), "one chain, of which the judge missed a little: {found:?}");
+        assert!(near(found[1], [0.831, 1.0, 1.0]), "one chain with a few misclassified loads: {found:?}");
         assert!(near(found[2], [0.0, 0.0, 0.125]), "{found:?}");
         assert!(near(found[3], [0.56, 0.65, 0.70]), "{found:?}");
         let all = mean_dependence(&found);
@@ -404,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_on_few_walks_says_so() {
+    fn an_estimate_from_few_walks_says_so() {
         let dependence_text =
             |dependent_walks, classified_walks| dependence_text(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() });
         assert!(dependence_text(0, 0).contains("any share of them"));
@@ -417,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_that_disagree_make_an_estimate_wider() {
+    fn differing_bursts_widen_an_estimate() {
         let estimate = Estimate { low: 0.2, likely: 0.4, high: 0.6 };
         assert_eq!(wider(estimate, 0.0), estimate);
         let wide = wider(estimate, 0.5);

@@ -45,7 +45,8 @@ pub struct ProgramRun {
     pub outcome: String,
     /// Hash of the standard output; `None` without `check_output`.
     pub output_hash: Option<u64>,
-    /// Whether the program crashed, was killed or hung. An exit code is no failure: `grep` reports its result by one.
+    /// Whether the program crashed, was killed or hung. An exit code is no failure: `grep` reports
+    /// its result by one.
     pub has_failed: bool,
     /// Page walks by hardware counters, or why they are not available; `None` without a trace.
     pub walks: Option<std::result::Result<Walks, String>>,
@@ -121,10 +122,12 @@ pub(super) fn stdin(plan: &ProfilePlan) -> Result<Stdio> {
     Ok(file.into())
 }
 
-/// How long to wait for the end of the output after the program ended: another process may hold the pipe open.
+/// How long to wait for the end of the output after the program ended: another process may hold the
+/// pipe open.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The result of the thread that reads the output; `None` if it still reads after [`OUTPUT_TIMEOUT`].
+/// The result of the thread that reads the output; `None` if it still reads after
+/// [`OUTPUT_TIMEOUT`].
 fn join_within_timeout(thread: JoinHandle<u64>) -> Option<u64> {
     let until = Instant::now() + OUTPUT_TIMEOUT;
     while !thread.is_finished() && Instant::now() < until {

@@ -1,7 +1,7 @@
 //! Run a server once under load: start it, wait for its port, run the load, stop it.
 //!
-//! The load is a fixed amount of work. Its duration gives the throughput, and the CPU time of the server
-//! during the load gives the cost per request.
+//! The load is a fixed amount of work. Its duration gives the throughput, and the CPU time of the
+//! server during the load gives the cost per request.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};

@@ -6,9 +6,9 @@
 //! traced run   site 3: module, offset ... | walks                ──→ "99 % of the walks, huge on thp: 97 %"
 //! ```
 //!
-//! A place is a uniformly sampled address of the site's allocations. The pages are read when the process is
-//! largest. Memory that was freed and is not resident then is not counted. If another site reuses an address, the
-//! page counts for both sites.
+//! A place is a uniformly sampled address of the site's allocations. The pages are read when the
+//! process is largest. Memory that was freed and is not resident then is not counted. If another
+//! site reuses an address, the page counts for both sites.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -29,7 +29,8 @@ use crate::error::Result;
 use fieldstone_symbols::{Frame, frames_of};
 use crate::trace::{SharedRecords, SharedSites, SharedTrace};
 
-/// Sites that are inspected, those with the most bytes first. A process that exits waits for the inspection.
+/// Sites that are inspected, those with the most bytes first. A process that exits waits for the
+/// inspection.
 const MAX_SITES: usize = 512;
 const HUGE_BYTES: u64 = 2 << 20;
 /// A shorter run may end before its processes are inspected.
@@ -40,7 +41,8 @@ const MIN_OBSERVED_RUN: Duration = Duration::from_millis(50);
 pub struct SitePageCounts {
     /// Places that are resident.
     pub places: u32,
-    /// Those on pages of the wanted size or larger; fractional where only the share of the mapping is known.
+    /// Those on pages of the wanted size or larger; fractional where only the share of the mapping
+    /// is known.
     pub large: f64,
 }
 
@@ -58,9 +60,9 @@ pub(super) fn records(kind: Mixture) -> Result<Arc<SharedRecords>> {
     Ok(Arc::new(SharedRecords { trace: SharedTrace::create(BurstPlan::default())?, sites: Some(sites) }))
 }
 
-/// Inspects the pages at the places of process `pid`, whose own PID namespace calls it `inner_pid`. The result is
-/// exact if this user may read frame numbers. Otherwise it uses the share of each mapping on huge pages, and
-/// knows nothing of smaller folios.
+/// Inspects the pages at the places of process `pid`, whose own PID namespace calls it `inner_pid`.
+/// The result is exact if this user may read frame numbers. Otherwise it uses the share of each
+/// mapping on huge pages, and knows nothing of smaller folios.
 pub(crate) fn inspect_pages(pid: u32, inner_pid: u32, sites: &Sites) -> PagesBySite {
     let mut all: Vec<(u32, &Site)> = sites.sites().collect();
     all.sort_by_key(|(_, site)| std::cmp::Reverse(site.bytes.load(Relaxed)));
@@ -180,7 +182,8 @@ impl SiteObservations {
         Self { runs, files: CanonicalPaths::default() }
     }
 
-    /// Removes and returns the pages of the site's stack in each run. Of two sites with one stack, the first gets them.
+    /// Removes and returns the pages of the site's stack in each run. Of two sites with one stack,
+    /// the first gets them.
     pub(super) fn take_pages(&mut self, sites: &Sites, site: &Site) -> Vec<SitePages> {
         let stack = self.files.stack(sites, site);
         self.runs.iter_mut().filter_map(|run| run.by_stack.remove(&stack)).collect()
@@ -192,7 +195,8 @@ impl SiteObservations {
 struct CanonicalPaths(HashMap<PathBuf, PathBuf>);
 
 impl CanonicalPaths {
-    /// The stack of a site without its outermost C library frames: threads start elsewhere under the tracer.
+    /// The stack of a site without its outermost C library frames: threads start elsewhere under
+    /// the tracer.
     fn stack(&mut self, sites: &Sites, site: &Site) -> Stack {
         let mut stack = frames_of(sites, site);
         let is_libc = |frame: &Frame| {
@@ -214,7 +218,8 @@ impl CanonicalPaths {
 mod tests {
     use super::*;
 
-    /// A record of a run whose program is mapped at `base`, with one site for each element of `offsets`.
+    /// A record of a run whose program is mapped at `base`, with one site for each element of
+    /// `offsets`.
     fn run(base: u64, offsets: &[[u64; 3]]) -> (SharedSites, Vec<u32>) {
         let shared = SharedSites::create().unwrap();
         let sites = shared.record();
@@ -252,7 +257,8 @@ mod tests {
             [SitePageCounts { places: 16, large: 16.0 }, SitePageCounts { places: 8, large: 2.0 }, SitePageCounts { places: 0, large: 0.0 }];
         let observation = observed(real, numbers.into_iter().zip(places).collect());
         assert_eq!((observation.unknown_reason.as_ref(), observation.by_stack.len()), (None, 2));
-        // The thread starts elsewhere in the C library, and the last stack does not occur in the real run.
+        // The thread starts elsewhere in the C library, and the last stack does not occur in the
+        // real run.
         let offsets = [[0x110, 0x200, 0x777], [0x100, 0x200, 0x777], [0x100, 0x210, 0x300], [0x120, 0x200, 0x300]];
         let (traced, numbers) = run(0x4000_0000, &offsets);
         let mut real = SiteObservations::new(vec![observation]);

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 
 /// Bytes that are kept.
 const MAX_BYTES: usize = 2048;
-/// How long to wait for the end of the stream after the program ended: another process may hold the pipe open.
+/// How long to wait for the end of the stream after the program ended: another process may hold the
+/// pipe open.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The reader of a standard error; it keeps the end.

@@ -1,17 +1,16 @@
-//! A program traced, and its accesses run through models of hardware while it runs.
+//! Trace a program under QEMU and simulate its accesses while it runs.
 //!
 //! ```text
-//! tracer    QEMU and the plugin: what is started
-//! target    which file QEMU runs for a script
-//! record    the shared record; batches in the order in which they were handed over
-//! process   a process's memory: what of it is in the primary region
-//! allocations  whose memory an address is
-//! bursts    how well they stand for the run
-//! sample    pieces that are kept, to be replayed
-//! follow    each thread's accesses placed in its process's memory, and simulated
+//! program under QEMU ─ plugin ─→ shared record ─→ TraceReader ─→ TraceSimulator ─→ TraceResults
+//!                                 (record)                        │ ├ process_memory  region and allocations
+//! tracer          starts QEMU                                     │ ├ allocations     owner of an address
+//! executable      the file that QEMU runs for a script            │ ├ cores           TLBs of a thread
+//! sites           the record of allocation sites                  │ ├ bursts          sampling error
+//! simulation      TraceSimulator                                  │ └ sample          addresses to replay
 //! ```
 //!
-//! The program runs on one processor, the models on another: a thread waits only when it is a few batches ahead.
+//! The program and the models run on different processors. A thread of the program waits only if
+//! all its batches are full.
 
 mod allocations;
 mod bursts;
@@ -43,18 +42,19 @@ pub use tracer::QemuTracer;
 
 use crate::error::{Error, Result};
 
+/// How long the reader waits for a batch before it checks for the end of the program.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What a traced program shares with us.
+/// The records that the traced program shares with this process.
 #[derive(Debug)]
 pub struct SharedRecords {
-    /// What it does.
+    /// Its accesses.
     pub trace: SharedTrace,
-    /// Who allocates in it, if that is asked.
+    /// Its allocation sites, if recorded.
     pub sites: Option<SharedSites>,
 }
 
-/// A trace that is being read, on a thread of its own.
+/// A trace and the thread that reads it.
 #[derive(Debug)]
 pub struct TraceSession {
     records: Arc<SharedRecords>,
@@ -63,10 +63,10 @@ pub struct TraceSession {
 }
 
 impl TraceSession {
-    /// Makes a record and begins to read it.
+    /// Creates the records and starts the reader.
     ///
     /// # Errors
-    /// No memory; a configuration that is none.
+    /// Out of memory or of descriptors; an invalid configuration.
     pub fn start(plan: Plan, configurations: &[Configuration], sites: bool) -> Result<Self> {
         let sites = if sites { Some(SharedSites::create()?) } else { None };
         let records = Arc::new(SharedRecords { trace: SharedTrace::create(plan)?, sites });
@@ -86,20 +86,21 @@ impl TraceSession {
         Ok(Self { records, has_ended, thread })
     }
 
-    /// What the program writes.
+    /// The records for the program to fill.
     #[must_use]
     pub fn records(&self) -> Arc<SharedRecords> {
         Arc::clone(&self.records)
     }
 
-    /// The program has ended: reads the rest, and tells what all came to.
+    /// Reads the remaining batches and returns the results. Call it after the program has ended.
     ///
     /// # Errors
-    /// [`Error::Tracer`] where the reader failed.
+    /// [`Error::Tracer`] if the reader thread panicked.
     pub fn finish(self) -> Result<TraceResults> {
         self.has_ended.store(true, SeqCst);
         self.records.trace.wake_reader();
-        // It ends: the thread waits `PATIENCE` at most, and then reads what there is.
+        // Terminates: the reader waits at most `READ_TIMEOUT`, and then reads the remaining
+        // batches.
         self.thread.join().map_err(|_| Error::Tracer { why: "the models stopped".to_owned() })
     }
 }

@@ -41,12 +41,13 @@ pub struct TraceRun {
     pub records: Arc<SharedRecords>,
 }
 
-/// Effort of the replay. Six pairs give an interval, and more make it narrower on a shared machine. The minimum
-/// time averages out memory speed, which varies there from one tenth of a second to the next.
+/// Effort of the replay. Six pairs give an interval, and more make it narrower on a shared machine.
+/// The minimum time averages out memory speed, which varies there from one tenth of a second to the
+/// next.
 const REPLAY: Effort = Effort { pairs: 15, ns: if cfg!(debug_assertions) { 300_000_000 } else { 4_000_000_000 } };
 
-/// Runs the program once under the tracer, and simulates its accesses. `native_s` is the CPU time of an untraced
-/// run in seconds, if known.
+/// Runs the program once under the tracer, and simulates its accesses. `native_s` is the CPU time
+/// of an untraced run in seconds, if known.
 ///
 /// # Errors
 /// As [`super::profile`].
@@ -85,8 +86,8 @@ impl NativeTimes {
     }
 }
 
-/// Traces the program. `native` are the baseline's CPU times, `samples` all measured runs, and `observations` the
-/// real runs with the site recorder.
+/// Traces the program. `native` are the baseline's CPU times, `samples` all measured runs, and
+/// `observations` the real runs with the site recorder.
 pub(super) fn trace(
     plan: &ProfilePlan,
     options: &TraceOptions,
@@ -123,7 +124,7 @@ pub(super) fn trace(
     let addresses = results.sample.addresses();
     let walks = WalksPerLoad::measure(&options.configurations, &addresses);
     if let (Some(native_s), Some(walks), false) = (median_if_positive(&native.total_s), walks, addresses.is_empty() || run.has_failed) {
-        match replay(&addresses, results.instructions_each, &phase_dependence(&results), REPLAY, || interrupt.check()) {
+        match replay(&addresses, results.instructions_per_access, &phase_dependence(&results), REPLAY, || interrupt.check()) {
             Ok(replayed) => price(&mut translation, &options.configurations, &results, (&replayed, walks), native_s),
             Err(error) if error.is_interrupt() => return Err(error),
             Err(error) => translation.unseen.push(format!("the cost of a walk: {error}")),
@@ -135,8 +136,8 @@ pub(super) fn trace(
     Ok(translation)
 }
 
-/// Why the traced run is not valid; `None` if it ended like the real runs. A run that exceeded its time limit is a
-/// valid part of one. The exit status of a server after SIGTERM is ignored.
+/// Why the traced run is not valid; `None` if it ended like the real runs. A run that exceeded its
+/// time limit is a valid part of one. The exit status of a server after SIGTERM is ignored.
 fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[Sample]) -> Option<String> {
     let kind = PageKind::Small4k.name();
     let is_known = || samples_of_kind(samples, kind).any(|sample| sample.outcome == run.outcome);
@@ -158,7 +159,8 @@ fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[Sample]) -> O
     ))
 }
 
-/// Fits the mosaics, except for a server: its times cover the load only, but its trace also covers start and stop.
+/// Fits the mosaics, except for a server: its times cover the load only, but its trace also covers
+/// start and stop.
 fn fit_mosaics(plan: &ProfilePlan, samples: &[Sample], results: &TraceResults, native_s: f64, translation: &mut Translation) {
     let fitted = mosaics::fit(&plan.kinds, samples, translation, scale(results), native_s).filter(|_| plan.load.is_none());
     match fitted {
@@ -229,7 +231,8 @@ fn side(counts: &fieldstone_translation::Side) -> Side {
     }
 }
 
-/// The owners of memory with their walks, most walks first. Memory that no allocator returned has a descriptive name.
+/// The owners of memory with their walks, most walks first. Memory that no allocator returned has a
+/// descriptive name.
 fn sites_by_walks(results: &TraceResults, sites: &Sites, real: &mut SiteObservations) -> Vec<Site> {
     let mut symbols = Symbols::default();
     let walks = results.walks_by_owner.iter().map(|(&owner, walks)| (owner, [walks.walks, walks.walks_large]));
@@ -261,7 +264,8 @@ fn lost_allocations(sites: &Sites) -> Option<String> {
     })
 }
 
-/// Whether two stacks have the same innermost code. They are reported as one site, with the stack of more walks.
+/// Whether two stacks have the same innermost code. They are reported as one site, with the stack
+/// of more walks.
 fn is_same_code(one: &Site, other: &Site) -> bool {
     (&one.function, &one.file, one.line, &one.module) == (&other.function, &other.file, other.line, &other.module)
 }
@@ -316,10 +320,10 @@ fn limitations(results: &TraceResults) -> Vec<String> {
     if results.counted_accesses == 0 {
         limitations.push("any access: the run was too short for the requested bursts".to_owned());
     }
-    if results.laneless > 0 {
+    if results.untraced_threads > 0 {
         limitations.push(format!(
             "{} threads beyond the {} that can be traced at the same time",
-            results.laneless,
+            results.untraced_threads,
             fieldstone_wire::trace::LANES
         ));
     }

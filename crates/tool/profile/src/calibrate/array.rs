@@ -1,4 +1,4 @@
-//! An array of zeros on pages of one kind, and the load_sequence's word that it lies on them.
+//! An array of zeros on pages of one kind, as verified by smaps.
 
 #![allow(unsafe_code, reason = "reads mapped memory, and advises the kernel on it")]
 
@@ -14,30 +14,31 @@ use super::load_sequence::{CHUNK_BYTES, LoadSequence, LoadPhase};
 use super::filler;
 use crate::error::{Error, Result};
 
-/// Attempts to have all of an array on huge pages.
+/// Attempts to back the whole array with huge pages.
 const ATTEMPTS: usize = 3;
 
-/// Bytes of an array of `words`, in whole chunks.
+/// Bytes of an array of `words`, rounded up to whole chunks.
 pub(super) const fn array_bytes(words: usize) -> usize {
     (words * size_of::<u64>()).next_multiple_of(CHUNK_BYTES)
 }
 
-/// Zeros. Nobody ever writes them.
+/// An array of zeros, which is never written.
 #[derive(Debug)]
 pub(super) struct ZeroArray {
     start: NonNull<u64>,
     words: usize,
-    /// Keeps the memory.
+    /// Owns the memory.
     _frames: MmapFrames,
 }
 
 impl ZeroArray {
-    /// `words` zeros, resident, on pages of `kind`: small ones, or transparent huge ones.
+    /// Maps `words` zeros and makes them resident on pages of `kind`: `Small4k` or `Thp`.
     pub(super) fn new(kind: PageKind, words: usize) -> Result<Self> {
         let bytes = array_bytes(words);
         let frames = MmapFrames::new(kind);
         let start = frames.take(bytes / CHUNK_BYTES).map_err(calibration_error)?;
-        // SAFETY: the chunks were taken just now.
+        // SAFETY: `take` above returned `start` with `bytes` of memory, which only this function
+        // knows.
         unsafe { frames.prefault(start, bytes) }.map_err(calibration_error)?;
         let first = start.addr().get() as u64;
         let residency = || Residency::read(first..first + bytes as u64);
@@ -46,31 +47,34 @@ impl ZeroArray {
                 break;
             }
             if attempt > 0 {
-                // Free memory is scattered. Who may not ask for its compaction goes on without.
+                // Free memory is fragmented. Without the permission to compact it, the next attempt
+                // may still succeed.
                 let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
             }
-            // Where no huge page was free at the fault, one may be made now. A load_sequence before 6.1 knows no such advice.
-            // SAFETY: the range is ours; collapsing changes no contents.
+            // Collapses pages for which the fault found no free huge page. Kernels before 6.1
+            // ignore this advice.
+            // SAFETY: `frames` owns the range, and collapsing does not change its contents.
             unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };
         }
         residency()?.check(kind, bytes as u64)?;
         Ok(Self { start: start.cast(), words, _frames: frames })
     }
 
-    /// All loads of `places`, in such phases, with so many rounds of other instructions before each.
+    /// Does all loads in `loads`, each after `rounds` rounds of filler instructions.
     #[inline(never)]
     pub(super) fn load(&self, loads: &LoadSequence, phases: &[LoadPhase], rounds: u32) -> u64 {
         assert!(loads.words() <= self.words, "the loads are within the array");
         loads.load(phases, |index| {
             filler::run(rounds);
-            // SAFETY: places are below their number of words, which is at most ours, as long as what is loaded is 0: the words are mapped
-            // and were filled with zeros by the load_sequence, and nobody writes. Volatile: each is a load of its own.
+            // SAFETY: `index` is below `loads.words()`, which the assertion bounds by `self.words`,
+            // while all loads return 0. They do: the kernel zeroed the words, and nothing writes
+            // them. Volatile keeps each load.
             unsafe { self.start.add(index).read_volatile() }
         })
     }
 }
 
-/// What lies under a range of this process's memory.
+/// Resident memory in a range of this process, by page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Residency {
     resident_bytes: u64,
@@ -78,7 +82,8 @@ struct Residency {
 }
 
 impl Residency {
-    /// The mappings that the range lies in. The load_sequence makes one of neighbours that are alike: then they are told together.
+    /// Sums the mappings that overlap the range. The kernel merges similar neighbours, which are
+    /// then included.
     fn read(range: std::ops::Range<u64>) -> Result<Self> {
         let mut found = Self { resident_bytes: 0, huge_bytes: 0 };
         let mappings = smaps::read(std::process::id())?;
@@ -89,7 +94,7 @@ impl Residency {
         Ok(found)
     }
 
-    /// Whether all of `bytes` is on small pages, or all but a hundredth on huge ones.
+    /// Checks that all of `bytes` is on small pages, or at least 99 % on huge pages.
     fn check(self, kind: PageKind, bytes: u64) -> Result<()> {
         let small = kind == PageKind::Small4k;
         let is_expected = if small { self.huge_bytes == 0 } else { self.huge_bytes >= bytes - bytes / 100 };
@@ -98,7 +103,7 @@ impl Residency {
         }
         let found =
             format!("of {bytes} bytes, {} are resident and {} on huge pages", self.resident_bytes, self.huge_bytes);
-        let small_remedy = || "something swaps or collapses memory: stop it, or take a smaller footprint".to_owned();
+        let small_remedy = || "another program swaps or collapses memory: stop it, or use a smaller footprint".to_owned();
         let remedy = if small { small_remedy() } else { thp_remedy() };
         Err(Error::page_kind(kind.name(), format!("{found}; {remedy}")))
     }
@@ -111,18 +116,18 @@ fn thp_remedy() -> String {
             format!("`echo madvise | sudo tee {}` allows them", huge_pages::global_mode_path().display())
         }
         Some(_) => {
-            "memory is too scattered (`echo 1 | sudo tee /proc/sys/vm/compact_memory` helps), or PR_SET_THP_DISABLE was inherited"
+            "memory is too fragmented (`echo 1 | sudo tee /proc/sys/vm/compact_memory` helps), or PR_SET_THP_DISABLE was inherited"
                 .to_owned()
         }
     }
 }
 
-/// An error of the crates below, of which there are two kinds here: no memory, and nothing to replay.
+/// Wraps an error of a lower crate: out of memory, or nothing to replay.
 pub(super) fn calibration_error(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::system("measure the cost of page walks")(io::Error::other(error))
 }
 
-/// Held by tests that map arrays: those of two tests might be neighbours.
+/// Serialises the tests that map arrays, because the kernel may merge neighbouring arrays.
 #[cfg(test)]
 pub(super) fn lock_arrays() -> std::sync::MutexGuard<'static, ()> {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -138,7 +143,7 @@ mod tests {
     const BYTES: u64 = 64 << 20;
 
     #[test]
-    fn wrong_pages_are_told_with_the_way_out() {
+    fn wrong_page_sizes_are_reported_with_a_remedy() {
         let residency = |resident_bytes, huge_bytes| Residency { resident_bytes, huge_bytes };
         assert!(residency(BYTES, 0).check(PageKind::Small4k, BYTES).is_ok());
         assert!(residency(BYTES, BYTES).check(PageKind::Thp, BYTES).is_ok());
@@ -154,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_lie_on_the_pages_that_they_are_for() {
+    fn arrays_are_on_the_requested_pages() {
         let _lock = lock_arrays();
         let loads = LoadSequence::random(8 << 20, 10_000, 1).unwrap();
         for kind in [PageKind::Small4k, PageKind::Thp] {
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "within the array")]
-    fn places_beyond_the_array_are_not_read() {
+    fn loads_beyond_the_array_are_rejected() {
         let _lock = lock_arrays();
         let loads = LoadSequence::random(8 << 20, 10, 1).unwrap();
         let array = ZeroArray::new(PageKind::Small4k, loads.words() / 2).unwrap();

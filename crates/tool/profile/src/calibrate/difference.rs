@@ -1,4 +1,4 @@
-//! The same loads on small and on huge pages, in turn.
+//! Time the same loads on small and on huge pages, alternately.
 
 use fieldstone_report::stats::{Estimate, median};
 use fieldstone_wire::PageKind;
@@ -9,41 +9,41 @@ use super::array::ZeroArray;
 use fieldstone_launch::clock::processor_ns;
 use crate::error::Result;
 
-/// What small pages cost more than huge ones, in nanoseconds a load.
+/// The extra time of a load on small pages, in nanoseconds, from paired runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadDifference {
-    /// A load on 4 KiB pages: the median.
+    /// Median time of a load on 4 KiB pages.
     pub ns_4k: f64,
-    /// A load on 2 MiB pages: the median.
+    /// Median time of a load on 2 MiB pages.
     pub ns_2m: f64,
-    /// The lower end of the interval of the median difference; of six pairs or more, at 95 %.
+    /// Lower end of the interval of the median difference; a 95 % interval with six pairs or more.
     pub low: f64,
-    /// The median of the pairs' differences.
+    /// Median of the differences of the pairs.
     pub median: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// A time that an interrupt more or less is little of.
+/// Minimum time of a timed pass, in nanoseconds, so that one interrupt has little influence.
 const MIN_TIMED_NS: u64 = 20_000_000;
 
-/// How long a difference is looked for: so many pairs at least, and so much processor time. Noise that comes and goes averages out in both.
+/// The minimum effort of a measurement. Both limits apply; more of either averages out noise.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Pairs of runs, at least one.
+    /// Pairs of runs, at least 1.
     pub pairs: usize,
-    /// Nanoseconds.
+    /// CPU time, in nanoseconds.
     pub ns: u64,
 }
 
 impl Effort {
-    /// One of so many parts of it.
+    /// One of `divisor` equal parts of the effort.
     pub(super) const fn split(self, divisor: usize) -> Self {
         Self { pairs: self.pairs.div_ceil(divisor), ns: self.ns / divisor as u64 }
     }
 }
 
-/// Two arrays of the same size on both kinds of page.
+/// Two arrays of the same size, one on each kind of page.
 #[derive(Debug)]
 pub(super) struct ArrayPair {
     small: ZeroArray,
@@ -52,13 +52,14 @@ pub(super) struct ArrayPair {
 
 impl ArrayPair {
     pub(super) fn new(words: usize) -> Result<Self> {
-        // The huge pages first, as long as memory is in large pieces.
+        // Huge pages first, before the other array fragments memory.
         let large = ZeroArray::new(PageKind::Thp, words)?;
         Ok(Self { small: ZeroArray::new(PageKind::Small4k, words)?, large })
     }
 
-    /// Loads `places` in such phases, with so many rounds of other instructions before each: as many pairs as `effort` asks for, and one
-    /// before them that is not counted. `between` is asked before each. Nanoseconds a load of both.
+    /// Times all loads on both arrays, with `rounds` of filler before each load, until `effort` is
+    /// reached. The first pair is dropped. Calls `before_pair` before each pair. Returns (small,
+    /// large) in nanoseconds per load.
     pub(super) fn compare(
         &self,
         loads: &LoadSequence,
@@ -79,8 +80,8 @@ impl ArrayPair {
     }
 }
 
-/// Time of a pass: of the first, or, where that was short, of as many after it as take long enough. The first one then brought back what
-/// the other side had pushed out of the caches.
+/// The time of one pass in ns: of the first, or the mean of enough later ones if the first is
+/// short. The first pass then only reloads the caches, which the other array has evicted.
 fn pass_ns(mut pass: impl FnMut(), clock: impl Fn() -> u64) -> f64 {
     let begin = clock();
     pass();
@@ -99,7 +100,7 @@ fn pass_ns(mut pass: impl FnMut(), clock: impl Fn() -> u64) -> f64 {
     }
 }
 
-/// Two pairs or more, until they are enough: the two sides' results, each pair in the order opposite to the last.
+/// Times pairs until `is_done`, at least two. Each pair reverses the order of the one before.
 fn alternate(
     is_done: impl Fn(usize) -> bool,
     mut small: impl FnMut() -> f64,
@@ -121,7 +122,7 @@ fn alternate(
 }
 
 impl LoadDifference {
-    /// Of pairs of nanoseconds a load, on small and on huge pages.
+    /// Computes medians and interval from (small, large) pairs in nanoseconds per load.
     pub(super) fn of(pairs: &[(f64, f64)]) -> Self {
         let of = |value: fn(&(f64, f64)) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
         let medians = [median(&of(|pair| pair.0)), median(&of(|pair| pair.1))];
@@ -140,7 +141,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn sides_take_turns_and_swap_places() {
+    fn both_sides_alternate_and_swap_their_order() {
         let order = RefCell::new(String::new());
         let side = |letter, result| {
             let order = &order;
@@ -159,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_is_done_until_it_is_long_and_its_first_pass_does_not_count() {
-        // The first pass takes this long, each after it a millisecond.
+    fn a_short_pass_is_repeated_and_its_first_pass_is_dropped() {
+        // The first pass takes `first_ns`, each later pass a millisecond.
         for (first_ns, passes, expected) in [(MIN_TIMED_NS, 1, MIN_TIMED_NS as f64), (16_000_000, 21, 1e6)] {
             let (now, done) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
             let pass = || {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_interrupted_stops_between_pairs() {
+    fn an_interrupt_stops_between_pairs() {
         let runs = RefCell::new(0);
         let count = || {
             *runs.borrow_mut() += 1;
@@ -188,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn the_difference_is_that_of_pairs_and_not_of_medians() {
-        // A machine that gets slower: each pair is 5 apart, whatever the medians are.
+    fn the_difference_is_that_of_pairs_not_of_medians() {
+        // The machine gets slower: each pair differs by 5, whatever the medians are.
         let drifting: Vec<(f64, f64)> = (0..7).map(|i| (f64::from(i * 10) + 5.0, f64::from(i * 10))).collect();
         let found = LoadDifference::of(&drifting);
         assert_eq!((found.low, found.median, found.high), (5.0, 5.0, 5.0));

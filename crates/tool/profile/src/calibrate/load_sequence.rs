@@ -1,68 +1,70 @@
-//! Loads at the places of a list: a program's own addresses, or a pattern, done again in one plain array of words.
+//! A sequence of loads from one array of words: a program's own addresses, or a pattern.
 //!
 //! ```text
-//! addresses   0x7f20_0123_4568   0x5581_0040_0010   0x7f20_0003_0000      touched 2 MiB chunks, far apart
+//! addresses   0x7f20_0123_4568   0x5581_0040_0010   0x7f20_0003_0000      2 MiB chunks, far apart
 //!                    \                 |                 /
-//! words       | chunk 0x5581_004.. | chunk 0x7f20_000.. | chunk 0x7f20_012.. |     the same chunks, side by side
-//! ```
-//! What is in one page, one page table or one cache line in the program is so here; only the distance between chunks is lost, and
-//! with it what the upper levels of the page table cost. The loads are done in the list's order, in chains:
+//! words       | chunk 0x5581_004.. | chunk 0x7f20_000.. | chunk 0x7f20_012.. |   the same chunks, adjacent
 //!
-//! ```text
-//! places   3 9 4 7 1 8 2 ...     chains of 2, 1 loads     3 → 9   4   7 → 1   8   2 → ...
+//! indices  3 9 4 7 1 8 2 ...     chains of 2, 1 loads     3 → 9   4   7 → 1   8   2 → ...
 //! ```
-//! The first of a chain waits for nothing: its address is known before, and a CPU does as many chains at once as it can. The address of
-//! each other one is xored with the word that was loaded before it. All words are 0, which only the memory knows, so that it waits. A
-//! list of pointers is one chain; a table that is read at random, a chain a load; a real program lies between the two.
-//! The list itself is read in order, 4 bytes a load, on whatever pages it lies.
+//! Compaction keeps what is in one page, one page table or one cache line together. It loses the
+//! distance between chunks, and thus the cost of the upper levels of the page table.
+//!
+//! The loads keep their order and form chains. The first load of a chain has a known address, so a
+//! processor runs several chains in parallel. The address of each later load is xored with the word
+//! loaded before it. All words are 0, but the processor must wait for that value. A list of
+//! pointers is one chain, and random reads of a table are chains of one load.
+//!
+//! Cost: the index of each load is itself read in order, 4 bytes per load.
 
 use std::io::{Error, ErrorKind, Result};
 
 use fieldstone_stats::random::{SplitMix64, scale};
 
-/// What is moved as one: a huge page.
+/// Bytes that compaction moves together: a huge page.
 pub const CHUNK_BYTES: usize = 2 << 20;
 const CHUNK_SHIFT: u32 = CHUNK_BYTES.trailing_zeros();
 const WORDS_PER_CHUNK: usize = CHUNK_BYTES / size_of::<u64>();
 const WORDS_PER_PAGE: usize = 4096 / size_of::<u64>();
 const WORDS_PER_LINE: usize = 64 / size_of::<u64>();
 
-/// Lengths of chains, round and round.
+/// Number of chain lengths, which repeat.
 const CHAIN_LENGTHS: usize = 64;
 
-/// How loads wait for each other: the lengths of the chains that they make.
+/// How loads depend on each other: the lengths of their chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chains([usize; CHAIN_LENGTHS]);
 
 impl Chains {
-    /// No load waits for another.
+    /// No load depends on another.
     pub const NONE: Self = Self([1; CHAIN_LENGTHS]);
-    /// Each load waits for the one before.
+    /// Each load depends on the one before.
     pub const ONE: Self = Self([usize::MAX; CHAIN_LENGTHS]);
 
-    /// Chains in which `share` (0 to 1) of all loads wait for another. Their lengths differ by one at most.
+    /// Chains in which `share` (0 to 1) of all loads depend on another. Their lengths differ by at
+    /// most 1.
     #[must_use]
     pub fn waiting(share: f64) -> Self {
         let mean = 1.0 / (1.0 - share.clamp(0.0, 1.0));
         if mean > 1e9 {
             return Self::ONE;
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to some thousand millions")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 64e9")]
         let end = |chain: usize| (chain as f64 * mean).round() as usize;
         Self(std::array::from_fn(|chain| end(chain + 1) - end(chain)))
     }
 }
 
-/// So many loads that follow each other, in such chains: a phase of a program.
+/// Consecutive loads with the same chains: a phase of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadPhase {
-    /// Loads.
+    /// Number of loads.
     pub loads: usize,
-    /// How they wait for each other.
+    /// The dependences between them.
     pub chains: Chains,
 }
 
-/// LoadSequence in an array of words, in the order of their loads.
+/// Indices into an array of words, in the order of the loads.
 #[derive(Clone, Debug)]
 pub struct LoadSequence {
     indices: Vec<u32>,
@@ -70,10 +72,11 @@ pub struct LoadSequence {
 }
 
 impl LoadSequence {
-    /// The places of `addresses`, once their chunks lie side by side, in address order.
+    /// The indices of `addresses` after their chunks are made adjacent, in address order.
     ///
     /// # Errors
-    /// `InvalidInput` without any address and when the chunks have more than 2^32 words (32 GiB); `OutOfMemory`.
+    /// `InvalidInput` without an address or with more than 2^32 words (32 GiB) in all chunks;
+    /// `OutOfMemory`.
     pub fn compacted(addresses: &[u64]) -> Result<Self> {
         let chunks = chunks(addresses)?;
         let words = word_count(chunks.len() as u64 * CHUNK_BYTES as u64)?;
@@ -90,7 +93,7 @@ impl LoadSequence {
         Ok(Self { indices: list(addresses.len(), addresses.iter().map(index))?, words })
     }
 
-    /// `count` places, each anywhere in `bytes`.
+    /// `count` random indices in an array of `bytes`.
     ///
     /// # Errors
     /// As [`Self::compacted`].
@@ -100,8 +103,8 @@ impl LoadSequence {
         Ok(Self { indices: list(count, (0..count).map(|_| narrow(scale(random.draw(), words))))?, words })
     }
 
-    /// `count` places, a page of 4 KiB apart, round and round in `bytes`; each page's at another line, since lines a page apart
-    /// share a set of the cache.
+    /// `count` indices, 4 KiB apart, repeating over an array of `bytes`. Each page uses another
+    /// cache line, because lines 4 KiB apart share a cache set.
     ///
     /// # Errors
     /// As [`Self::compacted`].
@@ -115,7 +118,7 @@ impl LoadSequence {
         Ok(Self { indices: list(count, (0..count).map(index))?, words })
     }
 
-    /// Words that the array must have: every place is below. Whole chunks.
+    /// Minimum words of the array, in whole chunks; all indices are smaller.
     #[must_use]
     pub const fn words(&self) -> usize {
         self.words
@@ -127,14 +130,15 @@ impl LoadSequence {
         self.indices.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no load.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
 
-    /// All loads, phase by phase, what is left over like none; the sum of the last of each chain. `load` is given places below
-    /// [`Self::words`] as long as it returns 0.
+    /// Does all loads by `load`, phase by phase, and returns the sum of the last value of each
+    /// chain. Loads beyond the phases are independent. Each index is below [`Self::words`],
+    /// provided that `load` returns 0.
     #[inline(always)]
     pub fn load(&self, phases: &[LoadPhase], mut load: impl FnMut(usize) -> u64) -> u64 {
         let (mut rest, mut sum) = (&self.indices[..], 0_u64);
@@ -147,12 +151,12 @@ impl LoadSequence {
     }
 }
 
-/// The loads of a phase.
+/// Does the loads of one phase.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "a zero")]
 fn load_in(chains: Chains, indices: &[u32], load: &mut impl FnMut(usize) -> u64) -> u64 {
     if chains == Chains::NONE {
-        // With as little around a load as can be.
+        // The shortest possible loop.
         return indices.iter().fold(0, |sum, &index| sum.wrapping_add(load(index as usize)));
     }
     let (mut indices, mut sum) = (indices.iter(), 0_u64);
@@ -165,7 +169,7 @@ fn load_in(chains: Chains, indices: &[u32], load: &mut impl FnMut(usize) -> u64)
     sum
 }
 
-/// The numbers of the chunks that are touched, in order, each once.
+/// The sorted numbers of the chunks that contain `addresses`.
 fn chunks(addresses: &[u64]) -> Result<Vec<u64>> {
     if addresses.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "there is no address to replay: record for longer"));
@@ -177,7 +181,7 @@ fn chunks(addresses: &[u64]) -> Result<Vec<u64>> {
             chunks.push(chunk);
             last = chunk;
         }
-        // Random addresses would make as many entries as there are addresses.
+        // Deduplicates early: random addresses would need one entry each.
         if chunks.len() == chunks.capacity() && chunks.len() >= 1 << 16 {
             chunks.sort_unstable();
             chunks.dedup();
@@ -188,27 +192,27 @@ fn chunks(addresses: &[u64]) -> Result<Vec<u64>> {
     Ok(chunks)
 }
 
-/// Words in the whole chunks of `bytes`, if a place can name them all.
+/// The number of words in the whole chunks of `bytes`, at most 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "at most 2^32")]
 fn word_count(bytes: u64) -> Result<usize> {
     let chunks = bytes / CHUNK_BYTES as u64;
     let words = chunks * WORDS_PER_CHUNK as u64;
     if chunks == 0 || words > 1 << 32 {
         let what =
-            format!("{bytes} bytes cannot be replayed: it is 2 MiB to 32 GiB; take fewer addresses or another size");
+            format!("{bytes} bytes cannot be replayed: the limits are 2 MiB and 32 GiB; replay fewer addresses or another size");
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(words as usize)
 }
 
-/// A place, which is below 2^32 since [`word_count`] said so.
+/// Narrows an index, which [`word_count`] bounds by 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "below the number of words, which is at most 2^32")]
 fn narrow(index: usize) -> u32 {
     debug_assert!(u32::try_from(index).is_ok(), "{index} is within 32 GiB");
     index as u32
 }
 
-/// The places that `source` gives, `count` of them, in a list of exactly that capacity.
+/// Collects `count` indices from `source` in a list of exactly that capacity.
 fn list(count: usize, source: impl Iterator<Item = u32>) -> Result<Vec<u32>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count).map_err(|error| Error::new(ErrorKind::OutOfMemory, error))?;
@@ -226,7 +230,7 @@ mod tests {
         [LoadPhase { loads: usize::MAX, chains: Chains::waiting(share) }]
     }
 
-    /// How often each word is loaded, counted in the array itself, and the places in order.
+    /// The number of loads of each word, and the indices in order.
     fn counted(indices: &LoadSequence, share: f64) -> (Vec<u64>, Vec<usize>) {
         let (mut counts, mut order) = (vec![0_u64; indices.words()], Vec::new());
         let load = |index: usize| {
@@ -239,11 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn chunks_lie_side_by_side_and_places_keep_their_order() {
+    fn chunks_become_adjacent_and_loads_keep_their_order() {
         let far = 0x7f20_0000_0000;
         let addresses = [far + 5 * MIB + 4096, 0x1000, far + 5 * MIB + 4104, far, 0x1007, 0x1008];
         let indices = LoadSequence::compacted(&addresses).unwrap();
-        // Three chunks: the low one, the one at `far`, the one at 4 MiB behind it, in which 5 MiB is the middle.
+        // Three chunks: the low one, the one at `far`, and the one 4 MiB above it, with 5 MiB in
+        // its middle.
         assert_eq!(indices.words(), 3 * WORDS_PER_CHUNK);
         let (low, at_far, behind) = (0, WORDS_PER_CHUNK, 2 * WORDS_PER_CHUNK + WORDS_PER_CHUNK / 2);
         let expected = [behind + 512, low + 512, behind + 513, at_far, low + 512, low + 513];
@@ -268,9 +273,9 @@ mod tests {
         }
     }
 
-    /// Whoever waits goes where the word before it says.
+    /// A dependent load uses the index xor 1, the value of the word before it.
     #[test]
-    fn as_many_loads_wait_as_are_asked_for() {
+    fn the_requested_share_of_loads_is_dependent() {
         let indices = LoadSequence { indices: vec![0; 100_000], words: WORDS_PER_CHUNK };
         let waiting = |share| {
             let mut waiting = 0;
@@ -289,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stretch_waits_by_itself_and_what_is_left_not_at_all() {
+    fn each_phase_has_its_own_chains_and_further_loads_have_none() {
         let indices = LoadSequence { indices: vec![0; 100], words: WORDS_PER_CHUNK };
         let phase = |loads, share| LoadPhase { loads, chains: Chains::waiting(share) };
         let mut waited = Vec::new();
@@ -299,37 +304,37 @@ mod tests {
         });
         let of = |range: std::ops::Range<usize>| waited[range].iter().sum::<usize>();
         assert_eq!([of(0..10), of(10..30), of(30..70), of(70..100)], [9, 0, 20, 0]);
-        assert_eq!(indices.load(&[phase(1000, 1.0)], |_| 0), 0, "a phase may be longer than the list");
+        assert_eq!(indices.load(&[phase(1000, 1.0)], |_| 0), 0, "a phase may be longer than the sequence");
     }
 
     #[test]
-    fn sums_are_those_of_the_words() {
+    fn the_sum_is_that_of_the_loaded_words() {
         let indices = LoadSequence::random(4 * MIB, 100_000, 3).unwrap();
         let words: Vec<u64> = (0..indices.words() as u64).collect();
         let expected: u64 = indices.indices.iter().map(|index| u64::from(*index)).sum();
         assert_eq!(indices.load(&all(0.0), |index| words[index]), expected);
-        // Both ends are reached.
+        // The indices cover both ends.
         assert!(indices.indices.iter().any(|index| *index < 1000) && indices.indices.iter().any(|index| *index > 523_288));
     }
 
     #[test]
-    fn page_by_page_visits_each_page_in_turn_and_spreads_over_the_lines() {
+    fn page_by_page_visits_each_page_in_order_and_spreads_over_the_lines() {
         let indices = LoadSequence::page_by_page(2 * MIB, 2 * 512).unwrap();
         let (_, order) = counted(&indices, 1.0);
         assert!(order.iter().enumerate().all(|(step, index)| index / WORDS_PER_PAGE == step % 512));
         let lines: std::collections::BTreeSet<_> = order.iter().map(|index| index % WORDS_PER_PAGE).collect();
         assert_eq!(lines.len(), 64);
-        assert_eq!(order[..512], order[512..], "the second round is the first");
+        assert_eq!(order[..512], order[512..], "the second round repeats the first");
     }
 
     #[test]
-    fn what_cannot_be_replayed_is_refused() {
+    fn sequences_that_cannot_be_replayed_are_rejected() {
         let why = |result: Result<LoadSequence>| result.unwrap_err().to_string();
         assert!(why(LoadSequence::compacted(&[])).contains("no address"));
-        assert!(why(LoadSequence::random(MIB, 1, 1)).contains("2 MiB to 32 GiB"));
-        assert!(why(LoadSequence::page_by_page(33 << 30, 1)).contains("2 MiB to 32 GiB"));
+        assert!(why(LoadSequence::random(MIB, 1, 1)).contains("2 MiB and 32 GiB"));
+        assert!(why(LoadSequence::page_by_page(33 << 30, 1)).contains("2 MiB and 32 GiB"));
         assert!(LoadSequence::random(32 << 30, 10, 1).is_ok());
         let scattered: Vec<u64> = (0..16_385).map(|chunk| chunk * CHUNK_BYTES as u64).collect();
-        assert!(why(LoadSequence::compacted(&scattered)).contains("2 MiB to 32 GiB"));
+        assert!(why(LoadSequence::compacted(&scattered)).contains("2 MiB and 32 GiB"));
     }
 }

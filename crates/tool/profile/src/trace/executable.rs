@@ -1,4 +1,4 @@
-//! Which file QEMU has to run for a program: itself, or the interpreter of a script, which only the kernel knows.
+//! Find the file that QEMU runs for a program: the program itself, or the interpreter of a script.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,13 +12,13 @@ use crate::error::{Error, Result};
 use fieldstone_launch::program::Program;
 use fieldstone_launch::startable;
 
-/// Scripts whose interpreter is a script.
+/// Maximum depth of scripts whose interpreter is a script.
 const DEPTH: usize = 4;
 
-/// The file of `program` for QEMU, and what stands behind it in the command.
+/// The file that QEMU runs for `program`, and its arguments.
 ///
 /// # Errors
-/// [`Error::Tracer`] for what QEMU cannot run as this user would.
+/// [`Error::Tracer`] if QEMU cannot run it like the kernel would.
 pub(super) fn resolve(program: &Program) -> Result<(PathBuf, Vec<OsString>)> {
     let mut file = program.file.clone();
     let mut arguments: Vec<OsString> = program.command.iter().skip(1).cloned().collect();
@@ -35,7 +35,7 @@ pub(super) fn resolve(program: &Program) -> Result<(PathBuf, Vec<OsString>)> {
         }
         file = interpreter;
     }
-    Err(untraceable(&program.file, "a script whose interpreter cannot be told; name the interpreter in the command"))
+    Err(untraceable(&program.file, "a script with an unknown interpreter; name the interpreter in the command"))
 }
 
 fn check(file: &Path, head: &[u8]) -> Result<()> {
@@ -43,11 +43,11 @@ fn check(file: &Path, head: &[u8]) -> Result<()> {
     if mode & 0o6000 != 0 {
         return Err(untraceable(
             file,
-            "set-user-id or set-group-id, which means nothing under QEMU; trace a copy without that bit",
+            "set-user-id or set-group-id, which QEMU ignores; trace a copy without that bit",
         ));
     }
     if elf::FileHeader32::<object::Endianness>::parse(head).is_ok() {
-        return Err(untraceable(file, "a 32-bit program; the plugin is for x86-64 ones"));
+        return Err(untraceable(file, "a 32-bit program; the plugin supports x86-64 only"));
     }
     let foreign = || untraceable(file, "no x86-64 program");
     let header = elf::FileHeader64::<object::Endianness>::parse(head).map_err(|_| foreign())?;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_qemu_cannot_run_is_refused_with_the_reason() {
+    fn programs_that_qemu_cannot_run_are_rejected_with_a_reason() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("text");
         fs::write(&file, "no program").unwrap();

@@ -1,4 +1,4 @@
-//! A process of the traced program: what of its memory is in the primary region, and who made it.
+//! The memory of a traced process: its primary region and its allocations.
 
 use fieldstone_translation::PrimaryRegion;
 use fieldstone_wire::trace::{Event, Record};
@@ -13,7 +13,7 @@ pub(super) struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// What an event changes; whether that is where the region lies.
+    /// Applies an event. Returns whether it may change the primary region.
     pub(super) fn apply_event(&mut self, code: u64, operands: &[Record]) -> bool {
         let [Record(first), Record(second), Record(third), Record(fourth)] = *operands else { return false };
         match Event::from_code(code) {
@@ -28,7 +28,7 @@ impl ProcessMemory {
         matches!(Event::from_code(code), Some(Event::Map | Event::Unmap | Event::Move))
     }
 
-    /// Whatever was there is no more.
+    /// Replaces all mappings in the range by one mapping, or by none.
     fn replace_mapping(&mut self, address: u64, bytes: u64, in_region: bool) {
         self.allocations.clear(address, bytes);
         if in_region {
@@ -38,7 +38,7 @@ impl ProcessMemory {
         }
     }
 
-    /// What becomes longer stays what it was.
+    /// Moves a mapping. An extension is in the region if the mapping was.
     fn move_range(&mut self, from: u64, bytes: u64, to: u64, new_bytes: u64) {
         self.allocations.move_range(from, bytes, to, new_bytes);
         let inside = self.region.offset_of(from).is_some();
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_keeps_its_place_as_far_as_it_goes() {
+    fn a_moved_mapping_keeps_its_offset_in_the_region() {
         let mut process = ProcessMemory::default();
         assert!(apply_event(&mut process, Event::Map, [0x10_0000, 0x4000, 1, 0]));
         let placed = |process: &mut ProcessMemory, address| process.region.offset_of(address);
@@ -70,14 +70,14 @@ mod tests {
         assert_eq!((placed(&mut process, 0x10_0000), placed(&mut process, 0x20_5000).is_some()), (None, true));
         apply_event(&mut process, Event::Move, [0x20_0000, 0x6000, 0x20_0000, 0x1000]);
         assert_eq!((process.region.bytes(), placed(&mut process, 0x20_0fff)), (0x1000, Some(0xfff)));
-        assert_eq!(placed(&mut process, 0x20_1000), None, "its tail is gone");
+        assert_eq!(placed(&mut process, 0x20_1000), None, "its end is unmapped");
         apply_event(&mut process, Event::Map, [0x30_0000, 0x2000, 0, 0]);
         apply_event(&mut process, Event::Move, [0x30_0000, 0x2000, 0x40_0000, 0x4000]);
-        assert_eq!(process.region.bytes(), 0x1000, "what was outside stays outside, however long");
+        assert_eq!(process.region.bytes(), 0x1000, "a mapping outside the region stays outside when it grows");
     }
 
     #[test]
-    fn a_mapping_has_a_site_until_it_goes() {
+    fn a_mapping_has_its_site_until_it_is_replaced() {
         let mut process = ProcessMemory::default();
         apply_event(&mut process, Event::Map, [0x10_0000, 0x4000, 1, 0]);
         assert!(!apply_event(&mut process, Event::MapSite, [0x10_0000, 0x4000, 5, 0]));
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(
             [0x20_0000, 0x20_1000].map(|at| owner(&process, at)),
             [MemoryOwner::Mapped; 2],
-            "another mapping, and none"
+            "a new mapping, and no mapping"
         );
     }
 }

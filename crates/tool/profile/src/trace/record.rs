@@ -1,9 +1,14 @@
-//! Our end of a trace: the shared record, and its batches in the order in which they were handed over.
+//! Read the shared record of a trace: all batches of all threads, in the order of submission.
 //!
-//! A lane that no thread uses takes no memory. Threads wait while we read, so the trace may be longer than any memory. A thread
-//! gives its lane back when it ends; those of a process that was killed are looked for now and then, and taken back by us.
+//! ```text
+//! lane 0   [batch][batch]...   a lane per thread; a batch is Free ─ thread fills ─→ Full ─ read ─→ Free
+//! lane 1   [batch][batch]...   ticket: the order of submission over all lanes
+//! ```
+//! An unused lane takes no memory. A thread waits while its next batch is full, so a trace of any
+//! length needs constant memory. An exiting thread releases its lane; the reader reclaims the lanes
+//! of killed processes.
 
-#![allow(unsafe_code, reason = "vouches for the shape of a trace")]
+#![allow(unsafe_code, reason = "implements an unsafe marker trait for the trace")]
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -20,17 +25,19 @@ use rustix::thread::futex;
 use crate::error::Result;
 use fieldstone_launch::shared::{Shared, Signed};
 
-/// Huge pages are asked for under one of so many parts of the free memory, since a program may use little of what it maps.
+/// The part of free memory for which huge pages may be requested; programs may use little of what
+/// they map.
 const HUGE_PAGE_DIVISOR: u64 = 2;
-/// From one look for killed processes to the next, at least.
+/// Minimum interval between two scans for killed processes.
 const RECLAIM_INTERVAL: Duration = Duration::from_millis(10);
-/// A look may take one of so many parts of the time.
+/// A scan takes at most this part of the time, as a divisor.
 const RECLAIM_DIVISOR: u32 = 20;
 
-/// A trace that this process made.
+/// A trace that this process created.
 pub type SharedTrace = Shared<Trace>;
 
-// SAFETY: a trace is made of numbers and atomics, for which zero is a value; the plan is not changed again.
+// SAFETY: `Trace` consists of integers and atomics, for which all-zero bytes are valid. `plan` and
+// `reader` are written before `sign`, in `create`, and later changes go through atomics.
 unsafe impl Signed for Trace {
     const NAME: &str = "fieldstone-trace";
 
@@ -40,10 +47,10 @@ unsafe impl Signed for Trace {
 }
 
 impl SharedTrace {
-    /// Makes a record.
+    /// Creates an empty trace.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
+    /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
     pub fn create(plan: Plan) -> Result<Self> {
         Self::make(|trace| {
             trace.plan = plan;
@@ -52,7 +59,7 @@ impl SharedTrace {
         })
     }
 
-    /// The program that was started last, in the place of a traced one.
+    /// Path of the last program that replaced a traced one by exec; `None` if there was none.
     #[must_use]
     pub fn last_program(&self) -> Option<String> {
         let bytes = self.record().program.iter().map(|byte| byte.load(Relaxed));
@@ -60,7 +67,7 @@ impl SharedTrace {
         (!path.is_empty()).then(|| String::from_utf8_lossy(&path).into_owned())
     }
 
-    /// Lets all threads that wait go on, and has them record nothing more.
+    /// Stops the recording and wakes all waiting threads.
     pub fn close(&self) {
         let record = self.record();
         record.closed.store(1, Release);
@@ -80,57 +87,58 @@ impl SharedTrace {
 /// A thread of the traced program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadOrigin {
-    /// The lane, which no two threads have at one time.
+    /// The lane; it belongs to one thread at a time.
     pub lane: usize,
-    /// The process.
+    /// The process number.
     pub process: u32,
-    /// The process that started it.
+    /// The number of the parent process.
     pub parent: u32,
-    /// The thread.
+    /// The thread number.
     pub thread: u32,
 }
 
-/// What a thread handed over.
+/// A batch as submitted by a thread.
 #[derive(Debug, Default)]
 pub struct DecodedBatch {
-    /// What the accesses are for.
+    /// The purpose of the accesses; `None` if the code is invalid.
     pub phase: Option<Phase>,
-    /// Accesses that the records stand for.
+    /// Number of accesses that the records represent.
     pub accesses: u64,
-    /// Instructions that ran meanwhile.
+    /// Number of instructions executed with them.
     pub instructions: u64,
     /// The records.
     pub records: Vec<Record>,
 }
 
-/// What the reader tells.
+/// A consumer of batches.
 pub trait BatchConsumer {
-    /// A thread handed over a batch. How many times less than planned is to pass before its next burst, as far as is known; 1 at least.
+    /// Processes a batch. Returns the factor, at least 1, by which the gap before the thread's next
+    /// burst shrinks.
     fn consume(&mut self, origin: ThreadOrigin, decoded: &DecodedBatch) -> u64;
-    /// A thread is gone: its lane may be another's next.
+    /// The thread has ended; another may get its lane.
     fn end_thread(&mut self, origin: ThreadOrigin);
 }
 
-/// Reads a record, batch by batch.
+/// The reader of a trace.
 #[derive(Debug)]
 pub struct TraceReader<'a> {
     trace: &'a SharedTrace,
-    /// The batch of each lane that is read next.
+    /// Index of each lane's next batch.
     next: [usize; LANES],
     decoded: DecodedBatch,
-    /// When killed processes are looked for again.
+    /// Time of the next scan for killed processes.
     next_reclaim: Instant,
 }
 
 impl<'a> TraceReader<'a> {
-    /// A reader; there is one for a record.
+    /// Creates the reader; there must be only one per trace.
     #[must_use]
     pub fn new(trace: &'a SharedTrace) -> Self {
         let decoded = DecodedBatch { records: Vec::with_capacity(RECORDS), ..DecodedBatch::default() };
         Self { trace, next: [0; LANES], decoded, next_reclaim: Instant::now() }
     }
 
-    /// Reads what there is, in the order in which it was handed over; waits up to `patience` if there is nothing.
+    /// Reads the available batches in the order of submission, or waits up to `timeout` for one.
     pub fn read(&mut self, consumer: &mut impl BatchConsumer, timeout: Duration) {
         let record = self.trace.record();
         let seen = record.doorbell.load(Acquire);
@@ -146,7 +154,8 @@ impl<'a> TraceReader<'a> {
         }
     }
 
-    /// Reads batches, at most as many as there are lanes, and takes back the lanes of threads that have left.
+    /// Reads at most [`LANES`] batches and releases the lanes of threads that have ended. Returns
+    /// the number of batches.
     fn read_ready(&mut self, consumer: &mut impl BatchConsumer) -> usize {
         let mut count = 0;
         while let Some(lane) = self.first_ready().filter(|_| count < LANES) {
@@ -161,7 +170,7 @@ impl<'a> TraceReader<'a> {
         count
     }
 
-    /// The lane whose next batch was handed over before those of all others.
+    /// The lane with the lowest ticket among the full next batches.
     fn first_ready(&self) -> Option<usize> {
         let lanes = self.trace.record().lanes.iter().enumerate();
         let taken = lanes.filter(|(_, lane)| lane.process.load(Relaxed) != 0).map(|(number, _)| number);
@@ -169,7 +178,7 @@ impl<'a> TraceReader<'a> {
         ready.min_by_key(|&lane| self.batch(lane).ticket.load(Relaxed))
     }
 
-    /// Takes back the lanes of processes that are gone and did not give them back: they were killed.
+    /// Reclaims the lanes of killed processes.
     pub(super) fn reclaim(&mut self, consumer: &mut impl BatchConsumer) {
         let lanes = &self.trace.record().lanes;
         let mut known: HashMap<u32, bool> = HashMap::new();
@@ -182,7 +191,7 @@ impl<'a> TraceReader<'a> {
             lanes.iter().enumerate().filter_map(|(number, lane)| Some((number, exited_owner(lane)?))).collect();
         for (lane, process) in dead {
             let found = &lanes[lane];
-            // What it still handed over lies between what others did.
+            // Its submitted batches keep their place in the order.
             while found.process.load(Acquire) == process && is_full(self.batch(lane)) {
                 self.read_ready(consumer);
             }
@@ -192,7 +201,7 @@ impl<'a> TraceReader<'a> {
         }
     }
 
-    /// Reads what threads left behind that were killed. The program has ended.
+    /// Reads the unfinished batches of killed threads. Call it after the program has ended.
     pub fn read_remaining(&mut self, consumer: &mut impl BatchConsumer) {
         while self.read_ready(consumer) > 0 {}
         for (lane, found) in self.trace.record().lanes.iter().enumerate() {
@@ -202,8 +211,8 @@ impl<'a> TraceReader<'a> {
         }
     }
 
-    /// Reads a batch that was never handed over, the last of its lane. Its counts are unknown, but for the records themselves; its
-    /// phase too, unless there is only one.
+    /// Reads the last batch of a lane, which was not submitted. It has records but no counts. Its
+    /// phase is only known if there are no bursts.
     fn read_unfinished(&mut self, lane: usize, found: &Lane, consumer: &mut impl BatchConsumer) {
         let batch = self.batch(lane);
         let phase = if self.trace.record().plan.burst == 0 { Phase::Counted } else { Phase::Warming };
@@ -220,7 +229,7 @@ impl<'a> TraceReader<'a> {
 
     fn read_batch(&mut self, lane: usize, consumer: &mut impl BatchConsumer) {
         let batch = self.batch(lane);
-        // What another process wrote is not trusted with an index.
+        // Another process writes `filled`, so it may be out of range.
         let filled = usize::try_from(batch.filled.load(Acquire)).map_or(RECORDS, |filled| filled.min(RECORDS));
         self.decoded.phase = Phase::from_code(batch.phase.load(Relaxed));
         self.decoded.accesses = batch.accesses.load(Relaxed);
@@ -249,8 +258,8 @@ fn is_full(batch: &Batch) -> bool {
     batch.state.load(Acquire) == Standing::Full as u32
 }
 
-/// Whether a process is no more, or a zombie of which no thread is left. That its files cannot be seen is not enough: a mount option
-/// hides those of other users.
+/// Whether a process is gone, or a zombie without threads. A missing `/proc` entry does not
+/// suffice: a mount option may hide the processes of other users.
 fn has_exited(process: u32) -> bool {
     match process::stat(process) {
         Ok(stat) => stat.state.ended() && stat.threads <= 1,

@@ -1,42 +1,45 @@
-//! Pieces of the trace that are kept, to be replayed: evenly from the whole run, in no more memory than a fixed size.
+//! Sample pieces of the trace for a replay: evenly from the whole run, in bounded memory.
 //!
 //! ```text
-//!   weights        1 1 1 1  2   2   4       4       what a piece stands for
-//!   places         . . . .  . . . . . . . . . . . .
-//!   every fourth   ^        ^       ^       ^       a piece is kept if such a place lies in it
+//!   weights        1 1 1 1  2   2   4       4       the part of the run that a piece represents
+//!   positions      . . . .  . . . . . . . . . . . .
+//!   every fourth   ^        ^       ^       ^       a piece is kept if it covers such a position
 //! ```
-//! No piece is kept twice: replayed twice it would be other memory than the program's. So places lie at least as far apart as the
-//! heaviest piece is long, when all have gone by. Pieces that walk little are left out: replayed, they would add
-//! to the price of a walk what is none of its.
+//! Systematic sampling by weight. When memory is full, the sampling interval doubles. In the end it
+//! is at least as long as the heaviest piece, so no piece is sampled twice: a repetition would
+//! change the program's locality. Pieces with few walks are dropped, because their other costs
+//! would distort the price of a walk.
+//!
+//! Cost: at most 2^20 addresses, 8 MiB.
 
 use std::ops::Range;
 
 use fieldstone_wire::trace::{CHASES, Record};
 
-/// Addresses that are kept at most, of the run and of a burst.
+/// Maximum number of kept addresses, of a run and of a burst.
 const MAX_ADDRESSES: usize = 1 << 20;
 const MAX_BURST_ADDRESSES: usize = 1 << 17;
 
-/// A piece with fewer walks an address than this part of the average is left out. All such pieces together have less than this part of the
-/// walks, which get the price of the others; what else 4 KiB pages cost them (translations that only the first TLB lacks) would be taken for
-/// that of their walks.
+/// A piece with fewer walks per address than this part of the average is dropped. All such pieces
+/// together have less than this part of the walks, which get the price of the other walks. If they
+/// were kept, their misses of only the first-level TLB would count as a cost of their walks.
 const MIN_RELATIVE_WALKS: f64 = 0.5;
 
-/// The walks of a piece or more, and what was judged of them.
+/// Walks, and how many of them depend on a loaded address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCounts {
-    /// All of them.
+    /// All walks.
     pub all: u64,
-    /// Those that were judged.
+    /// Walks whose dependence was classified.
     pub classified: u64,
-    /// Those of these that waited for an address.
+    /// Classified walks that waited for a loaded address.
     pub dependent: u64,
-    /// Those of these of which the instruction itself tells, beyond doubt.
+    /// Dependent walks that are certain from the instruction alone.
     pub certain: u64,
 }
 
 impl WalkCounts {
-    /// Of their records.
+    /// Counts the walks of these records.
     pub(super) fn of(records: impl Iterator<Item = Record>) -> Self {
         records.fold(Self::default(), |mut walks, record| {
             let dependent = record.depends();
@@ -56,23 +59,23 @@ impl WalkCounts {
     }
 }
 
-/// So many judged walks speak for a stretch.
+/// Minimum number of classified walks per phase.
 const MIN_CLASSIFIED: u64 = 64;
 
-/// Every so many-th piece of the trace.
+/// A systematic sample of the pieces of a trace.
 #[derive(Clone, Debug)]
 pub struct AddressSample {
     max_addresses: usize,
     pieces: Vec<Piece>,
     interval: u64,
     kept_addresses: usize,
-    /// Places that all pieces took which went by.
+    /// End of the positions that all pieces cover.
     positions: u64,
-    /// Their addresses and walks, each piece's as often as it counts.
+    /// Weighted addresses and walks of all pieces, including dropped ones.
     totals: StreamTotals,
 }
 
-/// Addresses that went by, and how many walks they had.
+/// The weighted numbers of addresses and walks in a stream of pieces.
 #[derive(Clone, Copy, Debug, Default)]
 struct StreamTotals {
     addresses: f64,
@@ -98,7 +101,7 @@ impl Piece {
         StreamTotals { addresses: self.addresses.len() as f64, walks: self.walks.all as f64 }
     }
 
-    /// Whether it has hardly any walks, as far as `all` have some.
+    /// Whether it has few walks per address compared with `all`.
     fn has_few_walks(&self, all: StreamTotals) -> bool {
         let own = self.totals();
         own.walks * all.addresses < MIN_RELATIVE_WALKS * all.walks * own.addresses
@@ -112,12 +115,13 @@ impl Default for AddressSample {
 }
 
 impl AddressSample {
-    /// Of one burst.
+    /// An empty sample for one burst.
     pub(super) fn for_burst() -> Self {
         Self { max_addresses: MAX_BURST_ADDRESSES, ..Self::default() }
     }
 
-    /// The pieces of a burst go by, each of which counts so often. What was not kept of it counts with what was.
+    /// Adds the pieces of a burst, each with this weight. The totals include pieces that the burst
+    /// dropped.
     pub(super) fn add_burst(&mut self, burst: Self, weight: u64) {
         self.totals.add(burst.totals, weight);
         for piece in burst.pieces {
@@ -128,7 +132,7 @@ impl AddressSample {
         }
     }
 
-    /// A piece goes by that counts so often.
+    /// Adds a piece with this weight.
     pub(crate) fn add_piece(&mut self, addresses: impl Iterator<Item = u64>, walks: WalkCounts, weight: u64) {
         let positions = self.advance(weight);
         if is_kept(&positions, self.interval) {
@@ -140,14 +144,14 @@ impl AddressSample {
         }
     }
 
-    /// The next so many places.
+    /// The next `weight` positions.
     fn advance(&mut self, weight: u64) -> Range<u64> {
         let first = self.positions;
         self.positions += weight;
         first..self.positions
     }
 
-    /// Keeps a piece, if it walks, and as many of all as there is room for.
+    /// Keeps a piece with enough walks, and thins the sample if it is too large.
     fn keep(&mut self, piece: Piece) {
         if piece.has_few_walks(self.totals) {
             return;
@@ -159,7 +163,7 @@ impl AddressSample {
         }
     }
 
-    /// Lets go of what turned out to walk little, or else of half of the places.
+    /// Drops the pieces that have few walks by now; if there are none, doubles the interval.
     fn thin(&mut self) {
         let (totals, before) = (self.totals, self.pieces.len());
         self.pieces.retain(|piece| !piece.has_few_walks(totals));
@@ -171,7 +175,7 @@ impl AddressSample {
         self.kept_addresses = self.pieces.iter().map(|piece| piece.addresses.len()).sum();
     }
 
-    /// The pieces that are kept in the end, in order.
+    /// The pieces of the final sample, in order.
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         let walking = || self.pieces.iter().filter(|piece| !piece.has_few_walks(self.totals));
         let heaviest = walking().map(|piece| piece.positions.end - piece.positions.start).max().unwrap_or(1);
@@ -179,13 +183,14 @@ impl AddressSample {
         walking().filter(move |piece| is_kept(&piece.positions, interval))
     }
 
-    /// What was kept, in order.
+    /// The sampled addresses, in order.
     #[must_use]
     pub fn addresses(&self) -> Vec<u64> {
         self.pieces().flat_map(|piece| &piece.addresses).copied().collect()
     }
 
-    /// The same addresses, as stretches of so many, and their walks: as short as enough were judged for.
+    /// The lengths of phases of the sampled addresses, with their walks; each with at least 64
+    /// classified walks, except the last.
     #[must_use]
     pub fn phases(&self) -> Vec<(usize, WalkCounts)> {
         let mut phases: Vec<(usize, WalkCounts)> = Vec::new();
@@ -202,7 +207,7 @@ impl AddressSample {
     }
 }
 
-/// Whether one of every `each` places is among these.
+/// Whether the positions include a multiple of `interval`.
 const fn is_kept(positions: &Range<u64>, interval: u64) -> bool {
     positions.start.next_multiple_of(interval) < positions.end
 }
@@ -212,22 +217,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_trace_is_kept_evenly_and_never_whole() {
+    fn a_long_trace_is_sampled_evenly() {
         let mut sample = AddressSample::default();
         const PIECE: u64 = 1 << 14;
         const PIECES: u64 = 3000;
         for piece in 0..PIECES {
             sample.add_piece(piece * PIECE..(piece + 1) * PIECE, WalkCounts::default(), 1);
         }
-        let kept_addresses = sample.addresses();
-        assert!(kept_addresses.len() <= MAX_ADDRESSES && kept_addresses.len() > MAX_ADDRESSES / 4, "{}", kept_addresses.len());
-        assert!(kept_addresses.is_sorted());
-        let middle = kept_addresses[kept_addresses.len() / 2];
+        let kept = sample.addresses();
+        assert!(kept.len() <= MAX_ADDRESSES && kept.len() > MAX_ADDRESSES / 4, "{}", kept.len());
+        assert!(kept.is_sorted());
+        let middle = kept[kept.len() / 2];
         assert!((PIECES * PIECE / 3..PIECES * PIECE * 2 / 3).contains(&middle), "{middle}");
     }
 
     #[test]
-    fn a_short_one_is_kept_whole() {
+    fn a_short_trace_is_kept_whole() {
         let mut sample = AddressSample::default();
         sample.add_piece([3, 1, 2].into_iter(), WalkCounts::default(), 1);
         sample.add_piece([7].into_iter(), WalkCounts::default(), 1);
@@ -235,59 +240,60 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_as_short_as_what_was_judged_allows() {
+    fn phases_are_as_short_as_the_classified_walks_allow() {
         let mut sample = AddressSample::default();
-        let classified = |classified, dependent| WalkCounts { all: 100, classified, dependent, certain: 0 };
-        for (addresses, of) in [(10, classified(40, 0)), (10, classified(30, 0)), (5, classified(70, 70)), (1, classified(3, 1))] {
+        let piece = |classified, dependent| WalkCounts { all: 100, classified, dependent, certain: 0 };
+        for (addresses, of) in [(10, piece(40, 0)), (10, piece(30, 0)), (5, piece(70, 70)), (1, piece(3, 1))] {
             sample.add_piece(0..addresses, of, 1);
         }
         assert_eq!(
             sample.phases(),
-            [(20, WalkCounts { all: 200, ..classified(70, 0) }), (5, classified(70, 70)), (1, classified(3, 1))]
+            [(20, WalkCounts { all: 200, ..piece(70, 0) }), (5, piece(70, 70)), (1, piece(3, 1))]
         );
         let loads: usize = sample.phases().iter().map(|(loads, _)| loads).sum();
         assert_eq!(loads, sample.addresses().len());
     }
 
     #[test]
-    fn what_an_instruction_tells_is_beyond_doubt() {
+    fn a_dependence_within_an_instruction_is_certain() {
         let record = Record::data(0x1008);
-        let all = [record, record.judged(false), record.judged(true), record.with(CHASES).classified(true)];
+        let all = [record, record.judged(false), record.judged(true), record.with(CHASES).judged(true)];
         assert_eq!(WalkCounts::of(all.into_iter()), WalkCounts { all: 4, classified: 3, dependent: 2, certain: 1 });
     }
 
     #[test]
-    fn heavy_pieces_are_kept_as_much_more_often() {
+    fn pieces_are_kept_in_proportion_to_their_weight() {
         for pieces in [800_u64, 80_000] {
             let mut sample = AddressSample::default();
-            // As many of each kind, of a hundred addresses.
+            // Half of the pieces have weight 1, half weight 4, all 100 addresses.
             for piece in 0..pieces {
                 let weight = if piece < pieces / 2 { 1 } else { 4 };
                 sample.add_piece(std::iter::repeat_n(weight, 100), WalkCounts::default(), weight);
             }
-            let kept_addresses = sample.addresses();
-            let of = |weight| kept_addresses.iter().filter(|&&address| address == weight).count() as f64;
+            let kept = sample.addresses();
+            let of = |weight| kept.iter().filter(|&&address| address == weight).count() as f64;
             assert!((3.9..4.1).contains(&(of(4) / of(1))), "{} to {}", of(4), of(1));
-            assert!(kept_addresses.len() > MAX_ADDRESSES / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64, "{}", kept_addresses.len());
+            assert!(kept.len() > MAX_ADDRESSES / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64, "{}", kept.len());
         }
     }
 
     #[test]
-    fn what_hardly_walks_is_left_out_as_soon_as_that_is_known() {
+    fn pieces_with_few_walks_are_dropped_first() {
         let walks = |all| WalkCounts { all, ..WalkCounts::default() };
         let mut sample = AddressSample::default();
-        // Ten thousand pieces that walk a little, before and after as many that walk a hundred times as often.
+        // Ten thousand pieces with few walks, as many with 100 times the rate, and again as many
+        // with few walks.
         for (first, walks) in [(0, walks(1)), (1, walks(100)), (2, walks(1))] {
             (0..10_000).for_each(|_| sample.add_piece(std::iter::repeat_n(first, 100), walks, 1));
         }
-        let kept_addresses = sample.addresses();
-        assert!(kept_addresses.iter().all(|&address| address == 1));
-        assert_eq!(kept_addresses.len(), 1_000_000, "the first to go are those that hardly walk");
-        assert_eq!(sample.phases().iter().map(|(loads, _)| loads).sum::<usize>(), kept_addresses.len());
+        let kept = sample.addresses();
+        assert!(kept.iter().all(|&address| address == 1));
+        assert_eq!(kept.len(), 1_000_000, "pieces with few walks are dropped before the interval grows");
+        assert_eq!(sample.phases().iter().map(|(loads, _)| loads).sum::<usize>(), kept.len());
     }
 
     #[test]
-    fn a_burst_tells_of_what_was_not_kept_of_it() {
+    fn the_totals_of_a_burst_include_dropped_pieces() {
         let walks = |all| WalkCounts { all, ..WalkCounts::default() };
         let mut sample = AddressSample::default();
         for (address, walks, pieces) in [(1, walks(4), 100), (2, walks(40), 3000)] {
@@ -295,7 +301,7 @@ mod tests {
             (0..pieces).for_each(|_| burst.add_piece(std::iter::repeat_n(address, 100), walks, 1));
             sample.add_burst(burst, 1);
         }
-        // On average 0.388 an address, of which 0.04 is little.
+        // The average is 0.388 walks per address, so 0.04 is below half of it.
         assert!(sample.addresses().iter().all(|&address| address == 2));
     }
 }

@@ -1,14 +1,17 @@
-//! From records to counts: each thread has the TLBs of a core of its own, each process its memory.
+//! Simulate the records of a trace: each thread has a core with its own TLBs, each process has its
+//! own memory.
 //!
 //! ```text
-//! batch ─┬ event ──→ the process's memory: what lies in the primary region, what was allocated by whom
-//!        └ access ─→ placed ─→ the thread's core: counted, or only warming up
+//! batch ─┬ event ──→ the process's memory: primary region, allocations with their sites
+//!        └ access ─→ offset in the region ─→ the thread's core: counted, or warming up only
 //! ```
-//! A burst counts by the accesses that it is nearest to: its own, and half of those that passed before and after it. That is known when the next
-//! one begins; until then what it came to waits. Only the curve of reaches and the moments take each burst as it comes.
+//! **Weights.** A burst represents its own accesses and half of the unrecorded ones before and
+//! after it. Its weight is known when the next burst starts, so its counts stay pending until then.
+//! The moments and the curve of TLB sizes are not weighted.
 //!
-//! Where a thread has more walks than in the rest of its run, it is asked to haste (`wire`'s plan): by what the last burst but one came to. If a
-//! burst shortened the gap after itself, those that happened to have many walks would count less than others.
+//! **Density.** Where a thread has more walks than on average, its bursts move closer together. The
+//! factor comes from the burst before the last one. If a burst shortened the gap after itself,
+//! bursts with many walks by chance would get too little weight.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -26,69 +29,72 @@ use super::record::{DecodedBatch, BatchConsumer, ThreadOrigin};
 use super::sample::{AddressSample, WalkCounts};
 use crate::error::Result;
 
-/// Stretches of the run that are told apart at most; when there are more, neighbours are joined.
+/// Maximum number of moments; beyond it, neighbours are merged.
 const MAX_MOMENTS: usize = 256;
 
-/// Processes without a thread whose memory is still known: a child may be heard of after its parent has ended.
+/// Number of ended processes whose memory is kept, because a child may appear after its parent has
+/// ended.
 const MAX_ENDED: usize = 8;
 
-/// So many instructions a processor looks ahead, about: walks that lie further apart do not overlap.
+/// Approximate size of a reorder window, in instructions; walks further apart do not overlap.
 const REORDER_WINDOW: f64 = 256.0;
 
-/// What a trace came to.
+/// The results of a simulated trace.
 #[derive(Clone, Debug, Default)]
 pub struct TraceResults {
     /// Accesses of the whole run.
     pub accesses: u64,
     /// Instructions of the whole run.
     pub instructions: u64,
-    /// Accesses that were counted in the models.
+    /// Accesses that the models counted.
     pub counted_accesses: u64,
-    /// Accesses to data among them that were recorded; the others could not miss.
+    /// Recorded data accesses among the counted ones. The unrecorded ones hit the page of the
+    /// access before.
     pub recorded: u64,
-    /// Instructions that ran with them.
+    /// Instructions that ran with the counted accesses.
     pub counted_instructions: u64,
-    /// BurstStatistics that were counted, each thread's for itself; 0 if the whole run was.
+    /// Bursts of all threads; 0 if the whole run was counted.
     pub bursts: u64,
-    /// The standard error of the walks an access on the first configuration, as a share of them, by how the bursts differ. None
-    /// if the whole run was counted, or fewer than two bursts.
+    /// Relative standard error of the walks per access on the first configuration, from the
+    /// variation between bursts. `None` if the whole run was counted, or with fewer than two
+    /// bursts.
     pub relative_error: Option<f64>,
-    /// What the models counted, in the order of the configurations.
+    /// Counts of each configuration, in order.
     pub counts: Vec<Counts>,
-    /// How the walks were spread over the run.
+    /// Walks over the course of the run.
     pub moments: Vec<Moment>,
-    /// WalkCounts on the first configuration that were judged, and those of them whose address was read from memory shortly before.
+    /// Walks on the first configuration whose dependence was classified.
     pub classified_walks: u64,
-    /// See [`Self::classified_walks`].
+    /// Those of them whose address was loaded from memory shortly before.
     pub dependent_walks: u64,
-    /// Instructions that ran for each access of which the sample consists, where the walks were: at most 256 of them.
-    pub instructions_each: f64,
-    /// Pieces of the trace: offsets in the primary region of recorded accesses to data.
+    /// Mean number of instructions per sampled access, weighted by walks; each at most 256.
+    pub instructions_per_access: f64,
+    /// Pieces of the trace: offsets in the primary region of data accesses.
     pub sample: AddressSample,
-    /// WalkCounts for data on the first configuration, and on 2 MiB pages if these are modelled, by whose memory it was.
+    /// Data walks by the owner of the memory.
     pub walks_by_owner: BTreeMap<MemoryOwner, AttributedWalks>,
-    /// Misses of one fully associative TLB, by its entries, a recorded access.
+    /// Misses per recorded access of one fully associative TLB, by its number of entries.
     pub reach: Vec<ReachPoint>,
-    /// Times that the program asked for memory that it can write code into.
+    /// Number of code blocks that were translated outside any file: generated by the program.
     pub generated: u32,
-    /// Threads that were traced.
+    /// Number of traced threads.
     pub threads: u64,
-    /// Processes that were traced.
+    /// Number of traced processes.
     pub processes: usize,
-    /// The largest that the primary region of a process was.
+    /// Maximum size of a process's primary region, in bytes.
     pub region_bytes: u64,
-    /// Threads that found no lane.
-    pub laneless: u32,
-    /// Programs started by exec, which ran without the plugin.
+    /// Number of threads that found no free lane.
+    pub untraced_threads: u32,
+    /// Number of programs started by exec, which run without the plugin.
     pub execs: u32,
 }
 
-/// WalkCounts that some memory is to walks_by_owner for.
+/// Data walks of one owner of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributedWalks {
-    /// On the first configuration.
+    /// Walks on the first configuration.
     pub walks: u64,
-    /// On 2 MiB pages.
+    /// Walks on 2 MiB pages; 0 if these are not modelled.
     pub walks_large: u64,
 }
 
@@ -97,7 +103,7 @@ fn whole(count: f64) -> u64 {
     count.round() as u64
 }
 
-/// Sums over bursts, each multiplied by its weight.
+/// Sums over all bursts, multiplied by their weights.
 #[derive(Clone, Debug)]
 struct WeightedSums {
     counts: Vec<Counts>,
@@ -107,25 +113,25 @@ struct WeightedSums {
     spread: f64,
 }
 
-/// What a lane's last burst came to.
+/// The counts of a lane's last burst, whose weight is not known yet.
 #[derive(Clone, Debug)]
 struct PendingBurst {
     burst: BurstCounts,
-    /// What the core had counted when it began, and has counted in it.
+    /// The counts of the core at the start of the burst.
     before: Vec<Counts>,
     walks_by_owner: BTreeMap<MemoryOwner, AttributedWalks>,
     classified: u64,
     dependent: u64,
-    /// Instructions an access of the sample's kind, by batches: the sum over the burst's walks.
+    /// Instructions per sampled access, summed over the walks of the burst.
     spread: f64,
     sample: AddressSample,
-    /// Accesses of the thread in it, warm-up and all, and what passed before and after it.
+    /// Accesses of the burst including its warm-up, and unrecorded accesses before and after it.
     own: u64,
     passed: [u64; 2],
 }
 
 impl PendingBurst {
-    /// A burst that begins where `passed` accesses passed since the last one.
+    /// A burst that starts after `passed` unrecorded accesses.
     fn new(before: Vec<Counts>, passed: u64) -> Self {
         Self {
             burst: BurstCounts::default(),
@@ -140,8 +146,8 @@ impl PendingBurst {
         }
     }
 
-    /// How many accesses each of those that were counted stands for: the burst, for all that it is nearest to. Nothing is before a thread's
-    /// first one and after its last.
+    /// Number of accesses that each counted access represents. The last burst of a thread gets all
+    /// accesses after it.
     fn weight(&self, is_last: bool) -> f64 {
         let [before, after] = self.passed.map(|passed| passed as f64);
         let nearest = self.own as f64 + before / 2.0 + if is_last { after } else { after / 2.0 };
@@ -149,45 +155,45 @@ impl PendingBurst {
     }
 }
 
-/// Pieces of a sample count in whole numbers: so many for a burst that stands for one of the first periods.
+/// Integer weight of a sample piece from a burst that represents one initial period.
 const WEIGHT_UNITS: u64 = 16;
 
-/// Listens to a trace and simulates it.
+/// Simulates the batches of a trace.
 #[derive(Debug)]
 pub struct TraceSimulator {
     configurations: Vec<Configuration>,
     cores: Vec<Option<Core>>,
     processes: HashMap<u32, ProcessMemory>,
-    /// The process of each lane that is in use, and those that have none any more, the last to end last.
+    /// The process of each used lane, and recently ended processes, the oldest first.
     lane_processes: [Option<u32>; LANES],
     ended: VecDeque<u32>,
-    /// Whether a configuration must know where the region's pieces begin.
+    /// Whether a configuration needs the start addresses of the region's ranges.
     has_ranges: bool,
-    /// The accesses that were placed and not yet run, and the records that they come from.
+    /// The accesses that are not yet simulated, and their records.
     accesses: Vec<Access>,
     records: Vec<Record>,
-    /// The last access to data of each lane.
+    /// The last data access of each lane.
     last: [Option<Access>; LANES],
     plan: Plan,
-    /// What each lane did last, and its last burst.
+    /// The last phase of each lane, and its pending burst.
     phases: [Option<Phase>; LANES],
     pending: Vec<PendingBurst>,
-    /// Of each lane's run so far.
+    /// The walk rate of each lane.
     rates: Vec<WalkRate>,
     bursts: BurstStatistics,
-    /// Each burst as often as it counts; `so_far` has the counts by these at the end.
+    /// Sums over finished bursts; [`Self::finish`] moves them to `results`.
     weighted: WeightedSums,
     results: TraceResults,
     reach: Reach,
-    /// Accesses counted that make a stretch.
+    /// Counted accesses per moment.
     moment_accesses: u64,
 }
 
 impl TraceSimulator {
-    /// A follower that has heard nothing, of a trace that is recorded by `plan`.
+    /// Creates a simulator for a trace with this plan.
     ///
     /// # Errors
-    /// A configuration that is none.
+    /// A configuration is invalid.
     pub fn new(configurations: &[Configuration], plan: Plan) -> Result<Self> {
         Core::new(configurations)?;
         Ok(Self {
@@ -218,7 +224,7 @@ impl TraceSimulator {
         })
     }
 
-    /// What it all came to.
+    /// Ends all bursts and returns the results.
     #[must_use]
     pub fn finish(mut self, trace: &Trace) -> TraceResults {
         (0..LANES).for_each(|lane| self.end_burst(lane, true));
@@ -229,14 +235,14 @@ impl TraceSimulator {
         }
         self.results.reach = self.reach.points();
         self.results.generated = trace.generated.load(Relaxed);
-        self.results.laneless = trace.laneless.load(Relaxed);
+        self.results.untraced_threads = trace.laneless.load(Relaxed);
         self.results.execs = trace.execs.load(Relaxed);
         self.results
     }
 
     fn process(&mut self, origin: ThreadOrigin) -> &mut ProcessMemory {
         if !self.processes.contains_key(&origin.process) {
-            // A fork's child has what its parent had.
+            // A forked child starts with the memory of its parent.
             let inherited = self.processes.get(&origin.parent).cloned().unwrap_or_default();
             self.processes.insert(origin.process, inherited);
             self.results.processes += 1;
@@ -244,7 +250,7 @@ impl TraceSimulator {
         self.processes.entry(origin.process).or_default()
     }
 
-    /// A lane is no longer its process's. Of those that have none left, the memory of the last few is kept.
+    /// Takes the lane from its process. Keeps the memory of the last few processes without a lane.
     fn release_process(&mut self, lane: usize) {
         let Some(process) = self.lane_processes[lane].take() else { return };
         if self.lane_processes.contains(&Some(process)) {
@@ -258,15 +264,15 @@ impl TraceSimulator {
         }
     }
 
-    /// Runs what was placed so far through the thread's core.
+    /// Simulates the collected accesses on the thread's core.
     fn run_accesses(&mut self, allocations: &Allocations, lane: usize, phase: Phase) {
         let Some(core) = &mut self.cores[lane] else { return };
         match phase {
             Phase::Counted => {
                 core.simulators().for_each(|simulator| simulator.run(&self.accesses));
                 self.reach.run(&self.accesses);
-                let walked = |places: &[u32]| {
-                    let walked = places.iter().map(|&at| (self.accesses[at as usize], self.records[at as usize]));
+                let walked = |indices: &[u32]| {
+                    let walked = indices.iter().map(|&at| (self.accesses[at as usize], self.records[at as usize]));
                     walked.filter(|(access, _)| !access.is_fetch()).collect::<Vec<_>>()
                 };
                 let owner = |access: Access, record: Record| allocations.owner(record.address(), access.is_in_region());
@@ -274,7 +280,7 @@ impl TraceSimulator {
                 let walks = WalkCounts::of(small.iter().map(|(_, record)| *record));
                 let data = self.accesses.iter().filter(|access| is_sampled(**access)).map(|access| access.address());
                 let pending = &mut self.pending[lane];
-                // Where no burst has to end before its weight is known, nothing is kept for each thread.
+                // Without bursts the weight is constant, so the pieces need not stay pending.
                 match self.plan.burst {
                     0 => self.results.sample.add_piece(data, walks, WEIGHT_UNITS),
                     _ => pending.sample.add_piece(data, walks, 1),
@@ -297,7 +303,7 @@ impl TraceSimulator {
         self.records.clear();
     }
 
-    /// Places and runs a batch; how many accesses to data it records, and those of them in the region.
+    /// Simulates a batch. Returns its recorded data accesses, and those of them in the region.
     fn simulate_batch(&mut self, origin: ThreadOrigin, phase: Phase, records: &[Record]) -> (u64, u64) {
         let (mut recorded, mut in_region) = (0, 0);
         let mut rest = records;
@@ -333,13 +339,13 @@ impl TraceSimulator {
         (recorded, in_region)
     }
 
-    /// The weight of what stands for one of the first periods.
+    /// The weight of a burst that represents one initial period.
     fn unit(&self) -> f64 {
         let Plan { burst, period, .. } = self.plan;
         if burst == 0 || period == 0 { 1.0 } else { period as f64 / burst as f64 }
     }
 
-    /// The lane's next burst begins, or its thread ends: now it is known how much of the run the last one stands for.
+    /// Ends the lane's burst, when the next one starts or the thread ends: now its weight is known.
     fn end_burst(&mut self, lane: usize, is_last: bool) {
         let now = self.cores[lane].as_ref().map(Core::counts).unwrap_or_default();
         let passed = self.pending[lane].passed[1];
@@ -355,10 +361,10 @@ impl TraceSimulator {
             let own = counts.since(&pending.before.get(at).copied().unwrap_or_default());
             *total += &own.times(weight);
         }
-        for (owner, walks_by_owner) in pending.walks_by_owner {
-            let [walks, walks_large] = weighted.walks_by_owner.entry(owner).or_default();
-            *walks += walks_by_owner.walks as f64 * weight;
-            *walks_large += walks_by_owner.walks_large as f64 * weight;
+        for (owner, walks) in pending.walks_by_owner {
+            let [small, large] = weighted.walks_by_owner.entry(owner).or_default();
+            *small += walks.walks as f64 * weight;
+            *large += walks.walks_large as f64 * weight;
         }
         weighted.classified += pending.classified as f64 * weight;
         weighted.dependent += pending.dependent as f64 * weight;
@@ -366,26 +372,27 @@ impl TraceSimulator {
         self.results.sample.add_burst(pending.sample, whole(weight / self.unit() * WEIGHT_UNITS as f64).max(1));
     }
 
-    /// Brings what was weighted back to the accesses that were really counted: shares are then those of the run, and sums those of the
-    /// bursts.
+    /// Scales the weighted sums to the counted accesses: their ratios are those of the whole run,
+    /// and their totals those of the bursts.
     fn normalize(&mut self) {
         let part = self.results.counted_accesses as f64 / self.bursts.accesses().max(1.0);
-        // All weights are 1: nothing is to be rounded.
+        // If all weights are 1, no count is rounded.
         let part = if (part - 1.0).abs() < 1e-12 { 1.0 } else { part };
         self.results.counts = self.weighted.counts.iter().map(|counts| counts.times(part)).collect();
-        let walks_by_owner = |[walks, walks_large]: [f64; 2]| AttributedWalks {
+        let scaled = |[walks, walks_large]: [f64; 2]| AttributedWalks {
             walks: whole(walks * part),
             walks_large: whole(walks_large * part),
         };
-        let blamed = std::mem::take(&mut self.weighted.walks_by_owner);
-        self.results.walks_by_owner = blamed.into_iter().map(|(owner, walks)| (owner, walks_by_owner(walks))).collect();
+        let owners = std::mem::take(&mut self.weighted.walks_by_owner);
+        self.results.walks_by_owner = owners.into_iter().map(|(owner, walks)| (owner, scaled(walks))).collect();
         self.results.classified_walks = whole(self.weighted.classified * part);
         self.results.dependent_walks = whole(self.weighted.dependent * part);
         let walks = self.bursts.walks();
-        self.results.instructions_each = if walks > 0.0 { self.weighted.spread / walks } else { 0.0 };
+        self.results.instructions_per_access = if walks > 0.0 { self.weighted.spread / walks } else { 0.0 };
     }
 
-    /// Notes how many walks there were by now: in the lane's burst, and in stretches that grow with the run. Those of the first configuration.
+    /// Adds the walks since `before` to the lane's burst and to the moments. Returns those of the
+    /// first configuration.
     fn record_moment(&mut self, before: &[u64], lane: usize, counted: u64) -> u64 {
         let Some(core) = &self.cores[lane] else { return 0 };
         let walks: Vec<u64> = core.walks().iter().zip(before).map(|(now, before)| now - before).collect();
@@ -426,7 +433,7 @@ impl BatchConsumer for TraceSimulator {
         }
         let before = self.cores[origin.lane].as_ref().map(Core::walks).unwrap_or_default();
         let (recorded, in_region) = self.simulate_batch(origin, phase, &decoded.records);
-        // What a killed process left behind says nothing of those that were not recorded.
+        // The unfinished batch of a killed process has no count of unrecorded accesses.
         let accesses = decoded.accesses.max(recorded);
         self.results.accesses += accesses;
         self.results.instructions += decoded.instructions;
@@ -443,7 +450,7 @@ impl BatchConsumer for TraceSimulator {
             let each = (decoded.instructions as f64 / in_region.max(1) as f64).min(REORDER_WINDOW);
             self.pending[origin.lane].spread += each * walks as f64;
         }
-        self.rates[origin.lane].haste().min(self.plan.haste.max(1))
+        self.rates[origin.lane].density_factor().min(self.plan.haste.max(1))
     }
 
     fn end_thread(&mut self, origin: ThreadOrigin) {
@@ -457,12 +464,13 @@ impl BatchConsumer for TraceSimulator {
     }
 }
 
-/// Whether it is of the kind that the sample has.
+/// Whether the sample includes this access.
 const fn is_sampled(access: Access) -> bool {
     access.is_in_region() && !access.is_fetch()
 }
 
-/// Whether a burst begins with this batch: with the first that warms up, or is counted where none does.
+/// Whether a burst starts with this batch: at the first warm-up batch, or at a counted one without
+/// warm-up.
 const fn begins_burst(before: Option<Phase>, phase: Phase) -> bool {
     match phase {
         Phase::Warming => !matches!(before, Some(Phase::Warming)),

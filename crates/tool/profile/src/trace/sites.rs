@@ -1,6 +1,6 @@
-//! The record of the program's allocation sites: see [`fieldstone_wire::sites`].
+//! The shared record of the program's allocation sites: see [`fieldstone_wire::sites`].
 
-#![allow(unsafe_code, reason = "vouches for the shape of the record")]
+#![allow(unsafe_code, reason = "implements an unsafe marker trait for the record")]
 
 use fieldstone_wire::MAGIC;
 use fieldstone_wire::sites::{BUILD, Sites};
@@ -8,10 +8,11 @@ use fieldstone_wire::sites::{BUILD, Sites};
 use crate::error::Result;
 use fieldstone_launch::shared::{Shared, Signed};
 
-/// A record that this process made.
+/// A record of sites that this process created.
 pub type SharedSites = Shared<Sites>;
 
-// SAFETY: the record is made of numbers and atomics, for which zero is a value.
+// SAFETY: `Sites` consists of integers and atomics, for which all-zero bytes are valid; only
+// atomics change after `sign`.
 unsafe impl Signed for Sites {
     const NAME: &str = "fieldstone-sites";
 
@@ -21,10 +22,10 @@ unsafe impl Signed for Sites {
 }
 
 impl SharedSites {
-    /// Makes a record.
+    /// Creates an empty record.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
+    /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
     pub fn create() -> Result<Self> {
         Self::make(|_| ())
     }
