@@ -19,7 +19,7 @@
 //!
 //! Invariants: both arrays are resident on their kind of page, verified by smaps (`array`). Times
 //! are thread CPU time, and the first pair is dropped. The interval is that of
-//! [`fieldstone_report::stats`].
+//! [`fieldstone_stats`].
 
 mod array;
 mod difference;

@@ -23,7 +23,6 @@ mod stderr_tail;
 mod mosaics;
 mod observation;
 mod program_run;
-mod order;
 mod site_pages;
 mod plan;
 mod price;
@@ -36,6 +35,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};
+use fieldstone_stats::order;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
 use fieldstone_sys::warm_up::warm;
@@ -142,12 +142,13 @@ pub fn profile(
     let available = || candidates.iter().filter(|candidate| candidate.unavailable.is_none());
     let round: Duration = available().map(|candidate| candidate.duration).sum();
     let kinds: Vec<_> = available().map(|candidate| candidate.kind).collect();
-    let sequence = order::abba(&kinds, plan.runs);
+    let rounds = 0..plan.runs;
+    let sequence: Vec<_> = rounds.flat_map(|round| in_order(&kinds, round)).collect();
     report(ProfileEvent::Estimate(u32::try_from(sequence.len()).unwrap_or(u32::MAX), round * plan.runs));
     let Measurements { samples, counters, native } = session.measure(&sequence, report)?;
     let is_repeatable = {
         let warm_up: Vec<_> = candidates.iter().filter_map(|candidate| candidate.warm_up.clone()).collect();
-        findings::not_repeatable(&warm, &samples).is_none()
+        findings::not_repeatable(&warm_up, &samples).is_none()
     };
     let translation = plan.trace.as_ref().map(|options| {
         if !is_repeatable {
@@ -169,6 +170,11 @@ pub fn profile(
         Some(Err(error)) => profile.findings.push(Finding::NotTraced { why: error.to_string() }),
     }
     Ok(profile)
+}
+
+/// The kinds in the order of a round, as (round, kind).
+fn in_order(kinds: &[Mixture], round: u32) -> impl Iterator<Item = (u32, Mixture)> {
+    order(kinds.len(), round as usize).map(move |index| (round, kinds[index]))
 }
 
 impl ProfileSession<'_> {
@@ -376,7 +382,7 @@ impl ProfileSession<'_> {
             metric: plan.metric,
             baseline: PageKind::Small4k.name().to_owned(),
             kinds: candidates.iter().map(kind).collect(),
-            findings: findings::find(&warm, &samples, plan.timeout),
+            findings: findings::find(&warm_up, &samples, plan.timeout),
             samples,
             footprints: candidates.into_iter().filter_map(|candidate| candidate.footprint).collect(),
             resident: Vec::new(),

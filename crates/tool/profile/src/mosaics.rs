@@ -16,7 +16,7 @@
 //! KiB pages, so each price checks the other.
 
 use fieldstone_report::Sample;
-use fieldstone_report::stats::Estimate;
+use fieldstone_stats::Estimate;
 use fieldstone_report::translation::{Mixture as ReportedMixture, Mosaics, Range, Translation};
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};

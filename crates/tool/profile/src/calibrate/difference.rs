@@ -1,6 +1,6 @@
 //! Time the same loads on small and on huge pages, alternately.
 
-use fieldstone_report::stats::{Estimate, median};
+use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_wire::PageKind;
 use super::load_sequence::{LoadSequence, LoadPhase};
 use serde::{Deserialize, Serialize};
@@ -100,25 +100,24 @@ fn pass_ns(mut pass: impl FnMut(), clock: impl Fn() -> u64) -> f64 {
     }
 }
 
-/// Times pairs until `is_done`, at least two. Each pair reverses the order of the one before.
+/// Times pairs until `is_done`, at least two. Each pair reverses the order of the one before. Calls
+/// `before_pair` before each pair; its error ends the measurement.
 fn alternate(
     is_done: impl Fn(usize) -> bool,
     mut small: impl FnMut() -> f64,
     mut large: impl FnMut() -> f64,
     mut before_pair: impl FnMut() -> Result<()>,
 ) -> Result<Vec<(f64, f64)>> {
-    let mut pairs = Vec::new();
-    while pairs.len() < 2 || !is_done(pairs.len()) {
-        before_pair()?;
-        pairs.push(if pairs.len().is_multiple_of(2) {
-            let first = small();
-            (first, large())
-        } else {
-            let first = large();
-            (small(), first)
-        });
-    }
-    Ok(pairs)
+    let mut runs = 0_usize;
+    let run = |side: usize| {
+        if runs.is_multiple_of(2) {
+            before_pair()?;
+        }
+        runs += 1;
+        Ok(if side == 0 { small() } else { large() })
+    };
+    let rounds = Rounds::run(2, run, |rounds| rounds.count() >= 2 && is_done(rounds.count()))?;
+    Ok(rounds.pairs(0, 1).collect())
 }
 
 impl LoadDifference {
