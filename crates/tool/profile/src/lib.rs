@@ -38,7 +38,7 @@ use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProg
 use fieldstone_stats::order;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
-use fieldstone_sys::warm_up::warm;
+use fieldstone_sys::warm::warm;
 use fieldstone_wire::{Mixture, PageKind};
 
 use fieldstone_launch::agent::AgentFile;
