@@ -23,12 +23,12 @@
 
 mod array;
 mod difference;
-mod load_sequence;
 mod filler;
+mod load_sequence;
 mod replay;
 
-pub use difference::{LoadDifference, Effort};
-pub use replay::{ReplayResult, PhaseDependence, replay};
+pub use difference::{Effort, LoadDifference};
+pub use replay::{PhaseDependence, ReplayResult, replay};
 
 #[cfg(test)]
 mod tests;

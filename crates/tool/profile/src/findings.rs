@@ -115,7 +115,10 @@ mod tests {
     #[test]
     fn normal_runs_give_no_finding() {
         assert!(findings(&[sample("4k", "exit 0", "a"), sample("thp", "exit 0", "a")]).is_empty());
-        assert!(findings(&[sample("4k", "exit 1", "a"), sample("thp", "exit 1", "a")]).is_empty(), "the baseline has the same exit code");
+        assert!(
+            findings(&[sample("4k", "exit 1", "a"), sample("thp", "exit 1", "a")]).is_empty(),
+            "the baseline has the same exit code"
+        );
     }
 
     #[test]
@@ -147,7 +150,11 @@ mod tests {
         let others = [Sample { kind: "thp".into(), ..refused.clone() }, refused.clone()];
         let warm = [good.clone(), others[0].clone()];
         assert_eq!(found(&warm, &others), finding(Difference::End, 2, "exit 0", "exit 3"));
-        assert_eq!(found(&warm, std::slice::from_ref(&good)), None, "a difference on other pages alone is not one of repetition");
+        assert_eq!(
+            found(&warm, std::slice::from_ref(&good)),
+            None,
+            "a difference on other pages alone is not one of repetition"
+        );
         let quiet = run("4k", "exit 0", "b", 0.9);
         let twice = [quiet.clone(), quiet.clone()];
         assert_eq!(found(std::slice::from_ref(&good), &twice), finding(Difference::Output, 2, "a", "b"));
@@ -168,6 +175,10 @@ mod tests {
         assert_eq!(findings(&samples), [Finding::OutputVaries { kind: "4k".into() }]);
         let warm = [sample("4k", "exit 0", "x"), sample("thp", "exit 0", "c")];
         let once = find(&warm, &samples[1..], Duration::from_secs(5));
-        assert_eq!(once, [Finding::OutputVaries { kind: "4k".into() }], "one measured run per kind and the warm-up suffice");
+        assert_eq!(
+            once,
+            [Finding::OutputVaries { kind: "4k".into() }],
+            "one measured run per kind and the warm-up suffice"
+        );
     }
 }

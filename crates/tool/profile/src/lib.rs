@@ -16,24 +16,29 @@
 //! run. Otherwise one side could pay more of the host's paging than the other.
 
 pub mod calibrate;
-mod walk_counters;
 pub mod error;
 mod findings;
-mod stderr_tail;
+mod machine_state;
 mod mosaics;
 mod observation;
-mod program_run;
-mod site_pages;
 mod plan;
 mod price;
+mod program_run;
 mod server;
-mod machine_state;
+mod site_pages;
+mod stderr_tail;
 pub mod trace;
 mod trace_run;
+mod walk_counters;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fieldstone_launch::agent::AgentFile;
+use fieldstone_launch::launch::{Injection, Treatment};
+use fieldstone_launch::pages::{self, Held};
+use fieldstone_launch::session::RegionOptions;
+use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};
 use fieldstone_stats::order;
 use fieldstone_sys::knob::Restorer;
@@ -41,21 +46,16 @@ use fieldstone_sys::machine;
 use fieldstone_sys::warm::warm;
 use fieldstone_wire::{Mixture, PageKind};
 
-use fieldstone_launch::agent::AgentFile;
-use fieldstone_launch::launch::{Injection, Treatment};
-use fieldstone_launch::pages::{self, Held};
-use fieldstone_launch::session::RegionOptions;
-use fieldstone_launch::signals::Interrupt;
-use walk_counters::CounterTotals;
 use observation::Observation;
 use site_pages::SiteObservation;
 use trace_run::NativeTimes;
+use walk_counters::CounterTotals;
 
 pub use error::{Error, Result};
-pub use observation::ObservedRun;
-pub use program_run::ProgramRun;
-pub use plan::{ServerLoad, Metric, ProfilePlan, TraceCoverage, TraceOptions};
 pub use machine_state::describe as describe_machine;
+pub use observation::ObservedRun;
+pub use plan::{Metric, ProfilePlan, ServerLoad, TraceCoverage, TraceOptions};
+pub use program_run::ProgramRun;
 pub use trace_run::{TraceRun, trace_once};
 
 /// Progress of a profile, reported to the caller.
@@ -155,7 +155,8 @@ pub fn profile(
             return Err(Error::Tracer { why: "later runs do not repeat the work of the first run".to_owned() });
         }
         report(ProfileEvent::Trace);
-        let recorded = kinds.iter().filter(|kind| options.sites && kind.kind() != PageKind::Small4k && !kind.is_mosaic());
+        let recorded =
+            kinds.iter().filter(|kind| options.sites && kind.kind() != PageKind::Small4k && !kind.is_mosaic());
         let recorded = recorded.map(|&kind| session.record_sites(options, kind)).collect::<Result<Vec<_>>>()?;
         trace_run::trace(plan, options, &native, &samples, recorded, interrupt)
     });
@@ -197,8 +198,14 @@ impl ProfileSession<'_> {
     }
 
     fn warm_up(&mut self, kind: Mixture) -> Result<Candidate> {
-        let mut candidate =
-            Candidate { kind, unavailable: None, _held: None, footprint: None, warm_up: None, duration: Duration::ZERO };
+        let mut candidate = Candidate {
+            kind,
+            unavailable: None,
+            _held: None,
+            footprint: None,
+            warm_up: None,
+            duration: Duration::ZERO,
+        };
         match self.reserve_pages(kind.kind()) {
             Ok(held) => {
                 self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));

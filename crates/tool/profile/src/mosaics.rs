@@ -16,8 +16,8 @@
 //! KiB pages, so each price checks the other.
 
 use fieldstone_report::Sample;
-use fieldstone_stats::Estimate;
 use fieldstone_report::translation::{Mixture as ReportedMixture, Mosaics, Range, Translation};
+use fieldstone_stats::Estimate;
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -43,13 +43,15 @@ pub(super) fn fit(
 ) -> Option<Result<Mosaics>> {
     let mut kinds: Vec<Mixture> = kinds.to_vec();
     kinds.sort_by_key(|&kind| percent(kind));
-    let mut timed: Vec<MixtureTimes> = kinds.iter().filter_map(|&kind| mixture_times(kind, samples, translation, scale)).collect();
+    let mut timed: Vec<MixtureTimes> =
+        kinds.iter().filter_map(|&kind| mixture_times(kind, samples, translation, scale)).collect();
     if !timed.iter().any(|timed| timed.mixture.kind.contains(':')) {
         return None;
     }
     let small_s = timed.first().filter(|first| first.mixture.share == 0.0).map(|first| first.mixture.measured_s.likely);
     for timed in timed.iter_mut().filter(|timed| timed.mixture.share > 0.0) {
-        let saved = translation.configuration(&timed.mixture.configuration).and_then(|modelled| modelled.time).map(Range::rest);
+        let saved =
+            translation.configuration(&timed.mixture.configuration).and_then(|modelled| modelled.time).map(Range::rest);
         timed.mixture.priced_s = small_s.zip(saved).map(|(small_s, saved)| {
             let after = |saved: f64| (small_s - saved * native_s).max(0.0);
             Range { low: after(saved.high), likely: after(saved.likely), high: after(saved.low) }

@@ -9,9 +9,9 @@ use fieldstone_wire::Mixture;
 use fieldstone_translation::{Configuration, Machine};
 use fieldstone_wire::trace::Plan as BurstPlan;
 
+use crate::trace::QemuTracer;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::session::Also;
-use crate::trace::QemuTracer;
 
 /// The load of a server.
 #[derive(Clone, Debug)]

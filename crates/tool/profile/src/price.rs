@@ -17,7 +17,7 @@ use fieldstone_translation::{
     Access, Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, Simulator, WalkCost,
 };
 
-use crate::calibrate::{LoadDifference, ReplayResult, PhaseDependence};
+use crate::calibrate::{LoadDifference, PhaseDependence, ReplayResult};
 use crate::trace::{TraceResults, WalkCounts};
 
 /// Minimum footprint, in multiples of the TLB's reach, where sequential loads walk once per page.
@@ -149,7 +149,12 @@ fn walks_avoided(configurations: &[Configuration], results: &TraceResults) -> f6
 /// Combines the replayed differences with the walks per load. The program needs `load_ns` for a
 /// load and its other instructions (infinite or NaN if 2 MiB pages avoid no walk). A slower replay
 /// waits where the program does not, so its differences are scaled down.
-fn calibration(configurations: &[Configuration], replayed: &ReplayResult, walks: WalksPerLoad, load_ns: f64) -> Calibration {
+fn calibration(
+    configurations: &[Configuration],
+    replayed: &ReplayResult,
+    walks: WalksPerLoad,
+    load_ns: f64,
+) -> Calibration {
     let sequential = replayed.sequential;
     let [fewest, likely, most] = [replayed.fewest, replayed.likely, replayed.most].map(|of| cap(of, load_ns));
     // Noise may reverse the order where walks cost almost nothing.
@@ -223,7 +228,9 @@ fn dependence_text(results: &TraceResults) -> String {
             "{dependent_walks} of only {few} classified walks waited for an address: too few, so {} of all are assumed to",
             rough_share(overall_share(results)[1])
         ),
-        _ => format!("{} of {} classified walks waited for an address", count(dependent_walks), count(classified_walks)),
+        _ => {
+            format!("{} of {} classified walks waited for an address", count(dependent_walks), count(classified_walks))
+        }
     }
 }
 
@@ -381,8 +388,9 @@ mod tests {
 
     #[test]
     fn few_classified_walks_give_a_wide_interval() {
-        let of =
-            |dependent_walks, classified_walks| overall_share(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() });
+        let of = |dependent_walks, classified_walks| {
+            overall_share(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() })
+        };
         assert_eq!(of(0, 0), [0.0, 0.5, 1.0]);
         let [low, likely, high] = of(3, 3);
         assert!(likely == 0.8 && low < 0.5 && high == 1.0, "{low} {high}");
@@ -414,8 +422,9 @@ mod tests {
 
     #[test]
     fn an_estimate_from_few_walks_says_so() {
-        let dependence_text =
-            |dependent_walks, classified_walks| dependence_text(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() });
+        let dependence_text = |dependent_walks, classified_walks| {
+            dependence_text(&TraceResults { dependent_walks, classified_walks, ..TraceResults::default() })
+        };
         assert!(dependence_text(0, 0).contains("any share of them"));
         assert!(
             dependence_text(1, 1).ends_with(

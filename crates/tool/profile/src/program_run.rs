@@ -7,19 +7,19 @@ use std::process::{ChildStdout, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::counters::Walks;
-use fieldstone_sys::process::Ended;
-use fieldstone_wire::Mixture;
-
-use super::walk_counters::RunCounters;
-use super::stderr_tail::StderrTail;
-use super::observation::{Observation, ObservedRun, Observer};
-use super::plan::ProfilePlan;
-use crate::error::{Error, Result};
 use fieldstone_launch::launch::{Treatment, Wiring, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_launch::stop::{self, Deadline, Strays};
+use fieldstone_sys::counters::Walks;
+use fieldstone_sys::process::Ended;
+use fieldstone_wire::Mixture;
+
+use super::observation::{Observation, ObservedRun, Observer};
+use super::plan::ProfilePlan;
+use super::stderr_tail::StderrTail;
+use super::walk_counters::RunCounters;
+use crate::error::{Error, Result};
 
 /// The outcome of a run that exceeded its time limit.
 pub(super) const TIMED_OUT: &str = "timeout";
@@ -86,7 +86,8 @@ pub(super) fn run(
     let timed_out = deadline.finish();
     let strays = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
-    let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
+    let observed =
+        observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let mut run = describe(&ended?, &strays, elapsed);
     if timed_out {
         TIMED_OUT.clone_into(&mut run.outcome);

@@ -9,20 +9,20 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process;
-use fieldstone_wire::Mixture;
-
-use super::walk_counters::RunCounters;
-use super::stderr_tail::StderrTail;
-use super::observation::{Observation, ObservedRun, Observer};
-use super::program_run::{ProgramRun, TIMED_OUT, stdin};
-use super::plan::{ServerLoad, ProfilePlan};
-use crate::error::{Error, Result};
 use fieldstone_launch::launch::{Treatment, Wiring, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_launch::stop::{self, Deadline};
+use fieldstone_sys::process;
+use fieldstone_wire::Mixture;
+
+use super::observation::{Observation, ObservedRun, Observer};
+use super::plan::{ProfilePlan, ServerLoad};
+use super::program_run::{ProgramRun, TIMED_OUT, stdin};
+use super::stderr_tail::StderrTail;
+use super::walk_counters::RunCounters;
+use crate::error::{Error, Result};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for the server to open its port; ten times as long under the tracer.
@@ -58,7 +58,11 @@ pub(super) fn run(
     interrupt.watch_group(pid);
     let counters = plan.trace.is_some().then(|| RunCounters::start(pid));
     let observer = Observer::start(observation, &running);
-    let timeout = plan.timeout.min(if matches!(treatment, Treatment::Emulated { .. }) { READY_TIMEOUT * 10 } else { READY_TIMEOUT });
+    let timeout = plan.timeout.min(if matches!(treatment, Treatment::Emulated { .. }) {
+        READY_TIMEOUT * 10
+    } else {
+        READY_TIMEOUT
+    });
     let ready = wait_ready(pid, load.port, timeout, interrupt);
     let before = usage(pid);
     let loaded = ready.and_then(|()| run_load(load, plan.timeout, interrupt));
@@ -67,7 +71,8 @@ pub(super) fn run(
     let has_died = process::has_ended(pid);
     let ended = stop::stop_gently(pid, plan.timeout.min(STOP_TIMEOUT));
     let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
-    let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
+    let observed =
+        observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let strays = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
     let stderr = tail.finish();

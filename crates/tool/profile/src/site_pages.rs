@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use fieldstone_report::quantity::seconds;
 use fieldstone_report::translation::SitePages;
+use fieldstone_symbols::{Frame, frames_of};
 use fieldstone_sys::{pagemap, smaps};
 use fieldstone_wire::Mixture;
 use fieldstone_wire::sites::{PLACES, Place, Site, Sites};
@@ -26,7 +27,6 @@ use fieldstone_wire::trace::Plan as BurstPlan;
 use super::observation::ObservedRun;
 use super::program_run::ProgramRun;
 use crate::error::Result;
-use fieldstone_symbols::{Frame, frames_of};
 use crate::trace::{SharedRecords, SharedSites, SharedTrace};
 
 /// Sites that are inspected, those with the most bytes first. A process that exits waits for the
@@ -253,8 +253,11 @@ mod tests {
         for &number in &numbers {
             real.record().site(number).unwrap().count(1600);
         }
-        let places =
-            [SitePageCounts { places: 16, large: 16.0 }, SitePageCounts { places: 8, large: 2.0 }, SitePageCounts { places: 0, large: 0.0 }];
+        let places = [
+            SitePageCounts { places: 16, large: 16.0 },
+            SitePageCounts { places: 8, large: 2.0 },
+            SitePageCounts { places: 0, large: 0.0 },
+        ];
         let observation = observed(real, numbers.into_iter().zip(places).collect());
         assert_eq!((observation.unknown_reason.as_ref(), observation.by_stack.len()), (None, 2));
         // The thread starts elsewhere in the C library, and the last stack does not occur in the
@@ -276,7 +279,9 @@ mod tests {
     #[test]
     fn a_run_without_observations_has_a_reason() {
         let why = |observation: SiteObservation| observation.unknown_reason.unwrap();
-        assert!(why(observed(run(4096, &[]).0, PagesBySite::new())).contains("on thp: the site recorder was not loaded"));
+        assert!(
+            why(observed(run(4096, &[]).0, PagesBySite::new())).contains("on thp: the site recorder was not loaded")
+        );
         let (shared, _) = run(4096, &[]);
         shared.record().programs.store(1, Relaxed);
         assert!(why(observed(shared, PagesBySite::new())).contains("was resident"));
@@ -310,7 +315,10 @@ mod tests {
         // Without frame numbers, smaps only shows which memory is huge.
         if pagemap::frames_visible() {
             sites.wanted_page_bytes.store(4096, Relaxed);
-            assert!(inspect_pages().values().all(|found| found.large == f64::from(found.places)), "every page is that large");
+            assert!(
+                inspect_pages().values().all(|found| found.large == f64::from(found.places)),
+                "every page is that large"
+            );
         }
         drop(memory);
     }

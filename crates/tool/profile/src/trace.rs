@@ -15,12 +15,12 @@
 mod allocations;
 mod bursts;
 mod cores;
-mod simulation;
+mod executable;
 mod process_memory;
 mod record;
 mod sample;
+mod simulation;
 mod sites;
-mod executable;
 #[cfg(test)]
 mod tests;
 mod tracer;
@@ -34,9 +34,9 @@ use fieldstone_translation::Configuration;
 use fieldstone_wire::trace::Plan;
 
 pub use allocations::MemoryOwner;
-pub use simulation::{TraceResults, TraceSimulator};
-pub use record::{DecodedBatch, BatchConsumer, ThreadOrigin, TraceReader, SharedTrace};
+pub use record::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader};
 pub use sample::{AddressSample, WalkCounts};
+pub use simulation::{TraceResults, TraceSimulator};
 pub use sites::SharedSites;
 pub use tracer::QemuTracer;
 

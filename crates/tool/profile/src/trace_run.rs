@@ -6,29 +6,30 @@
 //!                             └→ sample of addresses ─→ calibrate::replay ─→ price ─→ shares of time
 //! ```
 
-use fieldstone_report::Sample;
-use fieldstone_report::quantity::{count, seconds};
-use fieldstone_stats::median;
-use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
-use fieldstone_translation::{Configuration, Counts, Level, Machine};
-use fieldstone_wire::PageKind;
-
-use super::findings::{samples_of_kind, most_common_outcome};
-use super::mosaics;
-use super::observation::Observation;
-use super::program_run::{self, ProgramRun, TIMED_OUT};
-use super::site_pages::{SiteObservations, SiteObservation};
-use super::plan::{ProfilePlan, TraceOptions};
-use super::price::{WalksPerLoad, price, scale, phase_dependence};
-use super::server;
-use crate::calibrate::{Effort, replay};
-use crate::error::{Error, Result};
-use fieldstone_launch::signals::Interrupt;
-use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
-use crate::trace::{TraceResults, SharedRecords, TraceSession, MemoryOwner};
-use fieldstone_wire::sites::{Lost, SITES, Sites};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+use fieldstone_launch::signals::Interrupt;
+use fieldstone_report::Sample;
+use fieldstone_report::quantity::{count, seconds};
+use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
+use fieldstone_stats::median;
+use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
+use fieldstone_translation::{Configuration, Counts, Level, Machine};
+use fieldstone_wire::PageKind;
+use fieldstone_wire::sites::{Lost, SITES, Sites};
+
+use super::findings::{most_common_outcome, samples_of_kind};
+use super::mosaics;
+use super::observation::Observation;
+use super::plan::{ProfilePlan, TraceOptions};
+use super::price::{WalksPerLoad, phase_dependence, price, scale};
+use super::program_run::{self, ProgramRun, TIMED_OUT};
+use super::server;
+use super::site_pages::{SiteObservation, SiteObservations};
+use crate::calibrate::{Effort, replay};
+use crate::error::{Error, Result};
+use crate::trace::{MemoryOwner, SharedRecords, TraceResults, TraceSession};
 
 /// A traced run.
 #[derive(Debug)]
@@ -51,7 +52,12 @@ const REPLAY: Effort = Effort { pairs: 15, ns: if cfg!(debug_assertions) { 300_0
 ///
 /// # Errors
 /// As [`super::profile`].
-pub fn trace_once(plan: &ProfilePlan, options: &TraceOptions, native_s: Option<f64>, interrupt: &Interrupt) -> Result<TraceRun> {
+pub fn trace_once(
+    plan: &ProfilePlan,
+    options: &TraceOptions,
+    native_s: Option<f64>,
+    interrupt: &Interrupt,
+) -> Result<TraceRun> {
     let bursts = options.recording.bursts_for(native_s, plan.load.is_some());
     let tracing = TraceSession::start(bursts, &options.configurations, options.sites)?;
     let records = tracing.records();
@@ -123,8 +129,12 @@ pub(super) fn trace(
     }
     let addresses = results.sample.addresses();
     let walks = WalksPerLoad::measure(&options.configurations, &addresses);
-    if let (Some(native_s), Some(walks), false) = (median_if_positive(&native.total_s), walks, addresses.is_empty() || run.has_failed) {
-        match replay(&addresses, results.instructions_per_access, &phase_dependence(&results), REPLAY, || interrupt.check()) {
+    if let (Some(native_s), Some(walks), false) =
+        (median_if_positive(&native.total_s), walks, addresses.is_empty() || run.has_failed)
+    {
+        match replay(&addresses, results.instructions_per_access, &phase_dependence(&results), REPLAY, || {
+            interrupt.check()
+        }) {
             Ok(replayed) => price(&mut translation, &options.configurations, &results, (&replayed, walks), native_s),
             Err(error) if error.is_interrupt() => return Err(error),
             Err(error) => translation.unseen.push(format!("the cost of a walk: {error}")),
@@ -161,8 +171,15 @@ fn failure_reason(plan: &ProfilePlan, run: &ProgramRun, samples: &[Sample]) -> O
 
 /// Fits the mosaics, except for a server: its times cover the load only, but its trace also covers
 /// start and stop.
-fn fit_mosaics(plan: &ProfilePlan, samples: &[Sample], results: &TraceResults, native_s: f64, translation: &mut Translation) {
-    let fitted = mosaics::fit(&plan.kinds, samples, translation, scale(results), native_s).filter(|_| plan.load.is_none());
+fn fit_mosaics(
+    plan: &ProfilePlan,
+    samples: &[Sample],
+    results: &TraceResults,
+    native_s: f64,
+    translation: &mut Translation,
+) {
+    let fitted =
+        mosaics::fit(&plan.kinds, samples, translation, scale(results), native_s).filter(|_| plan.load.is_none());
     match fitted {
         Some(Ok(fitted)) => translation.mosaics = Some(fitted),
         Some(Err(error)) => translation.unseen.push(format!("the cost of a walk from real runs on mosaics: {error}")),

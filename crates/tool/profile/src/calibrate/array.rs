@@ -9,9 +9,9 @@ use fieldstone_blocks::{Frames, MmapFrames};
 use fieldstone_sys::huge_pages;
 use fieldstone_sys::smaps;
 use fieldstone_wire::PageKind;
-use super::load_sequence::{CHUNK_BYTES, LoadSequence, LoadPhase};
 
 use super::filler;
+use super::load_sequence::{CHUNK_BYTES, LoadPhase, LoadSequence};
 use crate::error::{Error, Result};
 
 /// Attempts to back the whole array with huge pages.
@@ -103,7 +103,8 @@ impl Residency {
         }
         let found =
             format!("of {bytes} bytes, {} are resident and {} on huge pages", self.resident_bytes, self.huge_bytes);
-        let small_remedy = || "another program swaps or collapses memory: stop it, or use a smaller footprint".to_owned();
+        let small_remedy =
+            || "another program swaps or collapses memory: stop it, or use a smaller footprint".to_owned();
         let remedy = if small { small_remedy() } else { thp_remedy() };
         Err(Error::page_kind(kind.name(), format!("{found}; {remedy}")))
     }

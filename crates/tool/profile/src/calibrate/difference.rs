@@ -1,12 +1,12 @@
 //! Time the same loads on small and on huge pages, alternately.
 
+use fieldstone_launch::clock::processor_ns;
 use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_wire::PageKind;
-use super::load_sequence::{LoadSequence, LoadPhase};
 use serde::{Deserialize, Serialize};
 
 use super::array::ZeroArray;
-use fieldstone_launch::clock::processor_ns;
+use super::load_sequence::{LoadPhase, LoadSequence};
 use crate::error::Result;
 
 /// The extra time of a load on small pages, in nanoseconds, from paired runs.

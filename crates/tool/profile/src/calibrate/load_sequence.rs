@@ -198,8 +198,9 @@ fn word_count(bytes: u64) -> Result<usize> {
     let chunks = bytes / CHUNK_BYTES as u64;
     let words = chunks * WORDS_PER_CHUNK as u64;
     if chunks == 0 || words > 1 << 32 {
-        let what =
-            format!("{bytes} bytes cannot be replayed: the limits are 2 MiB and 32 GiB; replay fewer addresses or another size");
+        let what = format!(
+            "{bytes} bytes cannot be replayed: the limits are 2 MiB and 32 GiB; replay fewer addresses or another size"
+        );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(words as usize)
@@ -314,7 +315,9 @@ mod tests {
         let expected: u64 = indices.indices.iter().map(|index| u64::from(*index)).sum();
         assert_eq!(indices.load(&all(0.0), |index| words[index]), expected);
         // The indices cover both ends.
-        assert!(indices.indices.iter().any(|index| *index < 1000) && indices.indices.iter().any(|index| *index > 523_288));
+        assert!(
+            indices.indices.iter().any(|index| *index < 1000) && indices.indices.iter().any(|index| *index > 523_288)
+        );
     }
 
     #[test]

@@ -7,12 +7,12 @@
 //! the interval.
 
 use fieldstone_sys::limits::free_memory_bytes;
-use super::load_sequence::{Chains, LoadSequence, LoadPhase};
 use serde::{Deserialize, Serialize};
 
 use super::array::{array_bytes, calibration_error};
-use super::difference::{LoadDifference, Effort, ArrayPair};
+use super::difference::{ArrayPair, Effort, LoadDifference};
 use super::filler;
+use super::load_sequence::{Chains, LoadPhase, LoadSequence};
 use crate::error::Result;
 
 /// Number of times that the arrays are mapped again: the cost depends on the physical pages, above

@@ -167,7 +167,10 @@ mod tests {
     fn an_allocation_has_precedence_over_its_mapping() {
         let mut allocations = two_layers();
         let owner = |allocations: &Allocations| [0x1fff, 0x2000, 0x20ff, 0x2100].map(|at| allocations.owner(at, true));
-        assert_eq!(owner(&allocations), [MemoryOwner::Site(7), MemoryOwner::Site(1), MemoryOwner::Site(1), MemoryOwner::Site(7)]);
+        assert_eq!(
+            owner(&allocations),
+            [MemoryOwner::Site(7), MemoryOwner::Site(1), MemoryOwner::Site(1), MemoryOwner::Site(7)]
+        );
         allocations.remove(0x2000);
         assert_eq!(owner(&allocations), [MemoryOwner::Site(7); 4], "the mapping is still there");
         allocations.add_mapped(0x2000, 0x1000, 0);

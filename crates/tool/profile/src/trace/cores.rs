@@ -22,13 +22,15 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(configurations: &[Configuration]) -> Result<Self> {
         let mut others = configurations.to_vec();
-        let index = configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&index| index != BASELINE);
+        let index =
+            configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&index| index != BASELINE);
         let watching = |configurations: &[Configuration]| {
             let mut simulator = Simulator::new(configurations)?;
             simulator.watch(Some(0));
             Ok::<_, crate::Error>(simulator)
         };
-        let large = index.map(|index| Ok::<_, crate::Error>((index, watching(&[others.remove(index)])?))).transpose()?;
+        let large =
+            index.map(|index| Ok::<_, crate::Error>((index, watching(&[others.remove(index)])?))).transpose()?;
         Ok(Self { simulator: watching(&others)?, large })
     }
 

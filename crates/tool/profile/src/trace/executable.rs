@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use fieldstone_launch::program::Program;
+use fieldstone_launch::startable;
 use object::elf;
 use object::read::elf::FileHeader;
 
 use crate::error::{Error, Result};
-use fieldstone_launch::program::Program;
-use fieldstone_launch::startable;
 
 /// Maximum depth of scripts whose interpreter is a script.
 const DEPTH: usize = 4;

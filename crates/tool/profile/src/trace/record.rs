@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use fieldstone_launch::shared::{Shared, Signed};
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
 use fieldstone_wire::MAGIC;
@@ -23,7 +24,6 @@ use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
 
 use crate::error::Result;
-use fieldstone_launch::shared::{Shared, Signed};
 
 /// The part of free memory for which huge pages may be requested; programs may use little of what
 /// they map.

@@ -110,7 +110,14 @@ impl Piece {
 
 impl Default for AddressSample {
     fn default() -> Self {
-        Self { max_addresses: MAX_ADDRESSES, pieces: Vec::new(), interval: 1, kept_addresses: 0, positions: 0, totals: StreamTotals::default() }
+        Self {
+            max_addresses: MAX_ADDRESSES,
+            pieces: Vec::new(),
+            interval: 1,
+            kept_addresses: 0,
+            positions: 0,
+            totals: StreamTotals::default(),
+        }
     }
 }
 
@@ -273,7 +280,11 @@ mod tests {
             let kept = sample.addresses();
             let of = |weight| kept.iter().filter(|&&address| address == weight).count() as f64;
             assert!((3.9..4.1).contains(&(of(4) / of(1))), "{} to {}", of(4), of(1));
-            assert!(kept.len() > MAX_ADDRESSES / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64, "{}", kept.len());
+            assert!(
+                kept.len() > MAX_ADDRESSES / 4 || pieces == 800 && of(4) == (pieces / 2 * 100) as f64,
+                "{}",
+                kept.len()
+            );
         }
     }
 

@@ -14,18 +14,18 @@
 //! bursts with many walks by chance would get too little weight.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
 use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme};
 use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Plan, Record, Trace};
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::allocations::{Allocations, MemoryOwner};
 use super::bursts::{BurstCounts, BurstStatistics, WalkRate};
 use super::cores::{BASELINE, Core};
 use super::process_memory::ProcessMemory;
-use super::record::{DecodedBatch, BatchConsumer, ThreadOrigin};
+use super::record::{BatchConsumer, DecodedBatch, ThreadOrigin};
 use super::sample::{AddressSample, WalkCounts};
 use crate::error::Result;
 

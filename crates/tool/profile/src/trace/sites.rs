@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "implements an unsafe marker trait for the record")]
 
+use fieldstone_launch::shared::{Shared, Signed};
 use fieldstone_wire::MAGIC;
 use fieldstone_wire::sites::{BUILD, Sites};
 
 use crate::error::Result;
-use fieldstone_launch::shared::{Shared, Signed};
 
 /// A record of sites that this process created.
 pub type SharedSites = Shared<Sites>;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fieldstone_translation::{Configuration, Machine, PageSize};
 use fieldstone_wire::trace::{BATCHES, Batch, Event, LANES, Phase, Plan, Record, Standing};
 
-use super::{TraceResults, TraceSimulator, DecodedBatch, BatchConsumer, ThreadOrigin, TraceReader, SharedTrace};
+use super::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader, TraceResults, TraceSimulator};
 
 const NO_WAIT: Duration = Duration::ZERO;
 const BURSTS: Plan = Plan { burst: 100, longest_burst: 100, warm_up: 20, period: 1000, longest: 1000, haste: 0 };

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fieldstone_launch::agent::AgentFile;
-use crate::error::{Error, Result};
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::program::Program;
 
 use super::{SharedRecords, SharedSites, executable};
+use crate::error::{Error, Result};
 
 const QEMU: &str = "qemu-x86_64";
 const INSTALL: &str = "install QEMU's user mode (on Debian: apt-get install qemu-user)";
