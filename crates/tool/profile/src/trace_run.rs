@@ -273,7 +273,7 @@ fn lost_allocations(sites: &Sites) -> Option<String> {
     (lost > known / 1000).then(|| {
         let full = sites.lost[Lost::TableFull as usize].load(Relaxed);
         format!(
-            "the sites of {} allocations: the recorder's table of {} stacks was full for {} of them, and it was busy in the threads of the others",
+            "the sites of {} allocations: the recorder's table of {} stacks was full for {} of them; for the others the recorder was busy",
             count(lost),
             count(SITES as u64),
             count(full)
