@@ -21,7 +21,7 @@ pub(super) const fn instructions(rounds: u32) -> u32 {
     rounds * INSTRUCTIONS_PER_ROUND
 }
 
-/// Runs `rounds` rounds of filler in three dependence chains, which finish before a program's own.
+/// Runs `rounds` rounds of filler in three dependence chains, no longer than those of a program.
 #[inline(always)]
 pub(super) fn run(rounds: u32) {
     if rounds == 0 {
