@@ -46,7 +46,7 @@ const SMALL: [Workload; 3] = [
 
 /// Measures the cells of the section.
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
-    let directory = std::env::current_exe()?.parent().context("this program lies in a directory")?.to_owned();
+    let directory = std::env::current_exe()?.parent().context("the path of this program has a directory")?.to_owned();
     let bench = RegionBench { directory, restorer: Restorer::start()?, limit };
     for (goal, workload) in [("gups_2g_vs_4k", &BIG[0]), ("map_vs_4k", &BIG[1])] {
         if goal.contains(only) {

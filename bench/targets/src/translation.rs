@@ -36,7 +36,7 @@ const PREDICTION_PROGRAMS: [(&str, &[&str]); 5] =
 
 /// Measures the cells of the section.
 pub(crate) fn measure(goals: &Goals, limit: Duration, only: &str, show: &mut dyn FnMut(Cell)) -> anyhow::Result<()> {
-    let directory = std::env::current_exe()?.parent().context("this program lies in a directory")?.to_owned();
+    let directory = std::env::current_exe()?.parent().context("the path of this program has a directory")?.to_owned();
     let bench = TranslationBench { directory, limit };
     let wanted = |cell: &str, name: &str| format!("{cell} {name}").contains(only);
     if wanted("full_sim_slowdown", "gups") {
@@ -98,7 +98,9 @@ impl TranslationBench {
             let profile = self.profile(options, name, arguments)?;
             let translation = translation(&profile)?;
             if full != (translation.counted_accesses == translation.accesses) {
-                bail!("{name} {arguments:?} was not recorded as requested: its run is too short for bursts on this machine");
+                bail!(
+                    "{name} {arguments:?} was not recorded as requested: its run is too short for bursts on this machine"
+                );
             }
             let data = &translation.configuration("4K").context("4K is always modelled")?.data;
             anyhow::Ok(data.walks as f64 / data.accesses.max(1) as f64)

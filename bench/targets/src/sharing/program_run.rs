@@ -98,7 +98,10 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn find() -> anyhow::Result<Self> {
         Ok(Self {
-            directory: std::env::current_exe()?.parent().context("this program lies in a directory")?.to_owned(),
+            directory: std::env::current_exe()?
+                .parent()
+                .context("the path of this program has a directory")?
+                .to_owned(),
         })
     }
 
