@@ -290,7 +290,7 @@ impl ProfileSession<'_> {
                 needed >> 20
             )));
         }
-        pages::hold(self.restorer, kind, needed).map(Some)
+        Ok(Some(pages::hold(self.restorer, kind, needed)?))
     }
 
     fn run(&self, kind: Mixture, observation: &Observation) -> Result<(ProgramRun, ObservedRun)> {

@@ -19,7 +19,7 @@ use super::observation::{Observation, ObservedRun, Observer};
 use super::plan::ProfilePlan;
 use super::stderr_tail::StderrTail;
 use super::walk_counters::RunCounters;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The outcome of a run that exceeded its time limit.
 pub(super) const TIMED_OUT: &str = "timeout";

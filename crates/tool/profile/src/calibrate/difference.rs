@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::array::ZeroArray;
 use super::load_sequence::{LoadPhase, LoadSequence};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The extra time of a load on small pages, in nanoseconds, from paired runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ fn alternate(
             before_pair()?;
         }
         runs += 1;
-        Ok(if side == 0 { small() } else { large() })
+        Ok::<_, Error>(if side == 0 { small() } else { large() })
     };
     let rounds = Rounds::run(2, run, |rounds| rounds.count() >= 2 && is_done(rounds.count()))?;
     Ok(rounds.pairs(0, 1).collect())
@@ -136,7 +136,6 @@ impl LoadDifference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use std::cell::RefCell;
 
     #[test]

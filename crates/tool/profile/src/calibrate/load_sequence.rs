@@ -19,10 +19,11 @@
 
 use std::io::{Error, ErrorKind, Result};
 
+#[cfg(test)]
 use fieldstone_stats::random::{SplitMix64, scale};
 
 /// Bytes that compaction moves together: a huge page.
-pub const CHUNK_BYTES: usize = 2 << 20;
+pub(super) const CHUNK_BYTES: usize = 2 << 20;
 const CHUNK_SHIFT: u32 = CHUNK_BYTES.trailing_zeros();
 const WORDS_PER_CHUNK: usize = CHUNK_BYTES / size_of::<u64>();
 const WORDS_PER_PAGE: usize = 4096 / size_of::<u64>();
@@ -33,18 +34,18 @@ const CHAIN_LENGTHS: usize = 64;
 
 /// How loads depend on each other: the lengths of their chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chains([usize; CHAIN_LENGTHS]);
+pub(super) struct Chains([usize; CHAIN_LENGTHS]);
 
 impl Chains {
     /// No load depends on another.
-    pub const NONE: Self = Self([1; CHAIN_LENGTHS]);
+    pub(super) const NONE: Self = Self([1; CHAIN_LENGTHS]);
     /// Each load depends on the one before.
-    pub const ONE: Self = Self([usize::MAX; CHAIN_LENGTHS]);
+    pub(super) const ONE: Self = Self([usize::MAX; CHAIN_LENGTHS]);
 
     /// Chains in which `share` (0 to 1) of all loads depend on another. Their lengths differ by at
     /// most 1.
     #[must_use]
-    pub fn waiting(share: f64) -> Self {
+    pub(super) fn waiting(share: f64) -> Self {
         let mean = 1.0 / (1.0 - share.clamp(0.0, 1.0));
         if mean > 1e9 {
             return Self::ONE;
@@ -57,16 +58,16 @@ impl Chains {
 
 /// Consecutive loads with the same chains: a phase of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadPhase {
+pub(super) struct LoadPhase {
     /// Number of loads.
-    pub loads: usize,
+    pub(super) loads: usize,
     /// The dependences between them.
-    pub chains: Chains,
+    pub(super) chains: Chains,
 }
 
 /// Indices into an array of words, in the order of the loads.
 #[derive(Clone, Debug)]
-pub struct LoadSequence {
+pub(super) struct LoadSequence {
     indices: Vec<u32>,
     words: usize,
 }
@@ -77,7 +78,7 @@ impl LoadSequence {
     /// # Errors
     /// `InvalidInput` without an address or with more than 2^32 words (32 GiB) in all chunks;
     /// `OutOfMemory`.
-    pub fn compacted(addresses: &[u64]) -> Result<Self> {
+    pub(super) fn compacted(addresses: &[u64]) -> Result<Self> {
         let chunks = chunks(addresses)?;
         let words = word_count(chunks.len() as u64 * CHUNK_BYTES as u64)?;
         let mut last = (u64::MAX, 0);
@@ -94,10 +95,8 @@ impl LoadSequence {
     }
 
     /// `count` random indices in an array of `bytes`.
-    ///
-    /// # Errors
-    /// As [`Self::compacted`].
-    pub fn random(bytes: u64, count: usize, seed: u64) -> Result<Self> {
+    #[cfg(test)]
+    pub(super) fn random(bytes: u64, count: usize, seed: u64) -> Result<Self> {
         let words = word_count(bytes)?;
         let mut random = SplitMix64::new(seed);
         Ok(Self { indices: list(count, (0..count).map(|_| narrow(scale(random.draw(), words))))?, words })
@@ -108,7 +107,7 @@ impl LoadSequence {
     ///
     /// # Errors
     /// As [`Self::compacted`].
-    pub fn page_by_page(bytes: u64, count: usize) -> Result<Self> {
+    pub(super) fn page_by_page(bytes: u64, count: usize) -> Result<Self> {
         let words = word_count(bytes)?;
         let pages = words / WORDS_PER_PAGE;
         let index = |step: usize| {
@@ -120,27 +119,21 @@ impl LoadSequence {
 
     /// Minimum words of the array, in whole chunks; all indices are smaller.
     #[must_use]
-    pub const fn words(&self) -> usize {
+    pub(super) const fn words(&self) -> usize {
         self.words
     }
 
     /// Number of loads.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.indices.len()
-    }
-
-    /// Whether there is no load.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.indices.is_empty()
     }
 
     /// Does all loads by `load`, phase by phase, and returns the sum of the last value of each
     /// chain. Loads beyond the phases are independent. Each index is below [`Self::words`],
     /// provided that `load` returns 0.
     #[inline(always)]
-    pub fn load(&self, phases: &[LoadPhase], mut load: impl FnMut(usize) -> u64) -> u64 {
+    pub(super) fn load(&self, phases: &[LoadPhase], mut load: impl FnMut(usize) -> u64) -> u64 {
         let (mut rest, mut sum) = (&self.indices[..], 0_u64);
         for phase in phases {
             let (own, after) = rest.split_at(phase.loads.min(rest.len()));

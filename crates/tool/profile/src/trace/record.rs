@@ -8,17 +8,14 @@
 //! length needs constant memory. An exiting thread releases its lane; the reader reclaims the lanes
 //! of killed processes.
 
-#![allow(unsafe_code, reason = "implements an unsafe marker trait for the trace")]
-
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::shared::{Shared, Signed};
+use fieldstone_launch::shared::Shared;
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
-use fieldstone_wire::MAGIC;
-use fieldstone_wire::trace::{BATCHES, BUILD, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
+use fieldstone_wire::trace::{BATCHES, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
@@ -34,17 +31,8 @@ const RECLAIM_INTERVAL: Duration = Duration::from_millis(10);
 const RECLAIM_DIVISOR: u32 = 20;
 
 /// A trace that this process created.
-pub type SharedTrace = Shared<Trace>;
-
-// SAFETY: `Trace` consists of integers and atomics, for which all-zero bytes are valid. `plan` and
-// `reader` are written before `sign`, in `create`, and later changes go through atomics.
-unsafe impl Signed for Trace {
-    const NAME: &str = "fieldstone-trace";
-
-    fn sign(&mut self) {
-        (self.build, self.magic) = (BUILD, MAGIC);
-    }
-}
+#[derive(Debug)]
+pub struct SharedTrace(Shared<Trace>);
 
 impl SharedTrace {
     /// Creates an empty trace.
@@ -52,11 +40,24 @@ impl SharedTrace {
     /// # Errors
     /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
     pub fn create(plan: Plan) -> Result<Self> {
-        Self::make(|trace| {
+        let shared = Shared::make(|trace: &mut Trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
             *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PAGE_DIVISOR;
-        })
+        })?;
+        Ok(Self(shared))
+    }
+
+    /// The mapped trace.
+    #[must_use]
+    pub fn record(&self) -> &Trace {
+        self.0.record()
+    }
+
+    /// The path by which another process of this user can open the trace.
+    #[must_use]
+    pub fn path(&self) -> String {
+        self.0.path()
     }
 
     /// Path of the last program that replaced a traced one by exec; `None` if there was none.
