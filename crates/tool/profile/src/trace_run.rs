@@ -133,7 +133,7 @@ pub(super) fn trace(
         (median_if_positive(&native.total_s), walks, addresses.is_empty() || run.has_failed)
     {
         match replay(&addresses, results.instructions_per_access, &phase_dependence(&results), REPLAY, || {
-            interrupt.check()
+            Ok(interrupt.check()?)
         }) {
             Ok(replayed) => price(&mut translation, &options.configurations, &results, (&replayed, walks), native_s),
             Err(error) if error.is_interrupt() => return Err(error),
