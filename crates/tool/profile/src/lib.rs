@@ -223,7 +223,7 @@ impl ProfileSession<'_> {
         }
         let start = Instant::now();
         let (run, observed) = self.run(kind, &Observation::Memory)?;
-        candidate.duration = began.elapsed();
+        candidate.duration = start.elapsed();
         if kind.kind() == PageKind::Small4k {
             self.check_baseline(&run, &observed)?;
         } else if run.has_failed {

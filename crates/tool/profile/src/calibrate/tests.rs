@@ -1,5 +1,6 @@
 //! End-to-end measurements on small inputs, without absolute times.
 
+use fieldstone_launch::Error as LaunchError;
 use fieldstone_stats::random::SplitMix64;
 
 use super::array::lock_arrays;
@@ -12,7 +13,7 @@ const EFFORT: Effort = Effort { pairs: 6, ns: 0 };
 fn unless_skipped<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(found) => Some(found),
-        Err(why @ Error::Launch(Stopped::PageKind { .. })) => {
+        Err(why @ Error::Launch(LaunchError::PageKind { .. })) => {
             println!("SKIP the kernel gave no transparent huge page: {why}");
             None
         }
@@ -55,11 +56,11 @@ fn an_interrupt_ends_the_measurement() {
     let mut calls = 0;
     let interrupted = || {
         calls += 1;
-        if calls == 10 { Err(Stopped::Interrupted { signal: "SIGINT", number: 2 }.into()) } else { Ok(()) }
+        if calls == 10 { Err(LaunchError::Interrupted { signal: "SIGINT", number: 2 }.into()) } else { Ok(()) }
     };
     match replay(&addresses(), 20.0, &ANY, EFFORT, interrupted) {
-        Err(Error::Launch(Stopped::PageKind { .. })) => println!("SKIP the kernel gave no transparent huge page"),
-        other => assert!(matches!(other, Err(Error::Launch(Stopped::Interrupted { number: 2, .. }))), "{other:?}"),
+        Err(Error::Launch(LaunchError::PageKind { .. })) => println!("SKIP the kernel gave no transparent huge page"),
+        other => assert!(matches!(other, Err(Error::Launch(LaunchError::Interrupted { number: 2, .. }))), "{other:?}"),
     }
 }
 
