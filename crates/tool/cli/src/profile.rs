@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
-use fieldstone_profile::{Event, Load, Plan, profile};
+use fieldstone_profile::{ProfileEvent, ProfilePlan, ServerLoad, profile};
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_launch::Program;
 use fieldstone_sys::knob::Restorer;
@@ -141,12 +141,12 @@ pub(crate) fn words(profile: &Profile, summary: &Summary, format: Format) -> Res
     }
 }
 
-fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
+fn plan(arguments: &Arguments) -> anyhow::Result<ProfilePlan> {
     if !arguments.timeout.is_finite() || arguments.timeout <= 0.0 || arguments.timeout > 1e7 {
         bail!("--timeout takes a number of seconds, like 90 or 0.5");
     }
     let load = match (&arguments.load, arguments.ready) {
-        (Some(command), Some(port)) => Some(Load { command: command.clone(), port, requests: arguments.requests }),
+        (Some(command), Some(port)) => Some(ServerLoad { command: command.clone(), port, requests: arguments.requests }),
         _ => None,
     };
     let metric = match arguments.metric {
@@ -173,7 +173,7 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     if kinds.len() > 1 {
         program.check_carries_agent()?;
     }
-    Ok(Plan {
+    Ok(ProfilePlan {
         program,
         kinds,
         runs: arguments.runs,
@@ -194,7 +194,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(plan: &Plan) -> Self {
+    fn new(plan: &ProfilePlan) -> Self {
         let words = shell::join(&plan.program.words());
         match plan.kinds.as_slice() {
             [kind] => tell(format_args!(
@@ -219,11 +219,11 @@ impl Progress {
         Self { bar }
     }
 
-    fn tell(&mut self, event: &Event) {
+    fn tell(&mut self, event: &ProfileEvent) {
         match event {
-            Event::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
-            Event::Unavailable(kind, why) => self.bar.suspend(|| tell(format_args!("without {kind}: {why}"))),
-            Event::Estimate(runs, time) => {
+            ProfileEvent::WarmUp(kind) => self.bar.set_message(format!("warming up on {kind}")),
+            ProfileEvent::Unavailable(kind, why) => self.bar.suspend(|| tell(format_args!("without {kind}: {why}"))),
+            ProfileEvent::Estimate(runs, time) => {
                 let time = quantity::seconds(time.as_secs_f64());
                 self.bar.suspend(|| tell(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
                 self.bar.set_length(u64::from(*runs));
@@ -231,11 +231,11 @@ impl Progress {
                     self.bar.set_style(style);
                 }
             }
-            Event::Trace => {
+            ProfileEvent::Trace => {
                 self.bar.finish_and_clear();
                 tell("the timed runs are done; one more is traced, many times slower");
             }
-            Event::Run(position, kind) => {
+            ProfileEvent::Run(position, kind) => {
                 self.bar.set_position(u64::from(*position));
                 self.bar.set_message(kind.to_string());
             }

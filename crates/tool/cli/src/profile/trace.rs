@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_launch::AgentFile;
-use fieldstone_profile::{Recording, Tracing};
-use fieldstone_profile::trace::Tracer;
+use fieldstone_profile::{TraceCoverage, TraceOptions};
+use fieldstone_profile::trace::QemuTracer;
 use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
 use fieldstone_wire::{Mixture, PageKind};
@@ -108,17 +108,17 @@ pub(crate) fn mosaics(arguments: &Arguments, pages: &[Mixture]) -> Vec<Mixture> 
 }
 
 /// What to trace, and with which models.
-pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Tracing> {
+pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<TraceOptions> {
     if PLUGIN.is_empty() {
         bail!("this command was built without its tracing plugin");
     }
-    let tracer = Tracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
+    let tracer = QemuTracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
     let (machine, foreign) = modelled(&arguments.tlb)?;
     let recording = recording(arguments)?;
     let models = arguments.models.iter().enumerate().filter(|&(at, model)| !arguments.models[..at].contains(model));
     let asked = models.flat_map(|(_, model)| model.configurations(&machine));
     let configurations = [Configuration::paged(&machine, PageSize::Small4k)].into_iter().chain(asked).collect();
-    Ok(Tracing {
+    Ok(TraceOptions {
         tracer,
         recording,
         machine,
@@ -129,10 +129,10 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
     })
 }
 
-fn recording(arguments: &Arguments) -> anyhow::Result<Recording> {
+fn recording(arguments: &Arguments) -> anyhow::Result<TraceCoverage> {
     let (burst, period) = match (arguments.burst, arguments.period) {
-        _ if arguments.full => return Ok(Recording::Full),
-        (None, None) => return Ok(Recording::Fitting),
+        _ if arguments.full => return Ok(TraceCoverage::Full),
+        (None, None) => return Ok(TraceCoverage::Automatic),
         (burst, period) => {
             let burst = burst.unwrap_or(1_000_000);
             (burst, period.unwrap_or(burst.saturating_mul(20)))
@@ -141,7 +141,7 @@ fn recording(arguments: &Arguments) -> anyhow::Result<Recording> {
     if burst > period {
         bail!("a burst of {burst} accesses does not fit in a period of {period}: give a longer --period, or --full");
     }
-    Ok(Recording::bursts(burst, period))
+    Ok(TraceCoverage::bursts(burst, period))
 }
 
 fn presets() -> String {

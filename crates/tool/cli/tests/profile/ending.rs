@@ -10,7 +10,7 @@ fn a_crash_is_told_with_the_last_words() {
     let Some(stage) = Stage::new() else { return };
     let line = format!("echo the last word >&2; exec {} crash 1", workload("odd").display());
     let said = stage.refused("--runs 1", &["sh", "-c", &line]);
-    assert!(said.contains("signal 11 (SIGSEGV)") && said.contains("its last words:\nthe last word"), "{said}");
+    assert!(said.contains("signal 11 (SIGSEGV)") && said.contains("the end of its stderr:\nthe last word"), "{said}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The machine as the reader of a profile has to know it, and what about it makes the numbers doubtful.
+//! Describe the machine for a report, and detect conditions that make timings unreliable.
 
 use std::fs;
 
 use fieldstone_report::Machine;
 use fieldstone_sys::{huge_pages, limits, machine, pagemap};
 
-/// The machine.
+/// The kernel, the processor and the memory of this machine.
 #[must_use]
 pub fn describe() -> Machine {
     let facts = machine::machine();
@@ -23,32 +23,33 @@ pub fn describe() -> Machine {
     }
 }
 
-/// What makes the numbers doubtful, a sentence each. To be asked before the first run, which is a load itself.
+/// Conditions that make timings unreliable, one sentence each. Call it before the first run, which
+/// is itself load.
 pub(super) fn warnings() -> Vec<String> {
     let cpus = machine::machine().cpus;
     let load = fs::read_to_string("/proc/loadavg").ok().and_then(|text| first_number(&text));
-    // The standard library counts the control group's quota in, the affinity mask does not.
+    // `available_parallelism` includes the control group's quota; the affinity mask does not.
     let quota = std::thread::available_parallelism().map_or(cpus, usize::from);
     let frames = (!pagemap::frames_visible()).then(|| {
-        "page kinds are told by smaps only, which does not tell folios below 2 MiB from 4 KiB pages: as root they are exact".to_owned()
+        "smaps does not distinguish folios below 2 MiB from 4 KiB pages: run as root for exact page kinds".to_owned()
     });
-    [load.and_then(|load| busy(load, cpus)), throttled(quota, cpus), frames].into_iter().flatten().collect()
+    [load.and_then(|load| load_warning(load, cpus)), quota_warning(quota, cpus), frames].into_iter().flatten().collect()
 }
 
 fn first_number(text: &str) -> Option<f64> {
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
-fn busy(load: f64, cpus: usize) -> Option<String> {
+fn load_warning(load: f64, cpus: usize) -> Option<String> {
     let count = u32::try_from(cpus).map_or(f64::INFINITY, f64::from);
     (load > count).then(|| {
-        format!("something else was running at the start: load average {load:.1} on {cpus} processors; times vary")
+        format!("other programs were running at the start: load average {load:.1} on {cpus} processors; times vary")
     })
 }
 
-fn throttled(quota: usize, cpus: usize) -> Option<String> {
+fn quota_warning(quota: usize, cpus: usize) -> Option<String> {
     (quota < cpus).then(|| {
-        format!("the control group grants the time of {quota} of the {cpus} processors: a program with more threads is stopped and started, and times vary")
+        format!("the control group limits the program to the time of {quota} of the {cpus} processors: with more threads it is throttled, and times vary")
     })
 }
 
@@ -57,11 +58,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loaded_or_throttled_machine_is_told() {
+    fn a_loaded_or_throttled_machine_gives_a_warning() {
         assert_eq!(first_number("3.10 2.00 1.00 2/345 6789\n"), Some(3.1));
-        assert!(busy(3.1, 2).unwrap().contains("load average 3.1 on 2 processors"));
-        assert_eq!((busy(2.0, 2), throttled(2, 2)), (None, None));
-        assert!(throttled(1, 4).unwrap().contains("1 of the 4"));
+        assert!(load_warning(3.1, 2).unwrap().contains("load average 3.1 on 2 processors"));
+        assert_eq!((load_warning(2.0, 2), quota_warning(2, 2)), (None, None));
+        assert!(quota_warning(1, 4).unwrap().contains("1 of the 4"));
     }
 
     #[test]

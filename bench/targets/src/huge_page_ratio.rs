@@ -1,15 +1,17 @@
-//! What a huge page is worth on this machine, told before the cells that depend on it.
+//! Measure whether huge pages are faster on this machine, as context for the cells that depend on
+//! it.
 //!
-//! Dependent reads of one line in each 4 KiB of 32 MiB: the data fit in the caches, and the pages do not fit in a TLB of small ones. On a
-//! machine that maps huge pages as such they take a half or less of the time that they take on small pages. A virtual machine whose host
-//! backs it with small pages splits them in the TLB, and the two are alike; nothing that a guest does changes that.
+//! Dependent reads of one line per 4 KiB page of 32 MiB: the lines fit in the caches, but the pages
+//! exceed the reach of a TLB for small pages. With real huge pages, the reads take half the time or
+//! less. A virtual machine whose host uses small pages splits huge pages in the TLB, so both times
+//! are equal; the guest cannot change that.
 
 use std::hint::black_box;
 
 use fieldstone_blocks::PageKind;
 use fieldstone_peers::{chase, cycle, vector};
 
-use crate::duel::cpu_seconds;
+use crate::kernel_comparison::cpu_seconds;
 
 const BYTES: usize = 32 << 20;
 const PAGE_WORDS: usize = 512;
@@ -17,8 +19,8 @@ const LINE_WORDS: usize = 8;
 const STEPS: u64 = 1 << 22;
 const ROUNDS: usize = 7;
 
-/// Time on huge pages by time on small ones: the median of some pairs.
-pub(crate) fn huge_by_small() -> f64 {
+/// The time on huge pages relative to small ones: the median of [`ROUNDS`] pairs.
+pub(crate) fn huge_to_small() -> f64 {
     let [small, huge] = [PageKind::Small4k, PageKind::Thp].map(chain);
     let time = |chain: &[u64]| {
         cpu_seconds(|| {
@@ -30,7 +32,7 @@ pub(crate) fn huge_by_small() -> f64 {
     ratios[ROUNDS / 2]
 }
 
-/// A cycle through one line of each page, the line another one from page to page.
+/// A cycle through one line per page, with a different line offset from page to page.
 fn chain(kind: PageKind) -> Vec<u64> {
     let words = BYTES / size_of::<u64>();
     let mut chain = vector::with_capacity(words, kind);

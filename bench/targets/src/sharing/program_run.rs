@@ -1,4 +1,4 @@
-//! A program run once, with or without the repair, and what it tells of itself.
+//! Run a program once, with or without the repair, and read what it prints.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -13,37 +13,37 @@ use fieldstone_repair::RepairStats;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::contests::Size;
-use super::repair::Repaired;
+use super::comparisons::WorkSize;
+use super::repair_record::RepairedRun;
 
-/// What takes so long hangs.
-pub(super) const HANGS: Duration = Duration::from_secs(120);
+/// Time limit of a run; a longer run hangs.
+pub(super) const RUN_TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// What is tried out before anything is measured.
+/// The program that checks whether a repair is possible.
 const COUNTERS: &str = "sharing/counters-O2";
-const COUNTED: Size = Size { option: "--iterations", number: 100_000_000 };
+const COUNTED: WorkSize = WorkSize { option: "--iterations", number: 100_000_000 };
 
-/// A size grows by this much at most from one try to the next.
+/// Maximum growth of a size from one attempt to the next.
 const MOST_GROWTH: f64 = 16.0;
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
-    /// None: it hung, and was killed.
+    /// `None` if it hung and was killed.
     pub(super) status: Option<ExitStatus>,
     pub(super) wall_s: f64,
-    /// Seconds of its threads.
+    /// Seconds of its threads, if printed.
     pub(super) kernel_s: Option<f64>,
-    /// Processors that they had.
+    /// Mean number of processors of its threads, if printed.
     pub(super) parallel: Option<f64>,
-    /// `CLOCK_MONOTONIC` in seconds when the last of them began.
+    /// `CLOCK_MONOTONIC` in seconds at the start of its last thread, if printed.
     pub(super) began_s: Option<f64>,
     pub(super) output: String,
     pub(super) errors: String,
 }
 
 impl Run {
-    /// What a run that ended so left in these files.
+    /// Reads the output of a run that has ended.
     pub(super) fn read(status: Option<ExitStatus>, wall_s: f64, output: File, errors: File) -> anyhow::Result<Self> {
         let (output, errors) = (text(output)?, text(errors)?);
         let number = |of: &dyn Fn(&str) -> Option<&str>| errors.lines().find_map(of)?.trim().parse().ok();
@@ -58,12 +58,12 @@ impl Run {
         })
     }
 
-    /// How it ended, in words.
+    /// How it ended, as text.
     pub(super) fn ending(&self) -> String {
-        self.status.map_or_else(|| format!("hung for {} s", HANGS.as_secs()), |status| status.to_string())
+        self.status.map_or_else(|| format!("hung for {} s", RUN_TIME_LIMIT.as_secs()), |status| status.to_string())
     }
 
-    /// Seconds of its threads, or of all of it where it does not tell.
+    /// Seconds of its threads, or of the whole run if it does not print them.
     pub(super) fn threads_s(&self) -> f64 {
         self.kernel_s.unwrap_or(self.wall_s)
     }
@@ -72,7 +72,7 @@ impl Run {
         self.status.is_some_and(|status| status.success())
     }
 
-    /// Itself, if it succeeded.
+    /// `self` if it succeeded, else an error with its output.
     pub(super) fn successful(self, program: &str) -> anyhow::Result<Self> {
         if !self.succeeded() {
             bail!("{program}: {}: {}{}", self.ending(), self.errors, self.output);
@@ -81,7 +81,7 @@ impl Run {
     }
 }
 
-/// Where a run's output went, read from its start: a pipe could be held open by what outlives the run.
+/// The output of a run, from a file: a process that outlives the run could keep a pipe open.
 fn text(mut file: File) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     file.rewind()?;
@@ -89,16 +89,19 @@ fn text(mut file: File) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Where the programs are.
+/// The directory of the programs.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Programs {
     directory: PathBuf,
 }
 
-impl Place {
+impl Programs {
     pub(super) fn find() -> anyhow::Result<Self> {
         Ok(Self {
-            directory: std::env::current_exe()?.parent().context("this program lies in a directory")?.to_owned(),
+            directory: std::env::current_exe()?
+                .parent()
+                .context("the path of this program has a directory")?
+                .to_owned(),
         })
     }
 
@@ -106,18 +109,18 @@ impl Place {
         self.directory.join(program)
     }
 
-    /// Why a program cannot be run, if it cannot.
-    pub(super) fn lacks(&self, program: &str) -> Option<String> {
-        let lacks = !self.path(program).exists();
-        lacks.then(|| format!("{program} is not built (make build; those in sharing/ need a C compiler)"))
+    /// Why a program cannot run; `None` if it can.
+    pub(super) fn missing_reason(&self, program: &str) -> Option<String> {
+        let missing_reason = !self.path(program).exists();
+        missing_reason.then(|| format!("{program} is not built (make build; those in sharing/ need a C compiler)"))
     }
 
-    /// Why nothing can be measured here, if so.
+    /// Why nothing can be measured here; `None` if it can.
     pub(super) fn obstacle(&self) -> anyhow::Result<Option<String>> {
         if available_parallelism()?.get() < 2 {
             return Ok(Some("two processors are needed".to_owned()));
         }
-        if let Some(why) = self.lacks(COUNTERS) {
+        if let Some(why) = self.missing_reason(COUNTERS) {
             return Ok(Some(why));
         }
         let looked = self.repaired(COUNTERS, "--pin", COUNTED)?;
@@ -125,40 +128,40 @@ impl Place {
             return Ok(None);
         }
         let why = looked.run.errors.lines().find(|line| line.starts_with("fieldstone"));
-        Ok(Some(why.unwrap_or("the repair saw nothing of the program, and does not say why").to_owned()))
+        Ok(Some(why.unwrap_or("the repair had no samples, without a message").to_owned()))
     }
 
-    /// How many times as long counters take here that share falsely.
+    /// The slowdown by false sharing on this machine: time of the counters relative to padded ones.
     pub(super) fn slowdown(&self) -> anyhow::Result<f64> {
         let kernel_s = |words| self.plain(COUNTERS, words, COUNTED).map(|run| run.kernel_s.unwrap_or(f64::NAN));
         Ok(kernel_s("--pin")? / kernel_s("--pin --pattern padded")?)
     }
 
-    /// A run without anything, which has to succeed.
-    pub(super) fn plain(&self, program: &str, words: &str, size: Size) -> anyhow::Result<Run> {
-        run(Command::new(self.path(program)).args(arguments(words, size)), HANGS)?.successful(program)
+    /// Runs a program without the repair; it must succeed.
+    pub(super) fn plain(&self, program: &str, words: &str, size: WorkSize) -> anyhow::Result<Run> {
+        run(Command::new(self.path(program)).args(arguments(words, size)), RUN_TIME_LIMIT)?.successful(program)
     }
 
-    /// A run under `fieldstone run --repair`, which has to succeed.
-    pub(super) fn repaired(&self, program: &str, words: &str, size: Size) -> anyhow::Result<Repaired> {
-        let Repaired { run, stats } = self.tried(program, words, size)?;
-        Ok(Repaired { run: run.successful(&format!("{program}, repaired"))?, stats })
+    /// Runs a program under `fieldstone run --repair`; it must succeed.
+    pub(super) fn repaired(&self, program: &str, words: &str, size: WorkSize) -> anyhow::Result<RepairedRun> {
+        let RepairedRun { run, stats } = self.run_repaired(program, words, size)?;
+        Ok(RepairedRun { run: run.successful(&format!("{program}, repaired"))?, stats })
     }
 
-    /// The same, however it ends.
-    pub(super) fn tried(&self, program: &str, words: &str, size: Size) -> anyhow::Result<Repaired> {
+    /// Runs a program under `fieldstone run --repair`, however it ends.
+    pub(super) fn run_repaired(&self, program: &str, words: &str, size: WorkSize) -> anyhow::Result<RepairedRun> {
         let stats = tempfile::NamedTempFile::new()?;
         let mut command = Command::new(self.path("fieldstone"));
         command.args(["run", "--repair", "--stats"]).arg(stats.path()).arg("--").arg(self.path(program));
-        let run = run(command.args(arguments(words, size)), HANGS)?;
-        Ok(Repaired { stats: record(stats.path(), &run)?, run })
+        let run = run(command.args(arguments(words, size)), RUN_TIME_LIMIT)?;
+        Ok(RepairedRun { stats: record(stats.path(), &run)?, run })
     }
 }
 
-/// What the repair wrote.
+/// Reads the record that the repair wrote.
 pub(super) fn record(path: &Path, run: &Run) -> anyhow::Result<RepairStats> {
     let text = std::fs::read_to_string(path)?;
-    // Who was killed wrote nothing.
+    // A killed repair writes no record.
     if text.is_empty() && !run.succeeded() {
         return Ok(RepairStats::default());
     }
@@ -166,40 +169,41 @@ pub(super) fn record(path: &Path, run: &Run) -> anyhow::Result<RepairStats> {
 }
 
 /// All arguments of a program.
-pub(super) fn arguments(words: &str, size: Size) -> Vec<String> {
+pub(super) fn arguments(words: &str, size: WorkSize) -> Vec<String> {
     let words = words.split_whitespace().chain(size.option.split_whitespace());
     words.map(str::to_owned).chain([size.number.to_string()]).collect()
 }
 
-/// Runs a command to its end, or kills it with its group when it hangs.
-pub(super) fn run(command: &mut Command, most: Duration) -> anyhow::Result<Run> {
+/// Runs a command to its end; kills its process group after `time_limit`.
+pub(super) fn run(command: &mut Command, time_limit: Duration) -> anyhow::Result<Run> {
     let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?).process_group(0);
     let since = Instant::now();
     let mut child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
-    let status = wait(&mut child, most)?;
+    let status = wait(&mut child, time_limit)?;
     Run::read(status, since.elapsed().as_secs_f64(), output, errors)
 }
 
-/// Waits for the leader of a group; none where the group had to be killed.
-pub(super) fn wait(child: &mut Child, most: Duration) -> anyhow::Result<Option<ExitStatus>> {
+/// Waits for the leader of a process group; `None` if the group was killed after `time_limit`.
+pub(super) fn wait(child: &mut Child, time_limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
     let descriptor = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let most = Timespec::try_from(most)?;
-    let ended = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&most)))? > 0;
+    let time_limit = Timespec::try_from(time_limit)?;
+    let ended =
+        rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&time_limit)))? > 0;
     if !ended {
         kill_process_group(Pid::from_child(child), Signal::KILL)?;
     }
-    // It ends: the child has ended, or was killed.
+    // Terminates: the child has ended or was killed.
     let status = child.wait()?;
     Ok(ended.then_some(status))
 }
 
-/// The number for a size with which a run takes `wanted_s` at least; `time` runs it.
-pub(super) fn sized(
-    size: Size,
+/// Increases the size until a run takes at least `wanted_s`; `time` runs it.
+pub(super) fn find_size(
+    size: WorkSize,
     wanted_s: f64,
-    mut time: impl FnMut(Size) -> anyhow::Result<f64>,
-) -> anyhow::Result<Size> {
+    mut time: impl FnMut(WorkSize) -> anyhow::Result<f64>,
+) -> anyhow::Result<WorkSize> {
     let mut size = size;
     loop {
         let took_s = time(size)?;
@@ -217,23 +221,24 @@ pub(super) fn sized(
 mod tests {
     use super::*;
 
-    fn shell(script: &str, most: Duration) -> Run {
-        run(Command::new("sh").args(["-c", script]), most).unwrap()
+    fn shell(script: &str, time_limit: Duration) -> Run {
+        run(Command::new("sh").args(["-c", script]), time_limit).unwrap()
     }
 
     #[test]
-    fn what_a_program_tells_is_read() {
-        let tells = "echo checksum: 1; echo init: 0.5 >&2; echo kernel: 1.250000 >&2; echo 1.98 processors at work >&2";
-        let run = shell(tells, HANGS);
+    fn printed_values_are_read() {
+        let script =
+            "echo checksum: 1; echo init: 0.5 >&2; echo kernel: 1.250000 >&2; echo 1.98 processors at work >&2";
+        let run = shell(script, RUN_TIME_LIMIT);
         assert_eq!((run.kernel_s, run.parallel, run.began_s), (Some(1.25), Some(1.98), None));
         assert_eq!(run.output, "checksum: 1\n");
         assert!(run.succeeded());
-        assert_eq!(shell("echo all threads at work since 5123.5 >&2", HANGS).began_s, Some(5123.5));
+        assert_eq!(shell("echo all threads at work since 5123.5 >&2", RUN_TIME_LIMIT).began_s, Some(5123.5));
     }
 
     #[test]
-    fn what_fails_or_hangs_is_told() {
-        let failed = shell("echo wrong >&2; exit 3", HANGS);
+    fn failures_and_hangs_are_reported() {
+        let failed = shell("echo wrong >&2; exit 3", RUN_TIME_LIMIT);
         assert!(failed.ending().contains('3') && !failed.succeeded(), "{failed:?}");
         let error = failed.successful("sh").unwrap_err().to_string();
         assert!(error.contains("wrong"), "{error}");
@@ -245,14 +250,14 @@ mod tests {
     #[test]
     fn sizes_grow_until_a_run_is_long_enough() {
         let mut tried = Vec::new();
-        let size = sized(Size { option: "-n", number: 10 }, 1.2, |size| {
+        let size = find_size(WorkSize { option: "-n", number: 10 }, 1.2, |size| {
             tried.push(size.number);
             Ok(size.number as f64 * 1e-3)
         });
         assert_eq!(tried[..2], [10, 160]);
         assert!(tried.len() == 3 && (1300..1340).contains(&tried[2]), "{tried:?}");
         assert_eq!(size.unwrap().number, tried[2]);
-        let words = arguments("--pin 5", Size { option: "--points 2 --rounds", number: 7 });
+        let words = arguments("--pin 5", WorkSize { option: "--points 2 --rounds", number: 7 });
         assert_eq!(words, ["--pin", "5", "--points", "2", "--rounds", "7"]);
     }
 }

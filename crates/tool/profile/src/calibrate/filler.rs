@@ -1,33 +1,34 @@
-//! Instructions between two loads that compute nothing, as many as a program has there.
+//! Filler instructions between two loads, which compute nothing.
 //!
-//! A processor looks ahead over some hundreds of instructions. Walks of loads that wait for nothing overlap as far as these loads are
-//! among them: the more lies between two loads, the fewer walks overlap, and the more of each is waited for.
+//! A processor executes some hundreds of instructions out of order. Independent walks overlap only
+//! within that window, so more instructions between two loads mean less overlap.
 
-#![allow(unsafe_code, reason = "a compiler leaves out what computes nothing")]
+#![allow(unsafe_code, reason = "inline assembly, because a compiler removes code without effect")]
 
-/// The loop of loads has so many itself.
-const OF_THE_LOOP: f64 = 5.0;
-/// They come in rounds of so many.
-const ROUND: u32 = 8;
+/// Instructions of the loop of loads itself, per load.
+const LOOP_INSTRUCTIONS: f64 = 5.0;
+/// Instructions per round of filler.
+const INSTRUCTIONS_PER_ROUND: u32 = 8;
 
-/// Rounds between two loads of a program that runs so many instructions a load: the nearest number.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and few")]
+/// The number of rounds for a program that runs `instructions` per load, rounded to nearest.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1000")]
 pub(super) fn rounds(instructions: f64) -> u32 {
-    ((instructions - OF_THE_LOOP) / f64::from(ROUND)).round().clamp(0.0, 1e3) as u32
+    ((instructions - LOOP_INSTRUCTIONS) / f64::from(INSTRUCTIONS_PER_ROUND)).round().clamp(0.0, 1e3) as u32
 }
 
-/// Instructions of so many rounds.
+/// The number of filler instructions in `rounds`.
 pub(super) const fn instructions(rounds: u32) -> u32 {
-    rounds * ROUND
+    rounds * INSTRUCTIONS_PER_ROUND
 }
 
-/// So many rounds, in three chains that are no longer than a program's own.
+/// Runs `rounds` rounds of filler in three dependence chains, no longer than those of a program.
 #[inline(always)]
-pub(super) fn pass(rounds: u32) {
+pub(super) fn run(rounds: u32) {
     if rounds == 0 {
         return;
     }
-    // SAFETY: counts in registers of its own.
+    // SAFETY: the code uses only its operand registers, no memory and no stack, and it ends after
+    // `rounds` iterations.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!(
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_number_is_taken() {
+    fn instructions_are_rounded_to_the_nearest_round() {
         let of = [(0.0, 0), (5.0, 0), (8.9, 0), (9.1, 8), (44.0, 40), (256.0, 248)];
         assert_eq!(of.map(|(wanted, _)| instructions(rounds(wanted))), of.map(|(_, expected)| expected));
     }

@@ -1,32 +1,32 @@
-//! All threads of this process on one processor, for cells in which one thread waits for another: where the system puts the two
-//! is luck, worth a factor of six, and each side has its own.
+//! Pin all threads of this process to one processor, for cells in which one thread waits for
+//! another. Otherwise the scheduler's placement changes their time by up to a factor of six.
 
 use std::fs;
 
 use anyhow::Context as _;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Gives the threads back their processors when it is dropped.
+/// Restores the previous affinity when dropped.
 pub(super) struct OneProcessor(CpuSet);
 
 impl OneProcessor {
-    pub(super) fn take() -> anyhow::Result<Self> {
+    pub(super) fn pin() -> anyhow::Result<Self> {
         let before = sched_getaffinity(None).context("sched_getaffinity")?;
         let mut one = CpuSet::new();
         one.set(sched_getcpu());
-        place(&one)?;
+        set_affinity(&one)?;
         Ok(Self(before))
     }
 }
 
 impl Drop for OneProcessor {
     fn drop(&mut self) {
-        // Threads that are slow to go only, and it worked before.
-        let _ = place(&self.0);
+        // Setting the same affinity succeeded before; a failure only slows later cells down.
+        let _ = set_affinity(&self.0);
     }
 }
 
-fn place(processors: &CpuSet) -> anyhow::Result<()> {
+fn set_affinity(processors: &CpuSet) -> anyhow::Result<()> {
     for task in fs::read_dir("/proc/self/task")? {
         let number = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
         sched_setaffinity(number, processors).context("sched_setaffinity")?;

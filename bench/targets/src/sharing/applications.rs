@@ -1,7 +1,9 @@
-//! Programs that people use, under `fieldstone run --repair` and without it: the same output, and what it costs to look on.
+//! Common programs with and without `fieldstone run --repair`: the same output, and the overhead of
+//! detection.
 //!
-//! Each is a script for bash. It is given a number, which says how much is done, and the words to run the program by: none, or those
-//! of the repair. What it prints has to be the same both ways; what a load generator prints is thrown away.
+//! Each program is a bash script. Its arguments are a number, which sets the amount of work, and
+//! the prefix of the program's command: nothing, or that of the repair. The output must be equal.
+//! Output of load generators is dropped.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,25 +14,25 @@ use std::time::Duration;
 use anyhow::ensure;
 use fieldstone_launch::Program;
 
-use super::compete;
-use super::contests::{CLEAN, Contest, Expects, Size, Time};
-use super::repair::Repaired;
-use super::workload::{HANGS, Place, Run, record, run};
+use super::compare_runs;
+use super::comparisons::{CLEAN, Comparison, ExpectedRepair, Time, WorkSize};
+use super::program_run::{Programs, RUN_TIME_LIMIT, Run, record, run};
+use super::repair_record::RepairedRun;
 use crate::cell::Cell;
 use crate::goals::Goal;
 
-/// A program in use.
-pub(super) struct Used {
+/// An application.
+pub(super) struct Application {
     pub(super) name: &'static str,
-    /// Commands that the script needs.
+    /// Required commands.
     needs: &'static [&'static str],
     script: &'static str,
-    /// Where to begin; it grows until the script takes long enough.
+    /// Initial amount of work; it grows until a run is long enough.
     number: u64,
 }
 
-pub(super) const USED: [Used; 5] = [
-    Used {
+pub(super) const APPLICATIONS: [Application; 5] = [
+    Application {
         name: "redis-server",
         needs: &["redis-server", "redis-benchmark", "redis-cli"],
         script: r#"
@@ -46,7 +48,7 @@ pub(super) const USED: [Used; 5] = [
             wait $server"#,
         number: 100_000,
     },
-    Used {
+    Application {
         name: "memcached",
         needs: &["memcached", "memcaslap"],
         script: r#"
@@ -60,7 +62,7 @@ pub(super) const USED: [Used; 5] = [
             wait $server"#,
         number: 50_000,
     },
-    Used {
+    Application {
         name: "sqlite3",
         needs: &["sqlite3"],
         script: r#"
@@ -72,7 +74,7 @@ pub(super) const USED: [Used; 5] = [
                 SELECT count(*), sum(a), max(b) FROM t WHERE b BETWEEN 1000 AND 500000;""#,
         number: 100_000,
     },
-    Used {
+    Application {
         name: "python3",
         needs: &["python3"],
         script: r#"
@@ -91,7 +93,7 @@ for thread in threads: thread.join()
 print(sorted(found.items()))' "$number""#,
         number: 2000,
     },
-    Used {
+    Application {
         name: "xz -T2",
         needs: &["xz"],
         script: r#"seq "$number" | "$@" xz -T2 --block-size=512KiB --stdout | sha256sum"#,
@@ -99,52 +101,52 @@ print(sorted(found.items()))' "$number""#,
     },
 ];
 
-impl Used {
-    /// Pairs of runs, whose output has to be the same.
-    pub(super) fn hold(&self, place: &Place, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
+impl Application {
+    /// Compares runs, which must have the same output.
+    pub(super) fn measure(&self, programs: &Programs, goal: Goal, limit: Duration) -> anyhow::Result<Cell> {
         let is_lacking = |name: &&&str| Program::find(&[(**name).into()]).is_err();
         if let Some(lacking) = self.needs.iter().find(is_lacking) {
-            return Ok(Cell::skipped_part(goal, self.name, &format!("there is no {lacking}: make packages")));
+            return Ok(Cell::skipped_case(goal, self.name, &format!("there is no {lacking}: make packages")));
         }
-        let contest = Contest {
+        let comparison = Comparison {
             goal: CLEAN,
-            part: self.name,
+            case: self.name,
             program: self.name,
             repaired: "",
             plain: "",
-            size: Size { option: "", number: self.number },
+            size: WorkSize { option: "", number: self.number },
             time: Time::Clock,
-            expects: Expects::Anything,
+            expected_repair: ExpectedRepair::Any,
         };
-        // What it printed for each number first, which was without the repair.
+        // The first output for each number, from a run without the repair.
         let known = RefCell::new(BTreeMap::new());
-        let check = |size: Size, run: &Run| {
+        let check = |size: WorkSize, run: &Run| {
             let mut known = known.borrow_mut();
             let expected = known.entry(size.number).or_insert_with(|| run.output.clone());
             ensure!(run.output == *expected, "{} printed {:?}, and before that {expected:?}", self.name, run.output);
             Ok(())
         };
-        let plain = |size: Size| {
+        let plain = |size: WorkSize| {
             let run = self.plain(size.number)?;
             check(size, &run).map(|()| run)
         };
-        let repaired = |size: Size| {
-            let repaired = self.repaired(&place.path("fieldstone"), size.number)?;
+        let repaired = |size: WorkSize| {
+            let repaired = self.repaired(&programs.path("fieldstone"), size.number)?;
             check(size, &repaired.run).map(|()| repaired)
         };
-        compete(&contest, goal, limit, &plain, &repaired)
+        compare_runs(&comparison, goal, limit, &plain, &repaired)
     }
 
     fn plain(&self, number: u64) -> anyhow::Result<Run> {
-        run(&mut self.command(number, &[]), HANGS)?.successful(self.name)
+        run(&mut self.command(number, &[]), RUN_TIME_LIMIT)?.successful(self.name)
     }
 
-    fn repaired(&self, fieldstone: &Path, number: u64) -> anyhow::Result<Repaired> {
+    fn repaired(&self, fieldstone: &Path, number: u64) -> anyhow::Result<RepairedRun> {
         let stats = tempfile::NamedTempFile::new()?;
         let words = [fieldstone, "run".as_ref(), "--repair".as_ref(), "--stats".as_ref(), stats.path(), "--".as_ref()];
-        let run = run(&mut self.command(number, &words), HANGS)?;
+        let run = run(&mut self.command(number, &words), RUN_TIME_LIMIT)?;
         let stats = record(stats.path(), &run)?;
-        Ok(Repaired { run: run.successful(&format!("{}, repaired", self.name))?, stats })
+        Ok(RepairedRun { run: run.successful(&format!("{}, repaired", self.name))?, stats })
     }
 
     fn command(&self, number: u64, words: &[&Path]) -> Command {
@@ -161,15 +163,15 @@ mod tests {
 
     #[test]
     fn each_prints_the_same_each_time() {
-        for used in &USED {
-            if used.needs.iter().any(|name| Program::find(&[name.into()]).is_err()) {
-                println!("SKIP {}: not all of {:?} are here", used.name, used.needs);
+        for application in &APPLICATIONS {
+            if application.needs.iter().any(|name| Program::find(&[name.into()]).is_err()) {
+                println!("SKIP {}: not all of {:?} are here", application.name, application.needs);
                 continue;
             }
-            let output = |number| used.plain(number).unwrap().output;
+            let output = |number| application.plain(number).unwrap().output;
             let first = output(2000);
-            assert!(first.len() > 10, "{}: {first:?}", used.name);
-            assert_eq!(first, output(2000), "{}", used.name);
+            assert!(first.len() > 10, "{}: {first:?}", application.name);
+            assert_eq!(first, output(2000), "{}", application.name);
         }
     }
 }
