@@ -77,7 +77,7 @@ impl<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls> Sea
         self.positions
     }
 
-    /// The value of `board` if it lies within `window`, else a bound on it (fail-soft).
+    /// The value of `board` if it is within `window`, else a bound on it (fail-soft).
     fn value(&mut self, board: Board<W, H>, window: Bounds) -> i8 {
         self.positions += 1;
         let moves = match candidates(board) {

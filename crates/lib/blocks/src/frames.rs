@@ -53,7 +53,7 @@ pub unsafe trait Frames: Send + Sync {
     /// [`Error::System`] when the kernel has no memory.
     ///
     /// # Safety
-    /// The range lies in chunks that were taken and not released.
+    /// The range is in chunks that were taken and not released.
     unsafe fn prefault(&self, start: NonNull<u8>, bytes: usize) -> Result<()> {
         let _ = (start, bytes);
         Ok(())

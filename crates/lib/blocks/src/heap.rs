@@ -307,7 +307,7 @@ impl Heap {
                 Ok(true)
             }) == Ok(true);
         if !done {
-            // SAFETY: the object is allocated and lies in the slab, whose owner lives as long as
+            // SAFETY: the object is allocated and is in the slab, whose owner lives as long as
             // the heap.
             unsafe { self.free_remote(slab, address) };
         }
@@ -316,13 +316,13 @@ impl Heap {
     /// Frees an object of another thread's slab.
     ///
     /// # Safety
-    /// As for [`Heap::free`]; the object lies in the slab.
+    /// As for [`Heap::free`]; the object is in the slab.
     #[inline(never)]
     unsafe fn free_remote(&self, slab: *const Slab, address: usize) {
         if !self.0.pool.has_chunk(address) {
             corrupt("the freed address is not an object of this heap", address);
         }
-        // SAFETY: the caller vouches that the object is allocated and lies in the slab.
+        // SAFETY: the caller vouches that the object is allocated and is in the slab.
         unsafe { ThreadHeap::free_remote(slab, ptr::with_exposed_provenance_mut::<FreeObject>(address)) };
     }
 
@@ -396,7 +396,7 @@ impl Inner {
         // SAFETY: the run has enough spare blocks to contain an aligned start, whatever its own
         // start is.
         let found = unsafe { start.add(before) };
-        // SAFETY: both ends lie in the run, and nothing uses them.
+        // SAFETY: both ends are in the run, and nothing uses them.
         unsafe {
             self.pool.free_run(start, before / block_bytes)?;
             self.pool.free_run(found.add(blocks * block_bytes), spare - before / block_bytes)?;
@@ -425,7 +425,7 @@ impl Inner {
         let (has, needs) = (self.run_blocks(layout), self.run_blocks(wanted));
         if needs < has {
             let tail = object.as_ptr().map_addr(|address| address + needs * self.pool.block_bytes());
-            // SAFETY: the tail lies in the run, and the caller gives up the bytes beyond the new
+            // SAFETY: the tail is in the run, and the caller gives up the bytes beyond the new
             // size.
             unsafe { self.free_run(tail, has - needs) };
         }

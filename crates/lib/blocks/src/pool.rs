@@ -198,7 +198,7 @@ impl Pool {
         self.find(block).is_ok_and(|(number, index)| !self.0.table.chunk(number).unshare(index))
     }
 
-    /// Whether an address lies in a chunk of this pool.
+    /// Whether an address is in a chunk of this pool.
     #[cfg(not(loom))]
     pub(crate) fn has_chunk(&self, address: usize) -> bool {
         self.0.table.find(address).is_some()

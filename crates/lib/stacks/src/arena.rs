@@ -2,7 +2,7 @@
 //!
 //! The pool takes its chunks downwards from one address range, which is not reserved: each chunk is
 //! mapped when needed, and the kernel places other mappings elsewhere. A stack begins with the last
-//! block of a chunk and grows into the blocks below. The next chunk lies below as well, so one deep
+//! block of a chunk and grows into the blocks below. The next chunk is below as well, so one deep
 //! stack is contiguous.
 //!
 //! One lock guards the pool. A thread takes it with signals blocked: a signal handler that needs a
@@ -20,8 +20,8 @@ use crate::auxv::auxv;
 use crate::segment::{BLOCK_BYTES, FIRST_BLOCKS, PAGE_BYTES, StackSegment, blocks_for};
 use crate::signals::BlockedSignals;
 
-/// The end of the first chunk. It lies above the program, its data and its heap, so that a handler
-/// on a stack there finds its stack pointer below the guard and continues in blocks. It lies below
+/// The end of the first chunk. It is above the program, its data and its heap, so that a handler
+/// on a stack there finds its stack pointer below the guard and continues in blocks. It is below
 /// the addresses that the kernel chooses, with 16 TiB between.
 const TOP: usize = 0x7000_0000_0000;
 const BOTTOM: usize = 0x6000_0000_0000;

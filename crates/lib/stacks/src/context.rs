@@ -89,7 +89,7 @@ impl StackContext {
     /// Nothing uses the stack's contents any more.
     pub unsafe fn reset(&mut self) {
         let _signals = BlockedSignals::new();
-        // SAFETY: the first segment lives, and by contract no frame lies in it or in later ones.
+        // SAFETY: the first segment lives, and by contract no frame is in it or in later ones.
         unsafe {
             let first = &mut *self.first;
             release::free_dynamic(first);
@@ -160,7 +160,7 @@ impl Iterator for StackRanges {
     type Item = (usize, usize);
 
     fn next(&mut self) -> Option<(usize, usize)> {
-        // SAFETY: the segments of a stack live as long as frames lie in them.
+        // SAFETY: the segments of a stack live as long as frames are in them.
         let segment = unsafe { self.segment.as_ref() }?;
         let range = (self.stack_pointer, segment.high.saturating_sub(self.stack_pointer));
         (self.segment, self.stack_pointer) = (segment.prev, segment.entered_from);

@@ -10,7 +10,7 @@
 //! A function that calls alloca has a frame pointer, which identifies its frame. Memory that a loop
 //! requests in one frame stays until the function returns, as on any other stack.
 
-#![allow(unsafe_code, reason = "a list whose records lie in the allocated memory")]
+#![allow(unsafe_code, reason = "a list whose records are in the allocated memory")]
 
 use core::arch::naked_asm;
 use core::ptr::NonNull;

@@ -6,7 +6,7 @@
 //!         jb   slow
 //! body:   …
 //! slow:   mov  $size, %r10d          bytes of the frame
-//!         mov  $arguments, %r11d     bytes of the arguments that lie on the stack
+//!         mov  $arguments, %r11d     bytes of the arguments that are on the stack
 //!         call __morestack
 //!         ret                        to f's caller, after the body returned to __morestack
 //!         …                          the return address + 1: the body
@@ -416,7 +416,7 @@ global_asm!(
     ".cfi_endproc",
     // Called before a longjmp, with the buffer in rdi: within the segment the guard stays, else it
     // becomes LOST. glibc keeps the stack pointer in the buffer's seventh word, rotated and XORed
-    // with a word of the thread; a wrong decoding lies in no segment.
+    // with a word of the thread; a wrong decoding is in no segment.
     ".globl fieldstone_stack_jumps",
     ".hidden fieldstone_stack_jumps",
     ".type fieldstone_stack_jumps, @function",

@@ -2,7 +2,7 @@
 //!
 //! In this order, each step only if the one before does not suffice:
 //!
-//! 1. *Find the current segment.* The stack pointer lies in the current segment; or in an earlier
+//! 1. *Find the current segment.* The stack pointer is in the current segment; or in an earlier
 //!    one, after a longjmp; or in none, in a signal handler with its own stack.
 //! 2. *Check the space again.* After a jump only the guard was wrong.
 //! 3. *Extend in place* into free blocks below. The guard moves down and stays there, so the next
@@ -163,7 +163,7 @@ fn next_segment(thread: &mut ThreadStack, segment: NonNull<StackSegment>, bytes:
     // SAFETY: segments on the list live.
     let next = unsafe { segment.as_ref().next };
     if let Some(mut next) = NonNull::new(next) {
-        // SAFETY: the segment is on the list, so it lives, and no frame lies in it.
+        // SAFETY: the segment is on the list, so it lives, and no frame is in it.
         let next_ref = unsafe { next.as_mut() };
         release::free_dynamic(next_ref);
         if bytes <= next_ref.usable_bytes + SLACK_BYTES {

@@ -10,13 +10,13 @@ use crate::segment::{DynamicMemory, StackSegment};
 /// Frees the segments after this one.
 ///
 /// # Safety
-/// No frame lies in them.
+/// No frame is in them.
 pub(crate) unsafe fn free_after(segment: &mut StackSegment) {
     let mut next = core::mem::replace(&mut segment.next, null_mut());
     while let Some(mut taken) = NonNull::new(next) {
         // SAFETY: a segment on the list lives until it is freed here.
         next = unsafe { taken.as_ref().next };
-        // SAFETY: no frame lies in the segment, so nothing uses its alloca memory either.
+        // SAFETY: no frame is in the segment, so nothing uses its alloca memory either.
         unsafe {
             free_dynamic(taken.as_mut());
             free_segment(taken);
@@ -27,7 +27,7 @@ pub(crate) unsafe fn free_after(segment: &mut StackSegment) {
 /// Frees a segment of blocks that is on no list.
 ///
 /// # Safety
-/// No frame lies in it.
+/// No frame is in it.
 pub(crate) unsafe fn free_segment(segment: NonNull<StackSegment>) {
     // SAFETY: by contract nothing else uses the record.
     let (low, blocks) = unsafe { (segment.as_ref().low, segment.as_ref().blocks()) };

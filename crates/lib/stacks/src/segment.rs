@@ -105,7 +105,7 @@ impl StackSegment {
     /// The caller owns the blocks, which are adjacent.
     pub(crate) unsafe fn from_blocks(low: NonNull<u8>, blocks: usize) -> NonNull<Self> {
         let end = blocks * BLOCK_BYTES;
-        // SAFETY: the record lies in the last block, and blocks are aligned more strictly.
+        // SAFETY: the record is in the last block, and blocks are aligned more strictly.
         let made = unsafe { low.add(end - size_of::<Self>()) }.cast::<Self>();
         let mut record = Self { high: made.addr().get(), ..Self::empty() };
         record.extend_down_to(low.addr().get());
@@ -130,7 +130,7 @@ impl StackSegment {
         if self.is_made_of_blocks() { all } else { all.min(settings::first_bytes().saturating_add(HEADROOM_BYTES)) }
     }
 
-    /// Whether the stack pointer lies in the segment.
+    /// Whether the stack pointer is in the segment.
     pub(crate) fn contains(&self, stack_pointer: usize) -> bool {
         (self.low..=self.high).contains(&stack_pointer)
     }
@@ -142,7 +142,7 @@ impl StackSegment {
         core::iter::successors(Some(self), before).map(Self::bytes).sum()
     }
 
-    /// Whether frames of `bytes` below `stack_pointer`, which lies in the segment, end above the
+    /// Whether frames of `bytes` below `stack_pointer`, which is in the segment, end above the
     /// guard.
     pub(crate) fn fits(&self, stack_pointer: usize, bytes: usize) -> bool {
         stack_pointer.checked_sub(bytes).is_some_and(|end| end >= self.guard)

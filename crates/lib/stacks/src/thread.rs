@@ -172,13 +172,13 @@ pub fn trim() {
         let segment = unsafe { containing.as_mut() };
         thread.current = segment;
         set_guard(segment.guard);
-        // SAFETY: the stack pointer lies in this segment, so no frame lies in later ones.
+        // SAFETY: the stack pointer is in this segment, so no frame is in later ones.
         unsafe { release::free_after(segment) };
         // Functions called from here need less than the headroom.
         let used = (here - HEADROOM_BYTES) & !(PAGE_BYTES - 1);
         let unused = used.saturating_sub(segment.low);
         if segment.is_made_of_blocks() && unused > 0 {
-            // SAFETY: the pages lie below every frame of this stack, and in its segment.
+            // SAFETY: the pages are below every frame of this stack, and in its segment.
             unsafe { libc::madvise(core::ptr::without_provenance_mut(segment.low), unused, libc::MADV_DONTNEED) };
         }
     }
@@ -321,6 +321,6 @@ unsafe extern "C" fn destroy(thread: *mut c_void) {
     thread.current = null_mut();
     thread.destructor_runs = 0;
     set_guard(0);
-    // SAFETY: the stack pointer lies in the first segment, so no frame lies in later ones.
+    // SAFETY: the stack pointer is in the first segment, so no frame is in later ones.
     unsafe { release::free_after(&mut thread.first) };
 }

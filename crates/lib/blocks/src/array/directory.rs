@@ -62,14 +62,14 @@ impl<T> Directory<T> {
     /// The entry was set.
     #[inline]
     pub(crate) unsafe fn get(&self, leaf: usize) -> *mut T {
-        // SAFETY: by contract the entry was set, and `set` checks that it lies within the table.
+        // SAFETY: by contract the entry was set, and `set` checks that it is within the table.
         unsafe { *self.entries.as_ptr().add(leaf) }
     }
 
     /// Sets entry `leaf`. Panics if it is not below the capacity.
     pub(crate) fn set(&mut self, leaf: usize, biased: *mut T) {
         assert!(leaf < self.capacity, "entry {leaf} is beyond the {} entries of the table", self.capacity);
-        // SAFETY: the assertion checks that the entry lies within the table.
+        // SAFETY: the assertion checks that the entry is within the table.
         unsafe { self.entries.as_ptr().add(leaf).write(biased) };
     }
 }

@@ -1,7 +1,7 @@
 //! Chunks from one existing range of memory: a static array, or the memory of a machine without an
 //! operating system.
 //!
-//! Free chunks form a list in address order. The link lies in the chunk's first words, so the list
+//! Free chunks form a list in address order. The link is in the chunk's first words, so the list
 //! needs no other memory.
 //!
 //! ```text
@@ -50,7 +50,7 @@ impl FixedFrames {
         let chunks = bytes.saturating_sub(skip) / CHUNK_BYTES;
         let mut list = List { first: None };
         for chunk in (0..chunks).rev() {
-            // SAFETY: the chunk lies in the range: skip + (chunk + 1) * CHUNK_BYTES is at most
+            // SAFETY: the chunk is in the range: skip + (chunk + 1) * CHUNK_BYTES is at most
             // `bytes`.
             unsafe { list.insert(start.add(skip + chunk * CHUNK_BYTES)) };
         }
@@ -62,7 +62,7 @@ impl List {
     /// Inserts a chunk in address order.
     ///
     /// # Safety
-    /// The chunk lies in the range, is on no list and is unused.
+    /// The chunk is in the range, is on no list and is unused.
     unsafe fn insert(&mut self, chunk: NonNull<u8>) {
         let free = chunk.cast::<Free>();
         let mut link = &mut self.first;

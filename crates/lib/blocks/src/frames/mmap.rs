@@ -84,7 +84,7 @@ impl MmapFrames {
         if self.kind == PageKind::Hugetlb1g {
             return Ok(());
         }
-        // SAFETY: the range lies in a span of this value; the call only adds access rights.
+        // SAFETY: the range is in a span of this value; the call only adds access rights.
         unsafe { mprotect(place, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
             .map_err(|errno| system("mprotect", bytes, errno))
     }
@@ -132,7 +132,7 @@ impl State {
     fn retire_span(&mut self) {
         let Some(&(start, _)) = self.spans.last() else { return };
         while self.next < self.end {
-            // SAFETY: `next` lies below the span's end.
+            // SAFETY: `next` is below the span's end.
             self.free.insert(unsafe { start.add(self.next - start.addr().get()) });
             self.next += CHUNK_BYTES;
         }
@@ -201,7 +201,7 @@ fn open_hugetlb(place: *mut c_void, bytes: usize) -> bool {
         return false;
     };
     let pages = pages.as_ptr().cast();
-    // SAFETY: the pages are new and owned here; `place` lies in a span of this value and is unused,
+    // SAFETY: the pages are new and owned here; `place` is in a span of this value and is unused,
     // so its contents may go.
     let moved = unsafe { mremap_fixed(pages, bytes, bytes, MremapFlags::MAYMOVE, place) }.is_ok();
     if !moved {
@@ -226,7 +226,7 @@ const fn system(operation: &'static str, bytes: usize, errno: Errno) -> Error {
     Error::System { operation, bytes, errno: errno.raw_os_error() }
 }
 
-// SAFETY: chunks lie in spans that stay mapped until the value is dropped, and `open` makes them
+// SAFETY: chunks are in spans that stay mapped until the value is dropped, and `open` makes them
 // readable and writable. A chunk in use is neither in the free set nor above `next`, so it is
 // returned once.
 unsafe impl Frames for MmapFrames {
@@ -256,7 +256,7 @@ unsafe impl Frames for MmapFrames {
         }
         self.state.with(|state| {
             for chunk in 0..chunks {
-                // SAFETY: the chunk lies within the released range.
+                // SAFETY: the chunk is within the released range.
                 state.free.insert(unsafe { start.add(chunk * CHUNK_BYTES) });
             }
         });

@@ -151,7 +151,7 @@ unsafe impl GlobalAlloc for GlobalHeap {
             && !cfg!(debug_assertions)
         {
             let slab = Slab::of(address, BLOCK_BYTES);
-            // SAFETY: an object that is not at a block's start lies in a slab, or in a block of the
+            // SAFETY: an object that is not at a block's start is in a slab, or in a block of the
             // arena, whose zeroed header names no owner.
             unsafe {
                 if ptr::eq((*slab).local, local) {

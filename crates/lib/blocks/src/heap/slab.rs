@@ -220,11 +220,11 @@ impl Slab {
     /// order.
     fn carve(&self, from: u32, count: u32) {
         let bytes = self.object_bytes();
-        // SAFETY: object `from` lies in the block, or `count` is 0 and nothing is written.
+        // SAFETY: object `from` is in the block, or `count` is 0 and nothing is written.
         let start = unsafe { self.block().add(first_bytes(self.class()) + from as usize * bytes) };
         let mut next = null_mut::<FreeObject>();
         for at in (0..count as usize).rev() {
-            // SAFETY: `from + at` is below the capacity, so the object lies in the block; it was
+            // SAFETY: `from + at` is below the capacity, so the object is in the block; it was
             // never allocated.
             unsafe {
                 let object = start.add(at * bytes).cast::<FreeObject>().as_ptr();

@@ -1,6 +1,6 @@
 //! Runs of adjacent blocks, for large objects of a heap and for stacks. Trees of blocks need none.
 //!
-//! A run of up to a chunk lies within one chunk. A larger one takes whole adjacent chunks from the
+//! A run of up to a chunk is within one chunk. A larger one takes whole adjacent chunks from the
 //! frames, which may refuse. A run can also grow downwards, as a stack does: it begins with the
 //! last block of a chunk and takes the block below while that is free.
 
@@ -36,7 +36,7 @@ impl Pool {
     /// The run came from [`Pool::alloc_run`] with this count, and nothing uses it any more.
     pub unsafe fn free_run(&self, start: NonNull<u8>, count: usize) -> Result<()> {
         for block in 0..count {
-            // SAFETY: the block lies within the run, which the caller no longer uses.
+            // SAFETY: the block is within the run, which the caller no longer uses.
             unsafe { self.free(start.add(block * self.block_bytes()))? };
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Pool {
             let start = self.0.frames.take(chunks)?;
             let mut last = 0;
             for at in 0..chunks {
-                // SAFETY: the chunk lies within the chunks just taken.
+                // SAFETY: the chunk is within the chunks just taken.
                 let base = unsafe { start.add(at * CHUNK_BYTES) };
                 last = self.register(growth, base).inspect_err(|_| {
                     // SAFETY: the chunks from `base` on have no record; those before it are in the
