@@ -19,7 +19,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use fieldstone_translation::Machine;
+use fieldstone_translation::Mmu;
 
 use crate::experiment::{Cell, Experiment, Figure, Needs, Outcome, Row, Scale};
 use crate::table2;
@@ -62,8 +62,8 @@ pub fn experiment() -> Experiment {
 
 /// The paper's processor beside the trees, then the other processors: so stand their tables.
 fn cells(scale: Scale) -> Vec<Cell> {
-    let (paper, others): (Vec<Machine>, Vec<Machine>) =
-        Machine::presets().into_iter().partition(|machine| machine.name == PAPER_MACHINE);
+    let (paper, others): (Vec<Mmu>, Vec<Mmu>) =
+        Mmu::presets().into_iter().partition(|machine| machine.name == PAPER_MACHINE);
     let places = || table2::sizes(scale).flat_map(|size| Stream::ALL.map(|stream| (stream, size)));
     let beside = places().flat_map(|(stream, size)| {
         let arrays = paper.iter().map(move |machine| array_cell(machine, stream, size));
@@ -76,7 +76,7 @@ fn cells(scale: Scale) -> Vec<Cell> {
 /// Label in ids, column, bytes.
 type Size = (&'static str, &'static str, u64);
 
-fn array_cell(machine: &Machine, stream: Stream, size: Size) -> Cell {
+fn array_cell(machine: &Mmu, stream: Stream, size: Size) -> Cell {
     let readings = array_readings(machine, stream, size.1);
     let (rows, run, machine) = (rows(&readings), Run::of(stream, size.2), machine.clone());
     cell(&machine.name.clone(), stream, size, rows, move || {

@@ -116,7 +116,7 @@ impl Calls for Grown {
 fn game<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls>(
     search: &mut Search<W, H, E, C>,
 ) -> u64 {
-    search.begin();
+    search.start_game();
     let before = search.positions();
     let value = search.solve();
     let known = if (W, H) == (6, 4) { Value::Loss } else { Value::Draw };

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use fieldstone_translation::{
-    Access, Configuration, Machine, PageSize, Side, Simulator, TreeCounts, TreeModel, TreeShape,
+    Configuration, Mmu, PageSize, PlacedAccess, SideCounts, Simulator, TreeCounts, TreeModel, TreeShape,
 };
 
 use crate::paper_tree::PAPER_BLOCK_BYTES;
@@ -32,7 +32,7 @@ pub(super) struct Run {
 }
 
 /// By page size, the smallest first.
-pub(super) type Sides = Vec<(PageSize, Side)>;
+pub(super) type Sides = Vec<(PageSize, SideCounts)>;
 
 /// What the ways to go down a tree took.
 #[derive(Clone, Copy, Debug)]
@@ -51,16 +51,16 @@ impl Run {
 }
 
 /// Sizes of pages that the machine has.
-pub(super) fn page_sizes(machine: &Machine) -> Vec<PageSize> {
+pub(super) fn page_sizes(machine: &Mmu) -> Vec<PageSize> {
     PageSize::ALL.into_iter().filter(|&size| machine.has_pages(size)).collect()
 }
 
 /// A contiguous array, once on pages of each size. It begins at the start of a page.
-pub(super) fn array(run: &Run, machine: &Machine) -> Result<Sides> {
+pub(super) fn array(run: &Run, machine: &Mmu) -> Result<Sides> {
     let sizes = page_sizes(machine);
     let configurations: Vec<Configuration> = sizes.iter().map(|&size| Configuration::paged(machine, size)).collect();
     let mut simulator = Simulator::new(&configurations)?;
-    let mut accesses = run.stream.offsets(run.array_bytes).map(Access::in_region);
+    let mut accesses = run.stream.offsets(run.array_bytes).map(PlacedAccess::in_region);
     in_batches(accesses.by_ref().take(run.warm), |batch| simulator.warm(batch));
     in_batches(accesses.take(run.counted), |batch| simulator.run(batch));
     Ok(sizes.into_iter().zip(simulator.counts().iter().map(|counts| counts.data)).collect())
@@ -82,7 +82,7 @@ pub(super) fn trees(run: &Run) -> Trees {
     Trees { naive: first.naive(), cursor: first.cursor(), accelerators: models.each_ref().map(TreeModel::accelerator) }
 }
 
-fn in_batches(accesses: impl Iterator<Item = Access>, mut take: impl FnMut(&[Access])) {
+fn in_batches(accesses: impl Iterator<Item = PlacedAccess>, mut take: impl FnMut(&[PlacedAccess])) {
     let mut batch = Vec::with_capacity(BATCH);
     for access in accesses {
         batch.push(access);

@@ -1,6 +1,6 @@
 //! The rows of a cell, each with the count that fills it.
 
-use fieldstone_translation::{Machine, PageSize, Side, TreeCounts};
+use fieldstone_translation::{Mmu, PageSize, SideCounts, TreeCounts};
 
 use crate::experiment::{Figure, Row, Shows};
 
@@ -9,7 +9,7 @@ use super::model::{ENTRIES, Sides, Trees, page_sizes};
 use super::stream::Stream;
 
 /// Something that is counted of an array on pages: as what it is shown, what rows call it, where it is.
-type OfSide = (Shows, &'static str, fn(&Side) -> u64);
+type OfSide = (Shows, &'static str, fn(&SideCounts) -> u64);
 
 const OF_AN_ARRAY: [OfSide; 3] = [
     (Shows::References, "entries read by page walks", |side| side.walk_memory_references),
@@ -35,7 +35,7 @@ impl<T> Reading<T> {
 }
 
 /// The rows of a contiguous array on a machine: all that is counted on the paper's, what walks read on the others.
-pub(super) fn array_readings(machine: &Machine, stream: Stream, column: &str) -> Vec<Reading<Sides>> {
+pub(super) fn array_readings(machine: &Mmu, stream: Stream, column: &str) -> Vec<Reading<Sides>> {
     let is_paper = machine.name == PAPER_MACHINE;
     let counts = if is_paper { &OF_AN_ARRAY[..] } else { &OF_AN_ARRAY[..1] };
     let mut all = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn array_readings(machine: &Machine, stream: Stream, column: &str) ->
     all
 }
 
-fn of_size(sides: &[(PageSize, Side)], size: PageSize) -> Option<&Side> {
+fn of_size(sides: &[(PageSize, SideCounts)], size: PageSize) -> Option<&SideCounts> {
     sides.iter().find(|(of, _)| *of == size).map(|(_, side)| side)
 }
 

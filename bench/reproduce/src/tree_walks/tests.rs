@@ -14,8 +14,8 @@ fn run(stream: Stream, array_bytes: u64, warm: usize, counted: usize) -> Run {
     Run { stream, array_bytes, warm, counted }
 }
 
-fn paper_machine() -> Machine {
-    Machine::preset(PAPER_MACHINE).unwrap()
+fn paper_machine() -> Mmu {
+    Mmu::preset(PAPER_MACHINE).unwrap()
 }
 
 /// By page size: accesses that missed in the first TLB, walks, and what the walks read.
@@ -129,8 +129,8 @@ fn it_is_listed_with_each_processor_and_rows_are_told_apart() {
     let listed = experiments.iter().find(|experiment| experiment.name == "tree-walks").expect("it is listed");
     let ids = |scale| (listed.cells)(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();
     let full = ids(Scale::Full);
-    assert!(full.is_superset(&ids(Scale::Quick)) && full.len() == 8 * 3 * (1 + Machine::presets().len()));
-    for machine in Machine::presets() {
+    assert!(full.is_superset(&ids(Scale::Quick)) && full.len() == 8 * 3 * (1 + Mmu::presets().len()));
+    for machine in Mmu::presets() {
         assert!(full.contains(&format!("tree-walks/{}/gups/64G", machine.name)), "{}", machine.name);
     }
     for cell in (listed.cells)(Scale::Full) {

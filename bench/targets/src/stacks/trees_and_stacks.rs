@@ -64,7 +64,7 @@ impl Calls for GrowingStack {
 
 /// Solves a game of 5 by 4 again and returns the number of positions.
 fn solve<E: IndexMut<usize, Output = u64>, C: Calls>(search: &mut Search<5, 4, E, C>) -> u64 {
-    search.begin();
+    search.start_game();
     let before = search.positions();
     black_box(search.solve());
     search.positions() - before

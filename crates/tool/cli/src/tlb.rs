@@ -1,7 +1,7 @@
 //! `fieldstone tlb`: the description of a processor as a file, to start one of one's own from.
 
 use clap::Args;
-use fieldstone_translation::Machine;
+use fieldstone_translation::Mmu;
 use serde_json::Value;
 
 use crate::output::print;
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     // A preset as it was written, with its comments.
-    let text = match Machine::preset_text(&arguments.processor) {
+    let text = match Mmu::preset_text(&arguments.processor) {
         Some(text) => text.to_owned(),
         None => written(&serde_json::to_value(trace::machine(&arguments.processor)?)?),
     };
@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back_as_the_same_machine() {
-        for machine in Machine::presets() {
-            let told = Machine { source: "a \"quoted\" source\nof two lines: Größe".into(), ..machine };
+        for machine in Mmu::presets() {
+            let told = Mmu { source: "a \"quoted\" source\nof two lines: Größe".into(), ..machine };
             let text = written(&serde_json::to_value(&told).unwrap());
-            assert_eq!(Machine::from_toml(&text).map_err(|error| format!("{error}: {text}")), Ok(told));
+            assert_eq!(Mmu::from_toml(&text).map_err(|error| format!("{error}: {text}")), Ok(told));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use fieldstone_report::{Profile, RunStats, Sample, saved};
-use fieldstone_translation::Machine;
+use fieldstone_translation::Mmu;
 use tempfile::TempDir;
 
 fn fieldstone(arguments: &[&str]) -> Output {
@@ -144,16 +144,16 @@ fn one_kind_alone_is_told_to_leave_nothing_to_compare_with() {
 #[test]
 fn a_processor_s_description_is_printed_as_it_is_read() {
     let preset = fieldstone(&["tlb", "zen4"]);
-    assert_eq!(Machine::from_toml(&printed(&preset)).ok(), Machine::preset("zen4"), "{}", said(&preset));
+    assert_eq!(Mmu::from_toml(&printed(&preset)).ok(), Mmu::preset("zen4"), "{}", said(&preset));
     let room = tempfile::tempdir().unwrap();
     let mine = room.path().join("mine.toml");
     fs::write(&mine, printed(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
     let again = fieldstone(&["tlb", mine.to_str().unwrap()]);
-    let wanted = Machine { name: "mine".into(), ..Machine::preset("zen4").unwrap() };
-    assert_eq!(Machine::from_toml(&printed(&again)).ok(), Some(wanted), "{}", said(&again));
+    let wanted = Mmu { name: "mine".into(), ..Mmu::preset("zen4").unwrap() };
+    assert_eq!(Mmu::from_toml(&printed(&again)).ok(), Some(wanted), "{}", said(&again));
     let host = fieldstone(&["tlb"]);
     match host.status.code() {
-        Some(0) => assert!(Machine::from_toml(&printed(&host)).is_ok(), "{}", printed(&host)),
+        Some(0) => assert!(Mmu::from_toml(&printed(&host)).is_ok(), "{}", printed(&host)),
         _ => println!("SKIP {}", said(&host)),
     }
     let unknown = fieldstone(&["tlb", "pentium"]);
@@ -162,7 +162,7 @@ fn a_processor_s_description_is_printed_as_it_is_read() {
 
 #[test]
 fn processors_are_named_in_one_order() {
-    let names: Vec<_> = Machine::presets().into_iter().map(|machine| machine.name).collect();
+    let names: Vec<_> = Mmu::presets().into_iter().map(|machine| machine.name).collect();
     for command in ["profile", "tlb"] {
         let help = printed(&fieldstone(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(&names.join(", ")), "{help}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub use fieldstone_report::Metric;
 use fieldstone_wire::Mixture;
 
-use fieldstone_translation::{Configuration, Machine};
+use fieldstone_translation::{Configuration, Mmu};
 use fieldstone_wire::trace::Plan as BurstPlan;
 
 use crate::trace::QemuTracer;
@@ -118,7 +118,7 @@ pub struct TraceOptions {
     /// Which accesses are recorded.
     pub recording: TraceCoverage,
     /// The modelled processor.
-    pub machine: Machine,
+    pub machine: Mmu,
     /// Whether it differs from the processor of this machine.
     pub foreign: bool,
     /// Modelled configurations, 4 KiB pages first.

@@ -14,7 +14,8 @@ use fieldstone_report::quantity::{count, estimate, nanoseconds, plural, rough_sh
 use fieldstone_report::translation::{Modelled, Range, Translation, WalkCost as ReportedWalkCost};
 use fieldstone_sharing::Interval;
 use fieldstone_translation::{
-    Access, Calibration, CalibrationPoint, Configuration, Counts, Estimate, PageSize, Pattern, Simulator, WalkCost,
+    Calibration, CalibrationPattern, CalibrationPoint, Configuration, Counts, PageSize, PageWalkCost, PlacedAccess,
+    Simulator, ThreePointEstimate,
 };
 
 use crate::calibrate::{LoadDifference, PhaseDependence, ReplayResult};
@@ -45,7 +46,7 @@ impl WalksPerLoad {
     pub(super) fn measure(configurations: &[Configuration], addresses: &[u64]) -> Option<Self> {
         let both = page_size_indices(configurations)?.map(|at| configurations[at].clone());
         let mut simulator = Simulator::new(&both).ok()?;
-        let loads: Vec<Access> = addresses.iter().map(|&address| Access::in_region(address)).collect();
+        let loads: Vec<PlacedAccess> = addresses.iter().map(|&address| PlacedAccess::in_region(address)).collect();
         loads.chunks(BATCH).for_each(|batch| simulator.warm(batch));
         loads.chunks(BATCH).for_each(|batch| simulator.run(batch));
         let [small, large] = simulator.counts() else { return None };
@@ -164,13 +165,17 @@ fn calibration(
         pattern,
         near_walks,
         far_walks,
-        ns: Estimate { low, likely, high },
+        ns: ThreePointEstimate { low, likely, high },
     };
-    let mut points = vec![point(Pattern::Program, [walks.near, walks.far], [low, likely.likely, high])];
+    let mut points = vec![point(CalibrationPattern::Program, [walks.near, walks.far], [low, likely.likely, high])];
     // A sequence much larger than the TLB's reach finds no page again: one walk per page.
     let reach_bytes = configurations.first().map_or(0, |one| one.machine.reach_bytes(PageSize::Small4k));
     if replayed.footprint_bytes >= SEQUENTIAL_REACHES * reach_bytes {
-        points.push(point(Pattern::Sequential, [1.0, 0.0], [sequential.low, sequential.median, sequential.high]));
+        points.push(point(
+            CalibrationPattern::Sequential,
+            [1.0, 0.0],
+            [sequential.low, sequential.median, sequential.high],
+        ));
     }
     Calibration { footprint_bytes: replayed.footprint_bytes, points }
 }
@@ -183,8 +188,8 @@ fn noise(found: LoadDifference) -> f64 {
 }
 
 /// The difference, scaled down if its loads on 4 KiB pages take longer than `load_ns`.
-fn cap(found: LoadDifference, load_ns: f64) -> Estimate {
-    Estimate { low: found.low, likely: found.median, high: found.high }.times(cap_factor(found, load_ns))
+fn cap(found: LoadDifference, load_ns: f64) -> ThreePointEstimate {
+    ThreePointEstimate { low: found.low, likely: found.median, high: found.high }.times(cap_factor(found, load_ns))
 }
 
 /// The scale for a difference, 0 to 1.
@@ -192,8 +197,8 @@ fn cap_factor(found: LoadDifference, load_ns: f64) -> f64 {
     if found.ns_4k > load_ns { load_ns / found.ns_4k } else { 1.0 }
 }
 
-fn method_text(cost: &WalkCost, results: &TraceResults, replayed: &ReplayResult, load_ns: f64) -> String {
-    let ns = |of: Estimate| estimate(&range(of), nanoseconds);
+fn method_text(cost: &PageWalkCost, results: &TraceResults, replayed: &ReplayResult, load_ns: f64) -> String {
+    let ns = |of: ThreePointEstimate| estimate(&range(of), nanoseconds);
     let near_and_far = if cost.near_ns == cost.far_ns {
         String::new()
     } else {
@@ -236,28 +241,28 @@ fn dependence_text(results: &TraceResults) -> String {
 
 /// Sets the shares of time in `modelled`. `counts` are those of the baseline and of the
 /// configuration. `run` is the time of a run in ns, and the relative error of the burst counts.
-fn set_shares(modelled: &mut Modelled, cost: &WalkCost, counts: (&Counts, &Counts), scale: f64, run: (f64, f64)) {
+fn set_shares(modelled: &mut Modelled, cost: &PageWalkCost, counts: (&Counts, &Counts), scale: f64, run: (f64, f64)) {
     let ((baseline, own), (run_ns, sampled)) = (counts, run);
-    let reported = |estimate: Estimate| range(wider(estimate, sampled));
+    let reported = |estimate: ThreePointEstimate| range(wider(estimate, sampled));
     modelled.data_share = Some(reported(cost.share(&own.data, scale, run_ns)));
     modelled.instruction_share = Some(reported(cost.share(&own.instruction, scale, run_ns)));
     modelled.time = Some(reported(cost.saving(baseline, own, scale, run_ns)).rest());
 }
 
 /// Widens the interval by a part of its ends; a share is at most 1.
-fn wider(estimate: Estimate, by: f64) -> Estimate {
-    let Estimate { low, likely, high } = estimate;
-    Estimate { low: low - by * low.abs(), likely, high: (high + by * high.abs()).min(1.0) }
+fn wider(estimate: ThreePointEstimate, by: f64) -> ThreePointEstimate {
+    let ThreePointEstimate { low, likely, high } = estimate;
+    ThreePointEstimate { low: low - by * low.abs(), likely, high: (high + by * high.abs()).min(1.0) }
 }
 
-fn range(estimate: Estimate) -> Range {
-    let Estimate { low, likely, high } = estimate;
+fn range(estimate: ThreePointEstimate) -> Range {
+    let ThreePointEstimate { low, likely, high } = estimate;
     Range { low, likely, high }
 }
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_translation::Machine;
+    use fieldstone_translation::Mmu;
 
     use super::*;
     use crate::calibrate::LoadDifference;
@@ -271,7 +276,7 @@ mod tests {
 
     /// Half of the classified walks wait for an address; a quarter of the run was counted.
     fn example() -> (Translation, Vec<Configuration>, TraceResults, ReplayResult) {
-        let machine = Machine::preset("zen4").unwrap();
+        let machine = Mmu::preset("zen4").unwrap();
         let configurations = [PageSize::Small4k, PageSize::Large2m].map(|size| Configuration::paged(&machine, size));
         let (mut small, large) = (Counts::default(), Counts::default());
         (small.data.walks, small.data.walks_in_region, small.instruction.walks) = (100_000, 100_000, 10_000);
@@ -436,7 +441,7 @@ mod tests {
 
     #[test]
     fn differing_bursts_widen_an_estimate() {
-        let estimate = Estimate { low: 0.2, likely: 0.4, high: 0.6 };
+        let estimate = ThreePointEstimate { low: 0.2, likely: 0.4, high: 0.6 };
         assert_eq!(wider(estimate, 0.0), estimate);
         let wide = wider(estimate, 0.5);
         assert!((wide.low - 0.1).abs() < 1e-9 && wide.likely == 0.4 && (wide.high - 0.9).abs() < 1e-9, "{wide:?}");

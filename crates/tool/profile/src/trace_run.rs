@@ -15,7 +15,7 @@ use fieldstone_report::quantity::{count, seconds};
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_stats::median;
 use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
-use fieldstone_translation::{Configuration, Counts, Level, Machine};
+use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
 use fieldstone_wire::PageKind;
 use fieldstone_wire::sites::{Lost, SITES, Sites};
 
@@ -212,19 +212,19 @@ fn describe(results: &TraceResults, options: &TraceOptions) -> Translation {
 }
 
 /// Describes the data TLBs: `L1 72 full; L2 3072, 24 ways; 6 walkers`.
-fn geometry(machine: &Machine) -> String {
-    let array = |level: &Level| {
-        let pages: Vec<String> = level.pages.iter().map(ToString::to_string).collect();
-        let ways = if level.ways == 0 { "full".to_owned() } else { format!("{} ways", level.ways) };
-        format!("{} {}, {ways} ({})", level.name, level.entries, pages.join(", "))
+fn geometry(machine: &Mmu) -> String {
+    let array = |array: &TlbArray| {
+        let pages: Vec<String> = array.pages.iter().map(ToString::to_string).collect();
+        let ways = if array.ways == 0 { "full".to_owned() } else { format!("{} ways", array.ways) };
+        format!("{} {}, {ways} ({})", array.name, array.entries, pages.join(", "))
     };
-    let ranks = machine.data.iter().flat_map(|rank| &rank.arrays).map(array);
+    let levels = machine.data.iter().flat_map(|level| &level.arrays).map(array);
     let walkers = match machine.walkers {
         0 => None,
         1 => Some("1 walker".to_owned()),
         many => Some(format!("{many} walkers")),
     };
-    ranks.chain(walkers).collect::<Vec<_>>().join("; ")
+    levels.chain(walkers).collect::<Vec<_>>().join("; ")
 }
 
 fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {
@@ -236,7 +236,7 @@ fn modelled(configuration: &Configuration, counts: &Counts) -> Modelled {
     }
 }
 
-fn side(counts: &fieldstone_translation::Side) -> Side {
+fn side(counts: &fieldstone_translation::SideCounts) -> Side {
     Side {
         accesses: counts.accesses,
         first_level_misses: counts.accesses - counts.hits[0] - counts.in_segment - counts.untranslated,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_launch::AgentFile;
-use fieldstone_profile::{TraceCoverage, TraceOptions};
 use fieldstone_profile::trace::QemuTracer;
+use fieldstone_profile::{TraceCoverage, TraceOptions};
 use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
-use fieldstone_translation::{Configuration, Machine, PageSize, Told};
+use fieldstone_translation::{Configuration, Mmu, PageSize, TlbDescription};
 use fieldstone_wire::{Mixture, PageKind};
 
 use crate::input;
@@ -82,7 +82,7 @@ enum Model {
 }
 
 impl Model {
-    fn configurations(self, machine: &Machine) -> Vec<Configuration> {
+    fn configurations(self, machine: &Mmu) -> Vec<Configuration> {
         let paged = |size| Configuration::paged(machine, size);
         match self {
             Self::Large => vec![paged(PageSize::Large2m)],
@@ -145,58 +145,58 @@ fn recording(arguments: &Arguments) -> anyhow::Result<TraceCoverage> {
 }
 
 fn presets() -> String {
-    let presets: Vec<_> = Machine::presets().into_iter().map(|machine| machine.name).collect();
+    let presets: Vec<_> = Mmu::presets().into_iter().map(|machine| machine.name).collect();
     presets.join(", ")
 }
 
 /// The processor of that name, and whether it is another one than this machine's. One of a file is called after it too.
-fn modelled(name: &str) -> anyhow::Result<(Machine, bool)> {
+fn modelled(name: &str) -> anyhow::Result<(Mmu, bool)> {
     let machine = machine(name)?;
-    let is_named = name == "host" || Machine::preset(name).is_some();
+    let is_named = name == "host" || Mmu::preset(name).is_some();
     // A preset lacks no more of this processor than what CPUID corrects.
     let foreign = !host().is_ok_and(|host| if is_named { host.name == machine.name } else { host == machine });
     if is_named {
         return Ok((machine, foreign));
     }
     let file = Path::new(name).file_name().unwrap_or_default().to_string_lossy();
-    Ok((Machine { name: format!("{} of {file}", machine.name), ..machine }, foreign))
+    Ok((Mmu { name: format!("{} of {file}", machine.name), ..machine }, foreign))
 }
 
 /// The processor of that name: a preset, this one, or a file's.
-pub(crate) fn machine(name: &str) -> anyhow::Result<Machine> {
+pub(crate) fn machine(name: &str) -> anyhow::Result<Mmu> {
     if name == "host" {
         return host();
     }
-    if let Some(machine) = Machine::preset(name) {
+    if let Some(machine) = Mmu::preset(name) {
         return Ok(machine);
     }
     if !Path::new(name).exists() {
         bail!("no processor is called {name:?}, and no file: give host, a TOML file, or one of {}", presets());
     }
-    Machine::from_toml(&input::read(Path::new(name))?).with_context(|| name.to_owned())
+    Mmu::from_toml(&input::read(Path::new(name))?).with_context(|| name.to_owned())
 }
 
 /// The preset of this processor, with what it tells of itself.
-fn host() -> anyhow::Result<Machine> {
+fn host() -> anyhow::Result<Mmu> {
     let cpu = cpuid::cpu();
-    let told: Vec<Told> = cpu.tlbs.iter().filter_map(told).collect();
+    let descriptions: Vec<TlbDescription> = cpu.tlbs.iter().filter_map(describe).collect();
     let Cpu { vendor, family, model, .. } = &cpu;
-    let known = Machine::for_cpu(vendor, *family, *model);
-    let preset = known.or_else(|| Machine::nearest_to_cpu(vendor, *family, *model)).with_context(|| {
+    let known = Mmu::for_cpu(vendor, *family, *model);
+    let preset = known.or_else(|| Mmu::nearest_to_cpu(vendor, *family, *model)).with_context(|| {
         format!(
             "no preset for this processor ({vendor} family {family}, model {model}): give --tlb one of {}, or a file",
             presets()
         )
     })?;
-    Ok(preset.corrected(&told))
+    Ok(preset.corrected(&descriptions))
 }
 
-fn told(tlb: &Tlb) -> Option<Told> {
+fn describe(tlb: &Tlb) -> Option<TlbDescription> {
     let smallest = *tlb.pages.first()?;
-    Some(Told {
+    Some(TlbDescription {
         fetch: matches!(tlb.serves, Serves::Instructions | Serves::All),
         data: tlb.serves.loads(),
-        rank: usize::from(tlb.level.checked_sub(1)?),
+        level: usize::from(tlb.level.checked_sub(1)?),
         page: PageSize::ALL.into_iter().find(|size| size.bytes() == smallest)?,
         entries: tlb.entries,
         ways: match tlb.ways {
@@ -204,6 +204,6 @@ fn told(tlb: &Tlb) -> Option<Told> {
             Ways::Full => tlb.entries,
             Ways::Untold => 0,
         },
-        is_a_part: tlb.pages.len() == 1,
+        is_partition: tlb.pages.len() == 1,
     })
 }

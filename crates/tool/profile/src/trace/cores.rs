@@ -26,7 +26,7 @@ impl Core {
             configurations.iter().position(|one| canonical(&one.name) == LARGE).filter(|&index| index != BASELINE);
         let watching = |configurations: &[Configuration]| {
             let mut simulator = Simulator::new(configurations)?;
-            simulator.watch(Some(0));
+            simulator.record_walks(Some(0));
             Ok::<_, crate::Error>(simulator)
         };
         let large =
@@ -50,7 +50,7 @@ impl Core {
 
     /// Indices in the last batch of the accesses that walked on 2 MiB pages.
     pub(super) fn walked_large(&self) -> &[u32] {
-        self.large.as_ref().map_or(&[], |(_, large)| large.walked())
+        self.large.as_ref().map_or(&[], |(_, large)| large.walk_indices())
     }
 
     /// Data walks of all configurations, in order.
@@ -62,23 +62,23 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fieldstone_translation::{Access, Machine, PageSize};
+    use fieldstone_translation::{Mmu, PageSize, PlacedAccess};
 
     #[test]
     fn separate_simulation_of_2_mib_pages_gives_the_same_counts() {
-        let machine = Machine::preset("zen4").unwrap();
+        let machine = Mmu::preset("zen4").unwrap();
         let sizes = [PageSize::Small4k, PageSize::Large2m, PageSize::Huge1g];
         let configurations = sizes.map(|size| Configuration::paged(&machine, size));
         let mut core = Core::new(&configurations).unwrap();
         let mut together = Simulator::new(&configurations).unwrap();
         let mut region = fieldstone_translation::PrimaryRegion::default();
         region.add(0, 64 << 20);
-        let batch: Vec<Access> = (0..64 << 8).map(|page| region.place(page << 12, false)).collect();
+        let batch: Vec<PlacedAccess> = (0..64 << 8).map(|page| region.place(page << 12, false)).collect();
         core.simulators().for_each(|simulator| simulator.run(&batch));
         together.run(&batch);
         assert_eq!(core.counts(), together.counts());
         assert_eq!(core.walked_large().len(), 32, "one walk per 2 MiB page");
-        assert_eq!(core.simulator.walked().len(), 64 << 8, "one walk per 4 KiB page");
+        assert_eq!(core.simulator.walk_indices().len(), 64 << 8, "one walk per 4 KiB page");
         let small = Core::new(&configurations[..1]).unwrap();
         assert!(small.large.is_none() && small.walked_large().is_empty());
     }

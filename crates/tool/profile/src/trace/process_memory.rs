@@ -42,7 +42,7 @@ impl ProcessMemory {
     fn move_range(&mut self, from: u64, bytes: u64, to: u64, new_bytes: u64) {
         self.allocations.move_range(from, bytes, to, new_bytes);
         let inside = self.region.offset_of(from).is_some();
-        self.region.moved(from, to, bytes);
+        self.region.relocate(from, to, bytes);
         match new_bytes.checked_sub(bytes) {
             Some(more) if inside => self.region.add(to + bytes, more),
             Some(more) => self.region.remove(to + bytes, more),

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use fieldstone_translation::{Configuration, Machine, PageSize};
+use fieldstone_translation::{Configuration, Mmu, PageSize};
 use fieldstone_wire::trace::{BATCHES, Batch, Event, LANES, Phase, Plan, Record, Standing};
 
 use super::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader, TraceResults, TraceSimulator};
@@ -50,7 +50,7 @@ fn pages(first: u64, count: u64) -> Vec<Record> {
 }
 
 fn simulator(plan: Plan) -> TraceSimulator {
-    let machine = Machine::preset("zen4").unwrap();
+    let machine = Mmu::preset("zen4").unwrap();
     TraceSimulator::new(&[Configuration::paged(&machine, PageSize::Small4k)], plan).unwrap()
 }
 
