@@ -64,7 +64,10 @@ impl Race {
     pub(super) fn round(&self, trial: &Trial, forms: &[Form]) -> Result<Round> {
         // Seeds of a cell's samples are consecutive.
         let round = usize::try_from(trial.layout.seed % 2)?;
-        order(forms.len(), round).map(|index| Ok((forms[index], self.run(forms[index])?))).collect::<Result<_>>().map(Round)
+        order(forms.len(), round)
+            .map(|index| Ok((forms[index], self.run(forms[index])?)))
+            .collect::<Result<_>>()
+            .map(Round)
     }
 
     fn run(&self, form: Form) -> Result<Ran> {

@@ -1,8 +1,8 @@
 //! What the profiles of a workload told: questions that the tables ask, and their answers as far as there are any.
 
-use fieldstone_stats::median;
 use fieldstone_report::translation::{Modelled, Range, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
+use fieldstone_stats::median;
 
 use crate::experiment::Ends;
 
