@@ -134,7 +134,6 @@ impl Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use std::cell::RefCell;
 
     #[test]
