@@ -107,7 +107,7 @@ impl Round {
     }
 }
 
-/// That there are so many processors.
+/// Checks that there are at least `threads` processors.
 ///
 /// # Errors
 /// [`Missing`].
@@ -119,7 +119,7 @@ pub(super) fn processors(threads: u64) -> Result<()> {
     Ok(())
 }
 
-/// How much work takes so long: tried with little, then with four times as much, until it can be told.
+/// The amount of work that takes this long: tried with little, then with four times as much, until it is measurable.
 ///
 /// # Errors
 /// As the run.
