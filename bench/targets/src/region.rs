@@ -118,7 +118,7 @@ impl RegionBench {
         }
         let times = compare_programs(variants, workload.memory_bytes, goal.limit, self.limit)?;
         let best = best_peer(variants.len(), &times);
-        let note = format!("against {}", times.names[best]);
+        let note = format!("against {}", variants[best].name);
         let mut cell = Cell::measured(goal, &format!("{} on {kind}", workload.name), ratio_to(best, &times), &note);
         cell.samples = variants.iter().map(|variant| variant.name.to_owned()).zip(times.into_values()).collect();
         Ok(cell)

@@ -8,7 +8,7 @@ use super::repair_record::{RepairedRun, separated_lines, was_separated};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpectedRepair {
     /// At least one line is separated at the end, or for most of the time.
-    RepairedRun,
+    Separated,
     /// No page is moved.
     NothingMoved,
     /// Pages were moved, and all are moved back.
@@ -110,8 +110,8 @@ const fn unrepairable(
     arguments: &'static str,
 ) -> Comparison {
     Comparison {
-        repaired: words,
-        plain: words,
+        repaired: arguments,
+        plain: arguments,
         time: Time::Clock,
         expected_repair: ExpectedRepair::NothingMoved,
         ..padded(goal, case, program)

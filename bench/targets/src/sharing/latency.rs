@@ -44,13 +44,13 @@ pub(super) struct LatencyCase {
 const ITERATIONS: WorkSize = WorkSize { option: "--iterations", number: 200_000_000 };
 
 pub(super) const CASES: [LatencyCase; 3] = [
-    LatencyCase { name: "counters -O0", program: "sharing/counters-O0", words: "--pin", size: ITERATIONS },
-    LatencyCase { name: "counters -O2", program: "sharing/counters-O2", words: "--pin", size: ITERATIONS },
+    LatencyCase { name: "counters -O0", program: "sharing/counters-O0", arguments: "--pin", size: ITERATIONS },
+    LatencyCase { name: "counters -O2", program: "sharing/counters-O2", arguments: "--pin", size: ITERATIONS },
     // Its threads start some time after the repairer.
     LatencyCase {
         name: "linear_regression -O0",
         program: "sharing/linear_regression-O0",
-        words: "--pin --shift 16",
+        arguments: "--pin --shift 16",
         size: WorkSize { option: "--points", number: 100_000_000 },
     },
 ];
@@ -72,7 +72,7 @@ impl LatencyCase {
 
     /// The time in milliseconds; infinite without a repair.
     fn measure_round(&self, programs: &Programs) -> anyhow::Result<f64> {
-        let command: Vec<OsString> = std::iter::measure_round(programs.path(self.program).into_os_string())
+        let command: Vec<OsString> = std::iter::once(programs.path(self.program).into_os_string())
             .chain(arguments(self.arguments, self.size).into_iter().map(OsString::from))
             .collect();
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);

@@ -37,7 +37,7 @@ const fn soak_program(
     option: &'static str,
     number: u64,
 ) -> SoakProgram {
-    SoakProgram { name, program, words, size: WorkSize { option, number } }
+    SoakProgram { name, program, arguments, size: WorkSize { option, number } }
 }
 
 const COUNT: &str = "--iterations";
