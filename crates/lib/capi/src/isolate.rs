@@ -4,12 +4,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use fieldstone_wire::isolated::Isolated;
+use fieldstone_wire::isolation::IsolationTable;
 
 /// The table that a repairer looks for by this name.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "its name in C")]
-static fieldstone_isolated: Isolated = Isolated::new();
+static fieldstone_isolated: IsolationTable = IsolationTable::new();
 
 #[unsafe(no_mangle)]
 extern "C" fn remapper_isolate(address: *const c_void, bytes: usize) -> c_int {

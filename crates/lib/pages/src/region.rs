@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use fieldstone_sys::userfault::{Modes, Reach};
+use fieldstone_sys::userfault::{FaultOrigin, Modes};
 
 use crate::error::{Error, Result};
 use crate::fault::{Fault, Outcome};
@@ -341,7 +341,7 @@ impl Region {
             // What is missing waits for a handler, what is written does not.
             Mechanism::Scan if !self.missing => true,
             Mechanism::Scan | Mechanism::UserfaultThread => {
-                self.service.is_some_and(|service| service.reach() == Reach::UserAndKernel)
+                self.service.is_some_and(|service| service.reach() == FaultOrigin::UserAndKernel)
             }
             _ => false,
         };

@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use fieldstone_sys::userfault::Event;
+use fieldstone_sys::userfault::Fault;
 
 use crate::fault::{Access, Fault, Outcome};
 use crate::mail::{Letter, Mail};
@@ -192,7 +192,7 @@ impl Pool {
 
 /// A fault to be served.
 enum Task {
-    Event(Event),
+    Fault(Fault),
     Letter(*const Letter<FaultRequest>),
 }
 
@@ -200,14 +200,14 @@ impl Source {
     /// Waits for a fault. `answered` is when the last one's handler was called, if a call by the number has answered it.
     fn next(&self, answered: Option<u64>) -> Task {
         match self {
-            Self::Userfault(service) => Task::Event(service.event(answered)),
+            Self::Userfault(service) => Task::Fault(service.event(answered)),
             Self::Mail(mail) => Task::Letter(mail.next()),
         }
     }
 
     fn answer(&self, task: &Task) -> Option<u64> {
         match (self, task) {
-            (Self::Userfault(service), Task::Event(event)) => {
+            (Self::Userfault(service), Task::Fault(event)) => {
                 let Some(region) = registry::find(event.address) else {
                     // It was dropped in the meantime, which wakes the threads that wait; or it is another userfaultfd's.
                     service.wake_by_number(event.address);
@@ -231,7 +231,7 @@ impl Source {
                 letter.give(outcome as u32);
                 None
             }
-            (Self::Mail(_), Task::Event(_)) => None,
+            (Self::Mail(_), Task::Fault(_)) => None,
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use fieldstone_sys::userfault::{Event, PageScan, Reach, Userfaultfd};
+use fieldstone_sys::userfault::{Fault, FaultOrigin, PageScan, Userfaultfd};
 use linux_raw_sys::general as uapi;
 
 use crate::custodian::Custodian;
@@ -52,7 +52,7 @@ pub(crate) struct Service {
     /// Whether the process's table no longer has `fd`.
     is_lost: AtomicBool,
     /// Faults read in the custodian's table, once `fd` is lost.
-    relayed: OnceLock<Mutex<Receiver<Event>>>,
+    relayed: OnceLock<Mutex<Receiver<Fault>>>,
 }
 
 /// What a worker cannot do when it ends the process, and what helps: a filter for system calls is the usual cause.
@@ -65,7 +65,7 @@ const EVERYWHERE: std::ops::Range<usize> = 0x1_0000..0x7fff_ffff_f000;
 
 impl Service {
     /// Whose faults it gets.
-    pub(crate) fn reach(&self) -> Reach {
+    pub(crate) fn reach(&self) -> FaultOrigin {
         self.fd.reach()
     }
 
@@ -143,7 +143,7 @@ impl Service {
 
     /// Waits for a fault, in a worker: for as long as the process lives, if none comes. `answered` is when a worker began to
     /// answer the last one by the number, in [`cycles`].
-    pub(crate) fn event(&self, answered: Option<u64>) -> Event {
+    pub(crate) fn event(&self, answered: Option<u64>) -> Fault {
         let mut is_proven = answered.is_some_and(|since| cycles().wrapping_sub(since) < RECENT);
         while (is_proven && !self.is_lost.load(Ordering::Relaxed)) || self.has_number() {
             is_proven = false;
@@ -159,7 +159,7 @@ impl Service {
     }
 
     /// Has a thread that shares the custodian's table read the faults.
-    fn relay(&self) -> Mutex<Receiver<Event>> {
+    fn relay(&self) -> Mutex<Receiver<Fault>> {
         let (tell, told) = sync_channel(0);
         // SAFETY: a service is published, or about to be, and never freed.
         let this: &'static Self = unsafe { &*std::ptr::from_ref(self) };
@@ -174,7 +174,7 @@ impl Service {
         Mutex::new(told)
     }
 
-    fn read_for_workers(&self, tell: &SyncSender<Event>) {
+    fn read_for_workers(&self, tell: &SyncSender<Fault>) {
         loop {
             match self.fd.read() {
                 // Workers live as long as the process, so that one takes it.
@@ -254,7 +254,7 @@ fn open(told: Told) -> io::Result<Service> {
         Told::Scan => uapi::UFFD_FEATURE_WP_ASYNC | uapi::UFFD_FEATURE_WP_UNPOPULATED,
     };
     // A signal cannot be sent for what the kernel itself does.
-    let reach = if told == Told::Signal { Reach::User } else { Reach::UserAndKernel };
+    let reach = if told == Told::Signal { FaultOrigin::User } else { FaultOrigin::UserAndKernel };
     let (fd, has) = Userfaultfd::open(needed, own | more, reach)?;
     let scan = if told == Told::Scan { Some(PageScan::open()?) } else { None };
     let custodian = Custodian::start([fd.number()].into_iter().chain(scan.as_ref().map(PageScan::number)).collect())?;

@@ -3,7 +3,7 @@
 //! They are opened when the program has been started and count all that it starts itself. Not tried on a machine that has them.
 
 use fieldstone_report::translation::Counted;
-use fieldstone_sys::counters::{WalkCounters, Walks};
+use fieldstone_sys::counters::{WalkCounters, WalkCounts};
 use fieldstone_sys::cpuid;
 use fieldstone_wire::Mixture;
 
@@ -18,7 +18,7 @@ impl Counting {
     }
 
     /// What was counted.
-    pub(super) fn finish(self) -> Result<Walks, String> {
+    pub(super) fn finish(self) -> Result<WalkCounts, String> {
         self.0?.read().map_err(|error| format!("the counters cannot be read: {error}"))
     }
 }
@@ -32,7 +32,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Adds a run on pages of `kind`.
-    pub(super) fn add(&mut self, kind: Mixture, counted: &Result<Walks, String>) {
+    pub(super) fn add(&mut self, kind: Mixture, counted: &Result<WalkCounts, String>) {
         let walks = match counted {
             Ok(walks) => walks,
             Err(why) => {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn runs_are_added_by_kind_and_a_reason_stands_only_alone() {
-        let walks = |walks, cycles| Ok(Walks { walks, walk_cycles: Some(2 * walks), cycles });
+        let walks = |walks, cycles| Ok(WalkCounts { walks, walk_cycles: Some(2 * walks), cycles });
         let mut tally = Tally::default();
         tally.add(PageKind::Small4k.into(), &Err("no hardware counters".to_owned()));
         assert_eq!(

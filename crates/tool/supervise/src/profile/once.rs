@@ -8,8 +8,8 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
 use fieldstone_report::Footprint;
-use fieldstone_sys::counters::Walks;
-use fieldstone_sys::process::Ended;
+use fieldstone_sys::counters::WalkCounts;
+use fieldstone_sys::process::ChildExit;
 use fieldstone_wire::Mixture;
 
 use super::counted::Counting;
@@ -51,7 +51,7 @@ pub struct Once {
     /// Whether the program crashed, was killed or hung. An exit code says nothing: `grep` has its own.
     pub broken: bool,
     /// Page walks that the hardware counted, or why it counted none; nothing where that was not asked.
-    pub walks: Option<std::result::Result<Walks, String>>,
+    pub walks: Option<std::result::Result<WalkCounts, String>>,
     /// The end of the standard error.
     pub stderr: String,
     /// Processes that it left behind when it ended, by name; they were ended too.
@@ -117,7 +117,7 @@ pub(super) fn run(
 }
 
 /// A descendant whose own parent did not wait for it counts with what was left behind.
-fn describe(ended: &Ended, strays: &Strays, elapsed: Duration) -> Once {
+fn describe(ended: &ChildExit, strays: &Strays, elapsed: Duration) -> Once {
     let (user_ns, system_ns) = (ended.user_ns + strays.user_ns, ended.system_ns + strays.system_ns);
     Once {
         elapsed,

@@ -19,8 +19,8 @@ use fieldstone_report::quantity::seconds;
 use fieldstone_report::translation::SitePages;
 use fieldstone_sys::{pagemap, smaps};
 use fieldstone_wire::Mixture;
-use fieldstone_wire::sites::{PLACES, Place, Site, Sites};
-use fieldstone_wire::trace::Plan as Bursts;
+use fieldstone_wire::sites::{SAMPLED_ADDRESSES, SampledAddress, Site, Sites};
+use fieldstone_wire::trace::SamplingPlan as Bursts;
 
 use super::once::{Once, Watched};
 use crate::error::Result;
@@ -62,9 +62,10 @@ pub(crate) fn look_up(pid: u32, inner_pid: u32, sites: &Sites) -> Places {
     let mut all: Vec<(u32, &Site)> = sites.sites().collect();
     all.sort_by_key(|(_, site)| std::cmp::Reverse(site.bytes.load(Relaxed)));
     all.truncate(MOST_SITES);
-    let own = |place: &Place| place.process == inner_pid;
-    let places =
-        all.iter().flat_map(|&(number, site)| site.places().filter(own).map(move |place| (number, place.address)));
+    let own = |place: &SampledAddress| place.process == inner_pid;
+    let places = all
+        .iter()
+        .flat_map(|&(number, site)| site.sampled_addresses().filter(own).map(move |place| (number, place.address)));
     let (numbers, addresses): (Vec<u32>, Vec<u64>) = places.unzip();
     let wanted_bytes = u64::from(sites.wanted_page_bytes.load(Relaxed));
     let shares: Vec<Option<f64>> = match pagemap::folios_at(pid, &addresses) {
@@ -160,7 +161,7 @@ fn told(kind: &str, bytes: u64, found: Found) -> SitePages {
         kind: kind.to_owned(),
         share: found.large / places as f64,
         // As many of all bytes as places are in memory of all places.
-        bytes: u64::try_from(u128::from(bytes) * u128::from(places) / PLACES as u128).unwrap_or(u64::MAX),
+        bytes: u64::try_from(u128::from(bytes) * u128::from(places) / SAMPLED_ADDRESSES as u128).unwrap_or(u64::MAX),
         samples: places,
     }
 }

@@ -7,7 +7,7 @@ pub use fieldstone_report::Metric;
 use fieldstone_wire::Mixture;
 
 use fieldstone_translation::{Configuration, Machine};
-use fieldstone_wire::trace::Plan as Bursts;
+use fieldstone_wire::trace::SamplingPlan as Bursts;
 
 use crate::program::Program;
 use crate::session::Also;
@@ -76,7 +76,7 @@ const LONGEST: u64 = 20_000_000;
 const HASTE: u64 = 4;
 
 const fn even(burst: u64, period: u64) -> Bursts {
-    Bursts { burst, longest_burst: burst, warm_up: burst / WARM_UP, period, longest: period, haste: 0 }
+    Bursts { burst, longest_burst: burst, warm_up: burst / WARM_UP, period, longest: period, density: 0 }
 }
 
 impl Recording {
@@ -99,7 +99,7 @@ impl Recording {
                 warm_up: BURST / WARM_UP,
                 period: PERIOD,
                 longest: LONGEST,
-                haste: HASTE,
+                density: HASTE,
             },
         }
     }

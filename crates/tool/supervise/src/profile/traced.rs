@@ -20,7 +20,7 @@ use crate::launch::Treatment;
 use crate::signals::Interrupt;
 use crate::symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
 use crate::trace::{Followed, Records, Tracing, Whose};
-use fieldstone_wire::sites::{Lost, SITES, Sites};
+use fieldstone_wire::sites::{LossReason, SITES, Sites};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -245,7 +245,7 @@ fn lost(sites: &Sites) -> Option<String> {
     let lost: u64 = sites.lost.iter().map(|count| count.load(Relaxed)).sum();
     let known: u64 = sites.entries.iter().map(|site| site.allocations.load(Relaxed)).sum();
     (lost > known / 1000).then(|| {
-        let full = sites.lost[Lost::TableFull as usize].load(Relaxed);
+        let full = sites.lost[LossReason::TableFull as usize].load(Relaxed);
         format!(
             "who made {} allocations: the recorder had no room for more than {} stacks in {} of them, or was busy in their thread",
             count(lost),

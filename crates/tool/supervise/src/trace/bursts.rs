@@ -77,12 +77,12 @@ impl Bursts {
 pub(super) struct Rate {
     accesses: f64,
     walks: f64,
-    haste: u64,
+    density: u64,
 }
 
 impl Default for Rate {
     fn default() -> Self {
-        Self { accesses: 0.0, walks: 0.0, haste: 1 }
+        Self { accesses: 0.0, walks: 0.0, density: 1 }
     }
 }
 
@@ -92,15 +92,15 @@ impl Rate {
     pub(super) fn add(&mut self, burst: Burst, weight: f64) {
         let expected = self.walks / self.accesses * burst.accesses as f64;
         let more = burst.walks as f64 / expected;
-        self.haste = if expected > 0.0 && more >= CLEARLY { more.min(1e6) as u64 } else { 1 };
+        self.density = if expected > 0.0 && more >= CLEARLY { more.min(1e6) as u64 } else { 1 };
         self.accesses += burst.accesses as f64 * weight;
         self.walks += burst.walks as f64 * weight;
     }
 
     /// How many times as close bursts are to lie where they are as the last one: each then stands for about as many walks as one does
     /// elsewhere. 1 where it was not clearly more.
-    pub(super) fn haste(&self) -> u64 {
-        self.haste
+    pub(super) fn density(&self) -> u64 {
+        self.density
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
         let mut rate = Rate::default();
         let mut after = |walks, weight| {
             rate.add(Burst { accesses: 1000, walks }, weight);
-            rate.haste()
+            rate.density()
         };
         assert_eq!(after(0, 1.0), 1, "nothing to compare with");
         assert_eq!(after(8, 1.0), 1, "nor with no walk at all");

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
 use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme};
-use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Plan, Record, Trace};
+use fieldstone_wire::trace::{BurstPhase, EVENT_WORDS, LANES, Record, RecordKind, SamplingPlan, Trace};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::allocations::{Allocations, Whose};
@@ -168,9 +168,9 @@ pub struct Follower {
     records: Vec<Record>,
     /// The last access to data of each lane.
     last: [Option<Access>; LANES],
-    plan: Plan,
+    plan: SamplingPlan,
     /// What each lane did last, and its last burst.
-    phases: [Option<Phase>; LANES],
+    phases: [Option<BurstPhase>; LANES],
     pending: Vec<Pending>,
     /// Of each lane's run so far.
     rates: Vec<Rate>,
@@ -188,7 +188,7 @@ impl Follower {
     ///
     /// # Errors
     /// A configuration that is none.
-    pub fn new(configurations: &[Configuration], plan: Plan) -> Result<Self> {
+    pub fn new(configurations: &[Configuration], plan: SamplingPlan) -> Result<Self> {
         Core::new(configurations)?;
         Ok(Self {
             configurations: configurations.to_vec(),
@@ -229,7 +229,7 @@ impl Follower {
         }
         self.so_far.reach = self.reach.points();
         self.so_far.generated = trace.generated.load(Relaxed);
-        self.so_far.laneless = trace.laneless.load(Relaxed);
+        self.so_far.laneless = trace.threads_without_lane.load(Relaxed);
         self.so_far.execs = trace.execs.load(Relaxed);
         self.so_far
     }
@@ -259,10 +259,10 @@ impl Follower {
     }
 
     /// Runs what was placed so far through the thread's core.
-    fn simulate(&mut self, allocations: &Allocations, lane: usize, phase: Phase) {
+    fn simulate(&mut self, allocations: &Allocations, lane: usize, phase: BurstPhase) {
         let Some(core) = &mut self.cores[lane] else { return };
         match phase {
-            Phase::Counted => {
+            BurstPhase::Counted => {
                 core.each().for_each(|simulator| simulator.run(&self.placed));
                 self.reach.run(&self.placed);
                 let walked = |places: &[u32]| {
@@ -288,8 +288,8 @@ impl Follower {
                     pending.blame.entry(whose(access, record)).or_default().walks_large += 1;
                 }
             }
-            Phase::Warming => core.each().for_each(|simulator| simulator.warm(&self.placed)),
-            Phase::Passing => {}
+            BurstPhase::Warming => core.each().for_each(|simulator| simulator.warm(&self.placed)),
+            BurstPhase::Passing => {}
         }
         let data = self.placed.iter().rev().find(|access| !access.is_fetch());
         self.last[lane] = data.copied().or(self.last[lane]);
@@ -298,21 +298,21 @@ impl Follower {
     }
 
     /// Places and runs a batch; how many accesses to data it records, and those of them in the region.
-    fn follow(&mut self, origin: Origin, phase: Phase, records: &[Record]) -> (u64, u64) {
+    fn follow(&mut self, origin: Origin, phase: BurstPhase, records: &[Record]) -> (u64, u64) {
         let (mut recorded, mut in_region) = (0, 0);
         let mut rest = records;
         let mut process = std::mem::take(self.process(origin));
         while let Some((&record, after)) = rest.split_first() {
             rest = after;
             match record.kind() {
-                Some(kind @ (Kind::Data | Kind::Fetch)) => {
-                    let access = process.region.place(record.address(), kind == Kind::Fetch);
-                    recorded += u64::from(kind == Kind::Data);
+                Some(kind @ (RecordKind::Data | RecordKind::Fetch)) => {
+                    let access = process.region.place(record.address(), kind == RecordKind::Fetch);
+                    recorded += u64::from(kind == RecordKind::Data);
                     in_region += u64::from(is_sampled(access));
                     self.placed.push(access);
                     self.records.push(record);
                 }
-                Some(Kind::Event) => {
+                Some(RecordKind::Event) => {
                     let Some((operands, after)) = after.split_at_checked(EVENT_WORDS - 1) else { break };
                     rest = after;
                     self.simulate(&process.allocations, origin.lane, phase);
@@ -335,7 +335,7 @@ impl Follower {
 
     /// The weight of what stands for one of the first periods.
     fn unit(&self) -> f64 {
-        let Plan { burst, period, .. } = self.plan;
+        let SamplingPlan { burst, period, .. } = self.plan;
         if burst == 0 || period == 0 { 1.0 } else { period as f64 / burst as f64 }
     }
 
@@ -431,8 +431,8 @@ impl Listener for Follower {
         self.so_far.accesses += accesses;
         self.so_far.instructions += heard.instructions;
         let pending = &mut self.pending[origin.lane];
-        *if phase == Phase::Passing { &mut pending.passed[1] } else { &mut pending.own } += accesses;
-        if phase == Phase::Counted {
+        *if phase == BurstPhase::Passing { &mut pending.passed[1] } else { &mut pending.own } += accesses;
+        if phase == BurstPhase::Counted {
             if let (Some(core), Some(like)) = (&mut self.cores[origin.lane], self.last[origin.lane]) {
                 core.each().for_each(|simulator| simulator.skipped(like, accesses - recorded));
             }
@@ -443,7 +443,7 @@ impl Listener for Follower {
             let each = (heard.instructions as f64 / in_region.max(1) as f64).min(LOOK_AHEAD);
             self.pending[origin.lane].spread += each * walks as f64;
         }
-        self.rates[origin.lane].haste().min(self.plan.haste.max(1))
+        self.rates[origin.lane].density().min(self.plan.density.max(1))
     }
 
     fn leave(&mut self, origin: Origin) {
@@ -463,11 +463,11 @@ const fn is_sampled(access: Access) -> bool {
 }
 
 /// Whether a burst begins with this batch: with the first that warms up, or is counted where none does.
-const fn begins_burst(before: Option<Phase>, phase: Phase) -> bool {
+const fn begins_burst(before: Option<BurstPhase>, phase: BurstPhase) -> bool {
     match phase {
-        Phase::Warming => !matches!(before, Some(Phase::Warming)),
-        Phase::Counted => matches!(before, None | Some(Phase::Passing)),
-        Phase::Passing => false,
+        BurstPhase::Warming => !matches!(before, Some(BurstPhase::Warming)),
+        BurstPhase::Counted => matches!(before, None | Some(BurstPhase::Passing)),
+        BurstPhase::Passing => false,
     }
 }
 

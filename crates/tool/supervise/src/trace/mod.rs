@@ -32,7 +32,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use fieldstone_translation::Configuration;
-use fieldstone_wire::trace::Plan;
+use fieldstone_wire::trace::SamplingPlan;
 
 pub use allocations::Whose;
 pub use follow::{Followed, Follower};
@@ -67,7 +67,7 @@ impl Tracing {
     ///
     /// # Errors
     /// No memory; a configuration that is none.
-    pub fn start(plan: Plan, configurations: &[Configuration], sites: bool) -> Result<Self> {
+    pub fn start(plan: SamplingPlan, configurations: &[Configuration], sites: bool) -> Result<Self> {
         let sites = if sites { Some(SharedSites::create()?) } else { None };
         let records = Arc::new(Records { trace: SharedTrace::create(plan)?, sites });
         let over = Arc::new(AtomicBool::new(false));

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
 use fieldstone_wire::MAGIC;
-use fieldstone_wire::trace::{BATCHES, BUILD, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
+use fieldstone_wire::trace::{
+    BATCHES, BUILD, Batch, BatchState, BurstPhase, LANES, Lane, RECORDS, Record, SamplingPlan, Trace,
+};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
@@ -44,7 +46,7 @@ impl SharedTrace {
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
-    pub fn create(plan: Plan) -> Result<Self> {
+    pub fn create(plan: SamplingPlan) -> Result<Self> {
         Self::make(|trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
@@ -94,7 +96,7 @@ pub struct Origin {
 #[derive(Debug, Default)]
 pub struct Heard {
     /// What the accesses are for.
-    pub phase: Option<Phase>,
+    pub phase: Option<BurstPhase>,
     /// Accesses that the records stand for.
     pub accesses: u64,
     /// Instructions that ran meanwhile.
@@ -206,7 +208,7 @@ impl<'a> Reader<'a> {
     /// phase too, unless there is only one.
     fn take_rest(&mut self, lane: usize, found: &Lane, listener: &mut impl Listener) {
         let batch = self.batch(lane);
-        let phase = if self.trace.record().plan.burst == 0 { Phase::Counted } else { Phase::Warming };
+        let phase = if self.trace.record().plan.burst == 0 { BurstPhase::Counted } else { BurstPhase::Warming };
         batch.phase.store(phase as u32, Relaxed);
         batch.accesses.store(0, Relaxed);
         batch.instructions.store(0, Relaxed);
@@ -222,38 +224,38 @@ impl<'a> Reader<'a> {
         let batch = self.batch(lane);
         // What another process wrote is not trusted with an index.
         let filled = usize::try_from(batch.filled.load(Acquire)).map_or(RECORDS, |filled| filled.min(RECORDS));
-        self.heard.phase = Phase::from_code(batch.phase.load(Relaxed));
+        self.heard.phase = BurstPhase::from_code(batch.phase.load(Relaxed));
         self.heard.accesses = batch.accesses.load(Relaxed);
         self.heard.instructions = batch.instructions.load(Relaxed);
         self.heard.records.clear();
         self.heard.records.extend(batch.records[..filled].iter().map(|record| Record(record.load(Relaxed))));
         batch.filled.store(0, Relaxed);
-        batch.state.store(Standing::Free as u32, Release);
+        batch.state.store(BatchState::Free as u32, Release);
         let _ = futex::wake(&batch.state, futex::Flags::empty(), 1);
         self.next[lane] = (self.next[lane] + 1) % BATCHES;
         let found = &self.trace.record().lanes[lane];
-        let haste = listener.hear(origin(lane, found), &self.heard);
-        found.haste.store(u32::try_from(haste).unwrap_or(u32::MAX), Relaxed);
+        let density = listener.hear(origin(lane, found), &self.heard);
+        found.density.store(u32::try_from(density).unwrap_or(u32::MAX), Relaxed);
     }
 
     fn give_back(&mut self, lane: usize, found: &Lane, listener: &mut impl Listener) {
         listener.leave(origin(lane, found));
         self.next[lane] = 0;
         found.left.store(0, Relaxed);
-        found.haste.store(0, Relaxed);
+        found.density.store(0, Relaxed);
         found.process.store(0, Release);
     }
 }
 
 fn is_full(batch: &Batch) -> bool {
-    batch.state.load(Acquire) == Standing::Full as u32
+    batch.state.load(Acquire) == BatchState::Full as u32
 }
 
 /// Whether a process is no more, or a zombie of which no thread is left. That its files cannot be seen is not enough: a mount option
 /// hides those of other users.
 fn is_gone(process: u32) -> bool {
     match process::stat(process) {
-        Ok(stat) => stat.state.ended() && stat.threads <= 1,
+        Ok(stat) => stat.state.has_ended() && stat.threads <= 1,
         Err(SysError::NoSuchProcess { .. }) => {
             let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
             pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))

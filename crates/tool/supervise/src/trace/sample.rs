@@ -252,7 +252,12 @@ mod tests {
     #[test]
     fn what_an_instruction_tells_is_beyond_doubt() {
         let record = Record::data(0x1008);
-        let all = [record, record.judged(false), record.judged(true), record.with(CHASES).judged(true)];
+        let all = [
+            record,
+            record.with_dependence(false),
+            record.with_dependence(true),
+            record.with(CHASES).with_dependence(true),
+        ];
         assert_eq!(Walks::of(all.into_iter()), Walks { all: 4, judged: 3, waited: 2, surely: 1 });
     }
 

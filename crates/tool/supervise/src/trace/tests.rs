@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use fieldstone_translation::{Configuration, Machine, PageSize};
-use fieldstone_wire::trace::{BATCHES, Batch, Event, LANES, Phase, Plan, Record, Standing};
+use fieldstone_wire::trace::{BATCHES, Batch, BatchState, BurstPhase, LANES, MemoryEvent, Record, SamplingPlan};
 
 use super::{Followed, Follower, Heard, Listener, Origin, Reader, SharedTrace};
 
 const NO_WAIT: Duration = Duration::ZERO;
-const BURSTS: Plan = Plan { burst: 100, longest_burst: 100, warm_up: 20, period: 1000, longest: 1000, haste: 0 };
+const BURSTS: SamplingPlan =
+    SamplingPlan { burst: 100, longest_burst: 100, warm_up: 20, period: 1000, longest: 1000, density: 0 };
 
 /// A thread of our own process in this lane.
 fn begin(trace: &SharedTrace, lane: usize, process: u32) {
@@ -31,7 +32,7 @@ fn hand_over(
     trace: &SharedTrace,
     (lane, batch): (usize, usize),
     ticket: u64,
-    phase: Phase,
+    phase: BurstPhase,
     each: u64,
     records: &[Record],
 ) {
@@ -40,7 +41,7 @@ fn hand_over(
     batch.accesses.store(records.len() as u64 * each, Relaxed);
     batch.instructions.store(records.len() as u64 * each * 2, Relaxed);
     batch.ticket.store(ticket, Relaxed);
-    batch.state.store(Standing::Full as u32, Release);
+    batch.state.store(BatchState::Full as u32, Release);
 }
 
 /// So many pages, one access each.
@@ -48,7 +49,7 @@ fn pages(first: u64, count: u64) -> Vec<Record> {
     (first..first + count).map(|page| Record::data(page << 12)).collect()
 }
 
-fn follower(plan: Plan) -> Follower {
+fn follower(plan: SamplingPlan) -> Follower {
     let machine = Machine::preset("zen4").unwrap();
     Follower::new(&[Configuration::paged(&machine, PageSize::Small4k)], plan).unwrap()
 }
@@ -91,24 +92,24 @@ fn batches_are_read_in_the_order_in_which_they_were_handed_over() {
     (0..3).for_each(|lane| begin(&trace, lane, std::process::id()));
     // (lane, batch) by ticket; a lane has several one after the other.
     for (ticket, place) in (0..).zip([(2, 0), (0, 0), (0, 1), (1, 0), (2, 1), (0, 2)]) {
-        hand_over(&trace, place, ticket, Phase::Counted, 1, &pages(ticket, 1));
+        hand_over(&trace, place, ticket, BurstPhase::Counted, 1, &pages(ticket, 1));
     }
     let mut noted = Noted::default();
     Reader::new(&trace).read(&mut noted, NO_WAIT);
     assert_eq!(noted.first_pages(), [0, 1, 2, 3, 4, 5]);
     let lanes: Vec<usize> = noted.heard.iter().map(|(lane, _)| *lane).collect();
     assert_eq!(lanes, [2, 0, 0, 1, 2, 0]);
-    let free = trace.record().lanes[0].batches.iter().all(|batch| batch.state.load(Relaxed) == Standing::Free as u32);
+    let free = trace.record().lanes[0].batches.iter().all(|batch| batch.state.load(Relaxed) == BatchState::Free as u32);
     assert!(free && noted.left.is_empty());
 }
 
 #[test]
 fn what_one_thread_maps_is_known_where_another_uses_it() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     (0..2).for_each(|lane| begin(&trace, lane, std::process::id()));
-    let map = [Record::event(Event::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
-    hand_over(&trace, (1, 0), 0, Phase::Counted, 0, &map);
-    hand_over(&trace, (0, 0), 1, Phase::Counted, 1, &pages(256, 64));
+    let map = [Record::event(MemoryEvent::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
+    hand_over(&trace, (1, 0), 0, BurstPhase::Counted, 0, &map);
+    hand_over(&trace, (0, 0), 1, BurstPhase::Counted, 1, &pages(256, 64));
     let followed = follow(&trace);
     assert_eq!(followed.counts[0].data.walks_in_region, 64);
     assert_eq!(followed.sample.addresses().len(), 64, "of a run that is counted whole too");
@@ -116,16 +117,16 @@ fn what_one_thread_maps_is_known_where_another_uses_it() {
 
 #[test]
 fn how_close_together_accesses_lie_is_told_by_those_that_walk() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     begin(&trace, 0, std::process::id());
-    let map = [Record::event(Event::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
-    hand_over(&trace, (0, 0), 0, Phase::Counted, 0, &map);
+    let map = [Record::event(MemoryEvent::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
+    hand_over(&trace, (0, 0), 0, BurstPhase::Counted, 0, &map);
     // Two instructions an access in the region; half of the accesses are outside, and one batch comes back to what is known.
-    hand_over(&trace, (0, 1), 1, Phase::Counted, 1, &pages(256, 32));
-    hand_over(&trace, (0, 2), 2, Phase::Counted, 5, &pages(256, 32));
+    hand_over(&trace, (0, 1), 1, BurstPhase::Counted, 1, &pages(256, 32));
+    hand_over(&trace, (0, 2), 2, BurstPhase::Counted, 5, &pages(256, 32));
     let both: Vec<Record> =
         pages(288, 32).into_iter().zip(pages(5000, 32)).flat_map(|(one, other)| [one, other]).collect();
-    hand_over(&trace, (0, 3), 3, Phase::Counted, 1, &both);
+    hand_over(&trace, (0, 3), 3, BurstPhase::Counted, 1, &both);
     let each = follow(&trace).instructions_each;
     // 32 walks at 2 and 64 at 4.
     assert!((each - (32.0 * 2.0 + 64.0 * 4.0) / 96.0).abs() < 1e-9, "{each}");
@@ -133,9 +134,9 @@ fn how_close_together_accesses_lie_is_told_by_those_that_walk() {
 
 #[test]
 fn walks_far_apart_are_told_as_just_beyond_the_look_ahead() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     begin(&trace, 0, std::process::id());
-    hand_over(&trace, (0, 0), 0, Phase::Counted, 1000, &pages(0, 4));
+    hand_over(&trace, (0, 0), 0, BurstPhase::Counted, 1000, &pages(0, 4));
     let each = follow(&trace).instructions_each;
     assert!((each - 256.0).abs() < 1e-9, "{each}");
 }
@@ -144,8 +145,8 @@ fn walks_far_apart_are_told_as_just_beyond_the_look_ahead() {
 fn what_only_warms_up_does_not_count() {
     let trace = SharedTrace::create(BURSTS).unwrap();
     begin(&trace, 0, std::process::id());
-    hand_over(&trace, (0, 0), 0, Phase::Warming, 3, &pages(0, 20));
-    hand_over(&trace, (0, 1), 1, Phase::Counted, 3, &pages(15, 10));
+    hand_over(&trace, (0, 0), 0, BurstPhase::Warming, 3, &pages(0, 20));
+    hand_over(&trace, (0, 1), 1, BurstPhase::Counted, 3, &pages(15, 10));
     let followed = follow(&trace);
     assert_eq!((followed.accesses, followed.counted_accesses, followed.recorded), (90, 30, 10));
     assert_eq!((followed.instructions, followed.counted_instructions), (180, 60));
@@ -162,9 +163,9 @@ fn what_only_warms_up_does_not_count() {
 fn what_passes_is_in_the_totals_alone() {
     let trace = SharedTrace::create(BURSTS).unwrap();
     begin(&trace, 0, std::process::id());
-    let event = [Record::event(Event::Map), Record(0), Record(4 << 12), Record(1), Record(0)];
-    hand_over(&trace, (0, 0), 0, Phase::Passing, 100, &event);
-    hand_over(&trace, (0, 1), 1, Phase::Counted, 1, &pages(0, 4));
+    let event = [Record::event(MemoryEvent::Map), Record(0), Record(4 << 12), Record(1), Record(0)];
+    hand_over(&trace, (0, 0), 0, BurstPhase::Passing, 100, &event);
+    hand_over(&trace, (0, 1), 1, BurstPhase::Counted, 1, &pages(0, 4));
     let followed = follow(&trace);
     assert_eq!((followed.accesses, followed.instructions), (504, 1008));
     assert_eq!((followed.counted_accesses, followed.counted_instructions), (4, 8));
@@ -181,12 +182,12 @@ fn each_run_of_counted_batches_is_a_burst() {
         hand_over(&trace, place, ticket.next().unwrap_or(0), phase, 10, &pages(first, count));
     };
     // 20 walks of 200 accesses in two batches; the other thread's come between them.
-    hand((0, 0), Phase::Counted, 0, 10);
-    hand((1, 0), Phase::Counted, 0, 30);
-    hand((0, 1), Phase::Counted, 10, 10);
-    hand((0, 2), Phase::Warming, 20, 20);
+    hand((0, 0), BurstPhase::Counted, 0, 10);
+    hand((1, 0), BurstPhase::Counted, 0, 30);
+    hand((0, 1), BurstPhase::Counted, 10, 10);
+    hand((0, 2), BurstPhase::Warming, 20, 20);
     // 10 walks of 400, under way at the end.
-    hand((0, 3), Phase::Counted, 10, 40);
+    hand((0, 3), BurstPhase::Counted, 10, 40);
     let followed = follow(&trace);
     assert_eq!(followed.bursts, 3);
     // 20, 30 and 10 walks of 200, 300 and 400 accesses, the last with 200 that warmed up before it: it counts 600 / 400 times.
@@ -200,11 +201,11 @@ fn each_run_of_counted_batches_is_a_burst() {
 /// A thread's later bursts stand for more of the run: they count more, and the sums are still those of the accesses that were counted.
 #[test]
 fn bursts_count_by_what_they_stand_for() {
-    let plan = Plan { burst: 10, longest_burst: 20, warm_up: 0, period: 20, longest: 60, haste: 3 };
+    let plan = SamplingPlan { burst: 10, longest_burst: 20, warm_up: 0, period: 20, longest: 60, density: 3 };
     assert_eq!([0, 63, 64, 95, 96, 500].map(|burst| plan.period_of(burst)), [20, 20, 40, 40, 60, 60]);
-    let warmed = Plan { warm_up: 2, ..plan };
+    let warmed = SamplingPlan { warm_up: 2, ..plan };
     assert_eq!([0, 63, 64, 500].map(|burst| warmed.burst_of(burst)), [(2, 8), (2, 8), (4, 16), (4, 16)]);
-    assert_eq!((Plan::default().period_of(1000), Plan { longest: 3, ..plan }.period_of(1000)), (0, 20));
+    assert_eq!((SamplingPlan::default().period_of(1000), SamplingPlan { longest: 3, ..plan }.period_of(1000)), (0, 20));
     let trace = SharedTrace::create(plan).unwrap();
     begin(&trace, 0, std::process::id());
     let (mut reader, mut follower) = (Reader::new(&trace), follower(plan));
@@ -214,11 +215,14 @@ fn bursts_count_by_what_they_stand_for() {
         let burst = ticket / 2;
         let first = if burst < 64 { 0 } else { (1 << 20) + burst * 10 };
         let passing = if burst < 64 { 10 } else { 30 };
-        let (phase, records) =
-            if ticket % 2 == 0 { (Phase::Counted, pages(first, 10)) } else { (Phase::Passing, pages(0, passing)) };
+        let (phase, records) = if ticket % 2 == 0 {
+            (BurstPhase::Counted, pages(first, 10))
+        } else {
+            (BurstPhase::Passing, pages(0, passing))
+        };
         hand_over(&trace, (0, usize::try_from(ticket).unwrap() % BATCHES), ticket, phase, 1, &records);
         reader.read(&mut follower, NO_WAIT);
-        hastes.push(trace.record().lanes[0].haste.load(Relaxed));
+        hastes.push(trace.record().lanes[0].density.load(Relaxed));
     }
     assert_eq!(
         [1, 2 * 64, 2 * 64 + 1, 2 * 65, 2 * 65 + 1, 2 * 95].map(|ticket: usize| hastes[ticket]),
@@ -235,11 +239,11 @@ fn bursts_count_by_what_they_stand_for() {
 
 #[test]
 fn a_whole_run_has_no_bursts() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     begin(&trace, 0, std::process::id());
-    hand_over(&trace, (0, 0), 0, Phase::Counted, 1, &pages(0, 10));
-    hand_over(&trace, (0, 1), 1, Phase::Passing, 1, &[]);
-    hand_over(&trace, (0, 2), 2, Phase::Counted, 1, &pages(5, 20));
+    hand_over(&trace, (0, 0), 0, BurstPhase::Counted, 1, &pages(0, 10));
+    hand_over(&trace, (0, 1), 1, BurstPhase::Passing, 1, &[]);
+    hand_over(&trace, (0, 2), 2, BurstPhase::Counted, 1, &pages(5, 20));
     let followed = follow(&trace);
     assert_eq!((followed.bursts, followed.relative_error, followed.counts[0].data.walks), (0, None, 25));
 }
@@ -247,7 +251,7 @@ fn a_whole_run_has_no_bursts() {
 #[test]
 fn threads_without_a_lane_are_told() {
     let trace = SharedTrace::create(BURSTS).unwrap();
-    trace.record().laneless.store(3, Relaxed);
+    trace.record().threads_without_lane.store(3, Relaxed);
     trace.record().execs.store(2, Relaxed);
     let followed = follow(&trace);
     assert_eq!((followed.laneless, followed.execs, followed.threads), (3, 2, 0));
@@ -255,9 +259,9 @@ fn threads_without_a_lane_are_told() {
 
 #[test]
 fn the_rest_of_a_dead_process_is_read_at_the_end() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     begin(&trace, 5, std::process::id());
-    hand_over(&trace, (5, 0), 0, Phase::Counted, 1, &pages(0, 3));
+    hand_over(&trace, (5, 0), 0, BurstPhase::Counted, 1, &pages(0, 3));
     write(&trace, 5, 1, &pages(3, 7));
     let mut noted = Noted::default();
     let mut reader = Reader::new(&trace);
@@ -271,7 +275,7 @@ fn the_rest_of_a_dead_process_is_read_at_the_end() {
 
 #[test]
 fn the_rest_counts_where_everything_does() {
-    for (plan, counted) in [(Plan::default(), 7), (BURSTS, 0)] {
+    for (plan, counted) in [(SamplingPlan::default(), 7), (BURSTS, 0)] {
         let trace = SharedTrace::create(plan).unwrap();
         begin(&trace, 0, std::process::id());
         write(&trace, 0, 0, &pages(0, 7));
@@ -293,14 +297,14 @@ fn read_until_left(trace: &SharedTrace, lanes: usize) -> Noted {
 
 #[test]
 fn lanes_of_killed_processes_are_taken_back() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     let mut killed = Command::new("sleep").arg("1000").spawn().unwrap();
     let dead = killed.id();
     // Two lanes are of a living process, all others of one that is no more.
     (0..LANES).for_each(|lane| begin(&trace, lane, if lane < 2 { std::process::id() } else { dead }));
-    hand_over(&trace, (7, 0), 1, Phase::Counted, 1, &pages(7, 1));
+    hand_over(&trace, (7, 0), 1, BurstPhase::Counted, 1, &pages(7, 1));
     write(&trace, 7, 1, &pages(8, 1));
-    hand_over(&trace, (0, 0), 2, Phase::Counted, 1, &pages(9, 1));
+    hand_over(&trace, (0, 0), 2, BurstPhase::Counted, 1, &pages(9, 1));
     killed.kill().unwrap();
     killed.wait().unwrap();
     let noted = read_until_left(&trace, LANES - 2);
@@ -310,7 +314,7 @@ fn lanes_of_killed_processes_are_taken_back() {
     assert_eq!(taken, 2, "the living keep theirs");
     // The lane is as new: its next thread begins with the first batch.
     begin(&trace, 7, std::process::id());
-    hand_over(&trace, (7, 0), 3, Phase::Counted, 1, &pages(10, 1));
+    hand_over(&trace, (7, 0), 3, BurstPhase::Counted, 1, &pages(10, 1));
     let mut again = Noted::default();
     Reader::new(&trace).read(&mut again, NO_WAIT);
     assert_eq!(again.heard, [(7, pages(10, 1))]);
@@ -318,15 +322,15 @@ fn lanes_of_killed_processes_are_taken_back() {
 
 #[test]
 fn what_a_killed_process_handed_over_at_last_is_not_taken_for_its_rest() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
     begin(&trace, 0, std::process::id());
     begin(&trace, 1, ended.id());
     // As if they had been handed over after the reader looked: by the dead first and third, by another second.
-    hand_over(&trace, (1, 0), 0, Phase::Counted, 2, &pages(0, 1));
-    hand_over(&trace, (0, 0), 1, Phase::Counted, 2, &pages(1, 1));
-    hand_over(&trace, (1, 1), 2, Phase::Counted, 2, &pages(2, 1));
+    hand_over(&trace, (1, 0), 0, BurstPhase::Counted, 2, &pages(0, 1));
+    hand_over(&trace, (0, 0), 1, BurstPhase::Counted, 2, &pages(1, 1));
+    hand_over(&trace, (1, 1), 2, BurstPhase::Counted, 2, &pages(2, 1));
     write(&trace, 1, 2, &pages(3, 1));
     let (mut noted, mut reader) = (Noted::default(), Reader::new(&trace));
     reader.reclaim(&mut noted);
@@ -335,7 +339,7 @@ fn what_a_killed_process_handed_over_at_last_is_not_taken_for_its_rest() {
 
 #[test]
 fn a_zombie_has_left_its_lane_too() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     let mut killed = Command::new("sleep").arg("1000").spawn().unwrap();
     begin(&trace, 0, killed.id());
     let mut noted = Noted::default();
