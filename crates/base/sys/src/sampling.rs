@@ -99,7 +99,7 @@ pub struct Sample {
     pub registers: Registers,
 }
 
-/// Results of one drain beside its samples.
+/// Results of one drain, without its samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Samples lost because a ring was full: drain more often, or sample less.
@@ -206,8 +206,8 @@ impl Sampler {
     }
 
     /// Appends the hardware samples since the last such call, unordered. Never waits.
-    pub fn drain_hardware_samples(&mut self, told: &mut Vec<HardwareSample>) {
-        self.source.drain_hardware_samples(told);
+    pub fn drain_hardware_samples(&mut self, samples: &mut Vec<HardwareSample>) {
+        self.source.drain_hardware_samples(samples);
     }
 
     /// Stops sampling until [`Sampler::resume`] and discards samples that were not drained, so the

@@ -4,7 +4,7 @@
 //! time slice, a few milliseconds. So [`pause`] spins briefly, long enough for a running thread to
 //! reply, and then sleeps for about 20 µs. A woken thread preempts another one before the end of
 //! its slice if it has a shorter slice or a higher priority ([`raise_priority`]).
-#![allow(unsafe_code, reason = "two system calls, with a structure of ours")]
+#![allow(unsafe_code, reason = "two system calls, with a structure of the kernel")]
 
 use std::mem::size_of;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub fn raise_priority() -> Result<()> {
 }
 
 /// Waits between two polls for something that another thread does soon: spins at first, then sleeps
-/// about 20 µs. `looks` is the number of polls so far.
+/// about 20 µs. `polls` is the number of polls so far.
 pub fn spin_or_sleep(polls: u32) {
     if polls < SPIN_POLLS {
         std::hint::spin_loop();
@@ -79,7 +79,7 @@ mod tests {
         let (slice, nice): (Option<u64>, i32) = std::thread::spawn(attributes).join().unwrap();
         match slice {
             Some(slice) => assert_eq!(slice, super::TIME_SLICE_NS),
-            None => println!("SKIP this kernel does not tell a thread's time slice"),
+            None => println!("SKIP this kernel does not report a thread's time slice"),
         }
         let is_root = rustix::process::geteuid().is_root();
         assert_eq!(nice == super::HIGHEST_PRIORITY, is_root, "nice {nice}");

@@ -17,7 +17,7 @@
 //! ([`Witness::start_with_cleanup`]).
 //!
 //! Cost: a fork at the start, about 50 µs per signal.
-#![allow(unsafe_code, reason = "the kernel is told where the witness has its command line")]
+#![allow(unsafe_code, reason = "the command line is overwritten in place")]
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

@@ -73,7 +73,7 @@ fn address_space() -> &'static str {
     let gibibyte = 1 << 30;
     // SAFETY: the flags do not contain MAP_FIXED.
     if unsafe { map(gibibyte, libc::PROT_NONE, libc::MAP_NORESERVE) }.is_err() {
-        return "no room at all";
+        return "no address space";
     }
     let used = process::stat(std::process::id()).unwrap().virtual_bytes;
     let limit = rustix::process::Rlimit { current: Some(used + 64 * MIB), maximum: None };
@@ -182,7 +182,7 @@ fn hugetlb_memory_refuses_small_pieces() {
     assert!(mapping.is_hugetlb() && mapping.is_private_anonymous() && mapping.hugetlb_private_bytes == 4 * MIB);
     assert_eq!(mapping.kernel_page_bytes, 2 * MIB);
     let frames = fieldstone_sys::pagemap::read(std::process::id(), &[mapped.range()]).unwrap();
-    let frames = frames.exact().expect("who may raise a pool sees frames");
+    let frames = frames.exact().expect("a user who may raise a pool can read frames");
     assert_eq!(frames.bytes_in(2 * MIB, true), 4 * MIB, "{frames:?}");
 }
 

@@ -48,8 +48,8 @@ impl<const N: usize> Write for Text<N> {
     /// Appends; the last byte stays zero.
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let end = self.len + text.len();
-        let room = self.bytes.get_mut(self.len..end).filter(|_| end < N).ok_or(std::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
+        let free = self.bytes.get_mut(self.len..end).filter(|_| end < N).ok_or(std::fmt::Error)?;
+        free.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
     }

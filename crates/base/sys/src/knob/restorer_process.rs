@@ -103,8 +103,8 @@ impl Requests<'_> {
                 self.filled -= end + 1;
                 return true;
             }
-            let room = self.bytes.get_mut(self.filled..).unwrap_or_default();
-            match rustix::io::read(self.socket, room) {
+            let free = self.bytes.get_mut(self.filled..).unwrap_or_default();
+            match rustix::io::read(self.socket, free) {
                 Err(Errno::INTR) => {}
                 Ok(0) | Err(_) => return false, // also for an overlong line, which fills the buffer
                 Ok(got) => self.filled += got,

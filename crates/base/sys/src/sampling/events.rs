@@ -85,8 +85,8 @@ impl Source for Events {
         self.clock.drain(samples)
     }
 
-    fn drain_hardware_samples(&mut self, told: &mut Vec<HardwareSample>) {
-        self.hardware.retain_mut(|(_, rings)| rings.drain(told).is_ok());
+    fn drain_hardware_samples(&mut self, samples: &mut Vec<HardwareSample>) {
+        self.hardware.retain_mut(|(_, rings)| rings.drain(samples).is_ok());
     }
 
     fn hardware_sources(&self) -> Vec<HardwareSource> {
@@ -200,14 +200,14 @@ mod tests {
                 return;
             }
         };
-        let (limit, mut told) = (Instant::now() + Duration::from_secs(20), Vec::new());
-        while told.is_empty() && Instant::now() < limit {
+        let (limit, mut samples) = (Instant::now() + Duration::from_secs(20), Vec::new());
+        while samples.is_empty() && Instant::now() < limit {
             touch();
-            rings.drain(&mut told).unwrap();
+            rings.drain(&mut samples).unwrap();
         }
         let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let access = Some(MemoryAccess { address, is_contended: false });
-        assert!(!told.is_empty() && told.iter().all(|one| (one.tid, one.access) == (tid, access)), "{told:?}");
+        assert!(!samples.is_empty() && samples.iter().all(|one| (one.tid, one.access) == (tid, access)), "{samples:?}");
     }
 
     /// The probe and a real sampler agree on the available hardware.

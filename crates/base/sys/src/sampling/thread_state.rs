@@ -34,8 +34,8 @@ pub(super) struct Path {
 impl Write for Path {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let end = self.len + text.len();
-        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 64).ok_or(std::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
+        let free = self.bytes.get_mut(self.len..end).filter(|_| end < 64).ok_or(std::fmt::Error)?;
+        free.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
     }
