@@ -12,7 +12,7 @@
 mod fd;
 
 pub(crate) use fd::PAGEMAP_SCAN;
-pub use fd::{Fault, FaultOrigin, Message, Modes, PageScan, Userfaultfd, WrittenRange};
+pub use fd::{FaultEvent, FaultOrigin, Message, Modes, PageScan, Userfaultfd, WrittenRange};
 
 use std::fs::File;
 use std::io;

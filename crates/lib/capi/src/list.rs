@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use fieldstone_pages::{Dirty, Result};
+use fieldstone_pages::{DirtyRanges, Result};
 
 use crate::answer::{Answer, Refusal};
 use crate::memory::range;
@@ -35,7 +35,7 @@ pub(crate) struct Array<'a> {
 impl Array<'_> {
     /// Looks at `rest`, and takes what was looked at off it. After a failure, what the array has by then is told as well: it is
     /// clean already.
-    pub(crate) fn list<'d>(self, look: impl FnOnce(Range<usize>) -> Result<Dirty<'d>>) -> Answer {
+    pub(crate) fn list<'d>(self, look: impl FnOnce(Range<usize>) -> Result<DirtyRanges<'d>>) -> Answer {
         let count = self.count.ok_or(Refusal::Argument("the place for the count is null"))?.write(0);
         let rest = self.rest.ok_or(Refusal::Argument("the range to look at is null"))?;
         if self.ranges.is_null() || self.room == 0 {

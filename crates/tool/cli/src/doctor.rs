@@ -6,7 +6,7 @@
 use std::fmt::Display;
 
 use clap::ValueEnum;
-use fieldstone_pages::{Lost, Primitive};
+use fieldstone_pages::{Limitation, Primitive};
 use fieldstone_report::quantity::bytes;
 use fieldstone_report::{saved, text::Style};
 use fieldstone_sys::doctor::{Doctor, Facts, Level, Verdict};
@@ -209,7 +209,7 @@ fn limits(page: &mut Page, limits: &Limits) {
 fn primitives(page: &mut Page, primitives: &[Primitive]) {
     page.section("Page primitives");
     page.line(&format!("{:20}{:20}{:20}{:>8}  ", "primitive", "mechanism", "fallback", "cost"), "lost");
-    let mut meanings: Vec<&Lost> = Vec::new();
+    let mut meanings: Vec<&Limitation> = Vec::new();
     for primitive in primitives {
         let (mechanism, fallback) = (primitive.mechanism.unwrap_or("none"), primitive.fallback.unwrap_or("none"));
         let cost = primitive.cost_ns.map_or_else(|| "-".to_owned(), nanoseconds);

@@ -42,7 +42,7 @@ pub struct Modes {
 
 /// A page fault, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct FaultEvent {
     /// The page's address, or the byte's with `EXACT_ADDRESS`.
     pub address: usize,
     /// Whether it was a write; true for every write-protection fault.
@@ -58,7 +58,7 @@ const FORK: u8 = 0x13;
 #[derive(Debug)]
 pub enum Message {
     /// A page is missing or protected, and a thread waits for it.
-    Fault(Fault),
+    Fault(FaultEvent),
     /// The process has forked (`EVENT_FORK`): this userfaultfd has the child's memory. The parent
     /// waits until the message is read.
     Fork(OwnedFd),
@@ -111,7 +111,7 @@ impl Message {
                 // integers.
                 let (fault, thread) = unsafe { (message.arg.pagefault, message.arg.pagefault.feat.ptid) };
                 let write = u64::from(uapi::UFFD_PAGEFAULT_FLAG_WRITE | uapi::UFFD_PAGEFAULT_FLAG_WP);
-                Self::Fault(Fault { address: address(fault.address), write: fault.flags & write != 0, thread })
+                Self::Fault(FaultEvent { address: address(fault.address), write: fault.flags & write != 0, thread })
             }
             FORK => {
                 // SAFETY: the event selects `fork`, as the caller guarantees: a new descriptor of
@@ -283,7 +283,7 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// As read(2).
-    pub fn read(&self) -> io::Result<Option<Fault>> {
+    pub fn read(&self) -> io::Result<Option<FaultEvent>> {
         Ok(match self.message()? {
             Message::Fault(event) => Some(event),
             _ => None,
