@@ -63,6 +63,11 @@ mod threads;
 mod tracking;
 mod trapping;
 
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use crate::{
     error::{Error, Result},
     fault::{Access, Fault, Outcome},

@@ -35,41 +35,41 @@
  *
  *     cc example.c $(pkg-config --cflags --libs fieldstone)
  *
- * Errors. A function that returns int returns 0, or a negative number of enum fs_error; errno is then
- * set, and fs_error_message() returns a message. Functions that return a size, an address or a number
- * return 0 for a null handle.
+ * Errors. A function that returns int returns 0, or a negative number of enum fs_error; errno is
+ * then set, and fs_error_message() returns a message. Functions that return a size, an address or a
+ * number return 0 for a null handle.
  *
  * Handles. A function with an `fs_x **` parameter creates a handle, or stores NULL if it fails;
  * fs_x_free frees it and accepts NULL. A function that takes a `const` handle may be called in any
  * thread, and in several at a time. No thread may use a handle during or after its free. A function
- * that takes a non-const `fs_memory *` consumes it ON SUCCESS: the old handle is invalid, and freeing
- * the new one unmaps the memory. On failure the old handle stays valid and unchanged.
+ * that takes a non-const `fs_memory *` consumes it ON SUCCESS: the old handle is invalid, and
+ * freeing the new one unmaps the memory. On failure the old handle stays valid and unchanged.
  *
- * Offsets and sizes are bytes from the start of the memory. Those of protection, guards, dirty pages
- * and eviction must be multiples of fs_memory_page_bytes; otherwise FS_ERROR_RANGE.
+ * Offsets and sizes are bytes from the start of the memory. Those of protection, guards, dirty
+ * pages and eviction must be multiples of fs_memory_page_bytes; otherwise FS_ERROR_RANGE.
  *
- * Handlers run for each fault, in several threads at a time if several threads fault. Two threads that
- * access the same page may each call the handler. The object behind `user` must allow that. A handler
- * must return; it must not longjmp out, throw, or end its thread, and must not free a handle. There are
- * two kinds:
- *   - In a thread of this library (`_new`, `_tracked`, mechanisms that end in _THREAD, and FS_SCAN): it
- *     may call any function, but must not wait for the faulting thread. System calls that access the
- *     memory wait for it too, if the mechanism supports that (fs_x_losses).
- *   - In a signal handler of the faulting thread (`_in_signal`, and mechanisms that end in _SIGNAL),
- *     about twice as fast. It may call only async-signal-safe functions; of this library these are all
- *     fs_fault_…, fs_memory_start, _bytes, _page_bytes, fs_x_memory and fs_error_name. No malloc, no
- *     printf, no lock that other threads hold. It runs on the thread's alternate stack, if any, which
- *     may be small.
+ * Handlers run for each fault, in several threads at a time if several threads fault. Two threads
+ * that access the same page may each call the handler. The object behind `user` must allow that. A
+ * handler must return; it must not longjmp out, throw, or end its thread, and must not free a
+ * handle. There are two kinds:
+ *   - In a thread of this library (`_new`, `_tracked`, mechanisms that end in _THREAD, and
+ *     FS_SCAN): it may call any function, but must not wait for the faulting thread. System calls
+ *     that access the memory wait for it too, if the mechanism supports that (fs_x_losses).
+ *   - In a signal handler of the faulting thread (`_in_signal`, and mechanisms that end in
+ *     _SIGNAL), about twice as fast. It may call only async-signal-safe functions; of this library
+ *     these are all fs_fault_…, fs_memory_start, _bytes, _page_bytes, fs_x_memory and
+ *     fs_error_name. No malloc, no printf, no lock that other threads hold. It runs on the thread's
+ *     alternate stack, if any, which may be small.
  * Install handlers of SIGSEGV and SIGBUS before the first fs_trapping, fs_tracking or fs_filling is
  * created. They receive the faults outside this library's memory, and those with outcome FS_CHAIN.
  *
- * Blocked signals. Every mechanism except FS_USERFAULT_THREAD and FS_SCAN uses SIGSEGV or SIGBUS. The
- * kernel kills a thread that blocks them at a trapped page: "Segmentation fault" or "Bus error".
- * fs_x_losses reports that as FS_LOSS_BLOCKED_SIGNALS.
+ * Blocked signals. Every mechanism except FS_USERFAULT_THREAD and FS_SCAN uses SIGSEGV or SIGBUS.
+ * The kernel kills a thread that blocks them at a trapped page: "Segmentation fault" or "Bus
+ * error". fs_x_losses reports that as FS_LOSS_BLOCKED_SIGNALS.
  *
- * Descriptors. The program may close all descriptors (close_range, closefrom) or replace them by other
- * files. A thread of the library keeps copies, and faults are still served, more slowly. daemon()
- * forks: see below.
+ * Descriptors. The program may close all descriptors (close_range, closefrom) or replace them by
+ * other files. A thread of the library keeps copies, and faults are still served, more slowly.
+ * daemon() forks: see below.
  *
  * After fork(), the child's copy of all this memory is plain: no traps, no dirty pages, and missing
  * pages read as zeros. Its handles may be freed; protect, dirty and other operations return
@@ -105,9 +105,9 @@ enum fs_error {
     FS_ERROR_INTERNAL = -7     /* a bug in this library; ENOTRECOVERABLE */
 };
 
-/* The last failure in this thread: address, size, errno and remedy; "" if none. The text stays until
- * the next failure in this thread. fs_fault_… functions set no message, because they must not allocate.
- * Not callable in signal handlers. */
+/* The last failure in this thread: address, size, errno and remedy; "" if none. The text stays
+ * until the next failure in this thread. fs_fault_… functions set no message, because they must not
+ * allocate. Not callable in signal handlers. */
 const char *fs_error_message(void);
 
 /* The meaning of a code, as a static string. */
@@ -139,9 +139,9 @@ int fs_memory_shared(size_t bytes, fs_memory **memory);
 /* Private memory of zeros on 2 MiB pages of the hugetlb pool; ENOMEM if the pool has too few. */
 int fs_memory_hugetlb(size_t bytes, fs_memory **memory);
 
-/* A part of a file. Writes reach the file, or stay in memory (_private). `offset` must be page-aligned,
- * and the part inside the file; otherwise FS_ERROR_RANGE. The descriptor may be closed afterwards.
- * Shared writes need a file opened for reading and writing. */
+/* A part of a file. Writes reach the file, or stay in memory (_private). `offset` must be
+ * page-aligned, and the part inside the file; otherwise FS_ERROR_RANGE. The descriptor may be
+ * closed afterwards. Shared writes need a file opened for reading and writing. */
 int fs_memory_file(int fd, uint64_t offset, size_t bytes, fs_memory **memory);
 int fs_memory_file_private(int fd, uint64_t offset, size_t bytes, fs_memory **memory);
 
@@ -166,9 +166,9 @@ enum fs_guard {
 };
 
 /* Makes whole pages guards: contents of private pages are lost, and an access raises SIGSEGV, in a
- * forked child too. `how` may be NULL; otherwise it receives the implementation. _with uses the given
- * one only, and returns FS_ERROR_SYSTEM with EINVAL if the kernel lacks it. Controlled memory is refused
- * (FS_ERROR_UNSUPPORTED), because its traps would be lost. */
+ * forked child too. `how` may be NULL; otherwise it receives the implementation. _with uses the
+ * given one only, and returns FS_ERROR_SYSTEM with EINVAL if the kernel lacks it. Controlled memory
+ * is refused (FS_ERROR_UNSUPPORTED), because its traps would be lost. */
 int fs_memory_guard(const fs_memory *memory, size_t offset, size_t bytes, enum fs_guard *how);
 int fs_memory_guard_with(const fs_memory *memory, size_t offset, size_t bytes, enum fs_guard how);
 
@@ -211,7 +211,7 @@ const char *fs_loss_text(enum fs_loss loss);
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
-/* An access to a protected or missing page. Valid while its handler runs, in the handler's thread. */
+/* An access to a protected or missing page. Valid in the handler's thread while the handler runs. */
 typedef struct fs_fault fs_fault;
 
 enum fs_access {
@@ -239,24 +239,24 @@ int fs_fault_thread(const fs_fault *fault);
 /* In a signal handler, the ucontext_t of the faulting thread; otherwise NULL. */
 void *fs_fault_context(const fs_fault *fault);
 
-/* For an fs_trapping: unprotects the page; protects or unprotects other pages of the same memory. */
+/* For an fs_trapping: unprotects the page; protects or unprotects other pages of the memory. */
 int fs_fault_unprotect(const fs_fault *fault);
 int fs_fault_protect_others(const fs_fault *fault, size_t offset, size_t bytes);
 int fs_fault_unprotect_others(const fs_fault *fault, size_t offset, size_t bytes);
 
-/* For an fs_filling: fills the page with a copy, whose `bytes` must be the page size, or with zeros. A
- * page that another thread has filled meanwhile stays as it is. */
+/* For an fs_filling: fills the page with a copy, whose `bytes` must be the page size, or with
+ * zeros. A page that another thread has filled meanwhile stays as it is. */
 int fs_fault_fill(const fs_fault *fault, const void *contents, size_t bytes);
 int fs_fault_zero(const fs_fault *fault);
 
-/* Fills the page by moving the page at `from` there without a copy. `from` must be an unused page of
- * private anonymous memory; it is missing or zeros afterwards. Needs userfaultfd, private anonymous
- * memory without tracking, and Linux 6.8; otherwise FS_ERROR_UNSUPPORTED. */
+/* Fills the page by moving the page at `from` there without a copy. `from` must be an unused page
+ * of private anonymous memory; it is missing or zeros afterwards. Needs userfaultfd, private
+ * anonymous memory without tracking, and Linux 6.8; otherwise FS_ERROR_UNSUPPORTED. */
 int fs_fault_move(const fs_fault *fault, void *from);
 
 /* Marks the contents as lost: this and each later access raises SIGBUS. Needs userfaultfd and Linux
- * 6.6; otherwise FS_ERROR_UNSUPPORTED. In a signal handler, FS_ERROR_SYSTEM with EEXIST means that the
- * page is poisoned already: return FS_CHAIN then. */
+ * 6.6; otherwise FS_ERROR_UNSUPPORTED. In a signal handler, FS_ERROR_SYSTEM with EEXIST means that
+ * the page is poisoned already: return FS_CHAIN then. */
 int fs_fault_poison(const fs_fault *fault);
 
 
@@ -271,8 +271,8 @@ enum fs_watch {
     FS_WATCH_ACCESSES = 1 /* reads too; by mprotect(2) only, otherwise FS_ERROR_UNSUPPORTED */
 };
 
-/* Consumes the memory on success. The handler runs in a thread (_new), in a signal (_in_signal), or by
- * the given mechanism only (_with): any except FS_SCAN. */
+/* Consumes the memory on success. The handler runs in a thread (_new), in a signal (_in_signal), or
+ * by the given mechanism only (_with): any except FS_SCAN. */
 int fs_trapping_new(fs_memory *memory, enum fs_watch watch, fs_handler handler, void *user, fs_trapping **trapping);
 int fs_trapping_in_signal(fs_memory *memory, enum fs_watch watch, fs_handler handler, void *user, fs_trapping **trapping);
 int fs_trapping_with(fs_memory *memory, enum fs_watch watch, enum fs_mechanism mechanism, fs_handler handler, void *user,
@@ -300,8 +300,8 @@ unsigned fs_trapping_losses(const fs_trapping *trapping);
 /* Memory that knows which of its pages were written. None is dirty at first. */
 typedef struct fs_tracking fs_tracking;
 
-/* Consumes the memory on success. _new uses FS_SCAN, else a trap on the first write to each page; _with
- * uses the given mechanism only. */
+/* Consumes the memory on success. _new uses FS_SCAN, else a trap on the first write to each page;
+ * _with uses the given mechanism only. */
 int fs_tracking_new(fs_memory *memory, fs_tracking **tracking);
 int fs_tracking_with(fs_memory *memory, enum fs_mechanism mechanism, fs_tracking **tracking);
 
@@ -309,27 +309,28 @@ void fs_tracking_free(fs_tracking *tracking);
 const fs_memory *fs_tracking_memory(const fs_tracking *tracking);
 
 /* Lists the written pages in `rest`, lowest first, as at most `room` ranges of whole pages. `count`
- * receives their number, and `rest` the part that is not listed yet: 0 bytes unless the array is full.
- * So call it until rest.bytes is 0.
+ * receives their number, and `rest` the part that is not listed yet: 0 bytes unless the array is
+ * full. So call it until rest.bytes is 0.
  *
- * A page is clean from the moment that it is listed: read its contents afterwards. A write in between
- * makes it dirty again; a write that was complete before the call is listed by it. Ranges that do not
- * fit into the array stay dirty. Adjacent pages may appear as two ranges. If the call fails midway,
- * `count` ranges are listed and clean nevertheless. Memory that the program has mapped over fails with
- * EPERM, and the rest of the range stays dirty.
+ * A page is clean from the moment that it is listed: read its contents afterwards. A write in
+ * between makes it dirty again; a write that was complete before the call is listed by it. Ranges
+ * that do not fit into the array stay dirty. Adjacent pages may appear as two ranges. If the call
+ * fails midway, `count` ranges are listed and clean nevertheless. Memory that the program has
+ * mapped over fails with EPERM, and the rest of the range stays dirty.
  *
- * WRITES THAT NO MECHANISM DETECTS are those that bypass this memory's addresses. io_uring writes to
- * registered (fixed) buffers and devices write to pinned pages by their frames. Shared memory and files
- * can be written through a second mapping, by write(2), or by another process. fs_tracking_losses()
- * reports FS_LOSS_PINNED_PAGES while the process has pinned pages, and FS_LOSS_SHARED_MEMORY. Call it
- * after fs_tracking_dirty, and mark such pages by fs_tracking_mark. */
+ * WRITES THAT NO MECHANISM DETECTS are those that bypass this memory's addresses. io_uring writes
+ * to registered (fixed) buffers and devices write to pinned pages by their frames. Shared memory
+ * and files can be written through a second mapping, by write(2), or by another process.
+ * fs_tracking_losses() reports FS_LOSS_PINNED_PAGES while the process has pinned pages, and
+ * FS_LOSS_SHARED_MEMORY. Call it after fs_tracking_dirty, and mark such pages by
+ * fs_tracking_mark. */
 int fs_tracking_dirty(const fs_tracking *tracking, fs_range *rest, fs_range *ranges, size_t room, size_t *count);
 
 /* The same, but all pages stay dirty. */
 int fs_tracking_peek(const fs_tracking *tracking, fs_range *rest, fs_range *ranges, size_t room, size_t *count);
 
-/* Makes pages dirty: for writes that no mechanism detects, such as those through an alias, of another
- * process, or of io_uring to a registered buffer. */
+/* Makes pages dirty: for writes that no mechanism detects, such as those through an alias, of
+ * another process, or of io_uring to a registered buffer. */
 int fs_tracking_mark(const fs_tracking *tracking, size_t offset, size_t bytes);
 
 /* Each call reads the present losses, in about 20 us: pages may be pinned at any time. */
@@ -343,10 +344,11 @@ unsigned fs_tracking_losses(const fs_tracking *tracking);
  * touched page counts as missing depends on the mechanism. */
 typedef struct fs_filling fs_filling;
 
-/* Consumes the memory on success. The handler runs in a thread (_new); in a thread, with tracked writes
- * to filled pages (_tracked, fs_filling_dirty); in a signal (_in_signal); or by the given mechanism only
- * (_with): FS_SCAN or FS_PROTECT_… with tracking, any except FS_SCAN without. Files are refused
- * (FS_ERROR_UNSUPPORTED or _SYSTEM). Without userfaultfd only memory of fs_memory_shared works. */
+/* Consumes the memory on success. The handler runs in a thread (_new); in a thread, with tracked
+ * writes to filled pages (_tracked, fs_filling_dirty); in a signal (_in_signal); or by the given
+ * mechanism only (_with): FS_SCAN or FS_PROTECT_… with tracking, any except FS_SCAN without. Files
+ * are refused (FS_ERROR_UNSUPPORTED or _SYSTEM). Without userfaultfd only memory of
+ * fs_memory_shared works. */
 int fs_filling_new(fs_memory *memory, fs_handler handler, void *user, fs_filling **filling);
 int fs_filling_tracked(fs_memory *memory, fs_handler handler, void *user, fs_filling **filling);
 int fs_filling_in_signal(fs_memory *memory, fs_handler handler, void *user, fs_filling **filling);
@@ -356,17 +358,17 @@ int fs_filling_with(fs_memory *memory, bool tracked, enum fs_mechanism mechanism
 void fs_filling_free(fs_filling *filling);
 const fs_memory *fs_filling_memory(const fs_filling *filling);
 
-/* Fills the page that starts at `offset` in advance, with a copy, whose `bytes` must be the page size,
- * or with zeros. A present page stays as it is. */
+/* Fills the page that starts at `offset` in advance, with a copy, whose `bytes` must be the page
+ * size, or with zeros. A present page stays as it is. */
 int fs_filling_fill(const fs_filling *filling, size_t offset, const void *contents, size_t bytes);
 int fs_filling_zero(const fs_filling *filling, size_t offset);
 
-/* Evicts pages: their contents are lost, and the next access calls the handler. A write during the call
- * may be lost too. */
+/* Evicts pages: their contents are lost, and the next access calls the handler. A write during the
+ * call may be lost too. */
 int fs_filling_evict(const fs_filling *filling, size_t offset, size_t bytes);
 
-/* As fs_tracking_dirty, for pages written since they were filled or last listed. FS_ERROR_UNSUPPORTED
- * without tracking. */
+/* As fs_tracking_dirty, for pages written since they were filled or last listed.
+ * FS_ERROR_UNSUPPORTED without tracking. */
 int fs_filling_dirty(const fs_filling *filling, fs_range *rest, fs_range *ranges, size_t room, size_t *count);
 
 enum fs_mechanism fs_filling_mechanism(const fs_filling *filling);
