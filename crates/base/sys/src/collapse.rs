@@ -205,6 +205,6 @@ mod tests {
         assert!(message(libc::ENOSYS).contains("6.1"));
         assert!(message(libc::EINVAL).contains("6.1"));
         assert!(message(libc::EPERM).contains("CAP_SYS_NICE"));
-        assert!(message(libc::ESRCH).contains("is gone"));
+        assert!(message(libc::ESRCH).contains("does not exist"));
     }
 }
