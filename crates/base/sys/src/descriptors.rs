@@ -2,8 +2,8 @@
 //! that identifies a file.
 //!
 //! ```text
-//! the process's table     3: ...   960: file  <- the program may close or replace this
-//! a thread's own table             960: file  <- not reachable by other threads; keeps the file open
+//! the process's table   3: ...   960: file  <- the program may close or replace this
+//! a thread's own table           960: file  <- other threads cannot reach it; keeps the file open
 //! ```
 //! The mark is the file's owner (`F_SETOWN_EX`), which has no effect without `O_ASYNC`. Cost: one
 //! system call per check.

@@ -99,8 +99,8 @@ impl Restorer {
     ///
     /// # Errors
     /// [`Error::KnobDenied`] without the permission, [`Error::KnobBusy`] when another Fieldstone
-    /// process holds another value, [`Error::InvalidKnob`] for a path of more than 200 or a value of
-    /// more than 60 bytes, [`Error::RestorerKilled`] when the restorer was killed, otherwise
+    /// process holds another value, [`Error::InvalidKnob`] for a path of more than 200 or a value
+    /// of more than 60 bytes, [`Error::RestorerKilled`] when the restorer was killed, otherwise
     /// [`Error::File`] with the errno.
     pub fn set(&self, path: &Path, value: &str) -> Result<KnobSetting> {
         let remedy = format!("echo {value} | sudo tee {}", path.display());
@@ -113,8 +113,8 @@ impl Restorer {
     }
 
     /// Adds up to `pages` pages to the hugetlb pool of one page size, until the returned
-    /// [`PoolReservation`] is dropped or this process ends. The kernel may find fewer pages, or none:
-    /// see [`PoolReservation::pages`]. May take seconds, because the kernel compacts memory.
+    /// [`PoolReservation`] is dropped or this process ends. The kernel may find fewer pages, or
+    /// none: see [`PoolReservation::pages`]. May take seconds, because the kernel compacts memory.
     ///
     /// # Errors
     /// As [`Restorer::set`]; [`Error::File`] with ENOENT without a pool of that page size.

@@ -20,10 +20,10 @@
 //! | [`doctor`] | all of these, and a verdict for each command |
 //!
 //! Names are those of the manual pages. Modules keep no state, start no thread and do not change
-//! the system, except [`knob`], [`collapse`], [`sampling`], [`scheduling`], [`signals`], [`witness`] and
-//! the setters of [`process`]. Unsafe code is denied for the crate and allowed in the files with
-//! system calls that have no safe form. `tests/mechanisms.rs` and `tests/collapse.rs` test the
-//! kernel behaviour that Fieldstone depends on.
+//! the system, except [`knob`], [`collapse`], [`sampling`], [`scheduling`], [`signals`],
+//! [`witness`] and the setters of [`process`]. Unsafe code is denied for the crate and allowed in
+//! the files with system calls that have no safe form. `tests/mechanisms.rs` and
+//! `tests/collapse.rs` test the kernel behaviour that Fieldstone depends on.
 
 pub mod cache;
 mod cgroup;

@@ -3,7 +3,7 @@
 //! ```text
 //!   seize ── running ── interrupt ──> stopped: registers accessible, system calls on its behalf
 //!              ^                          |
-//!              └────────── resume ────────┘       signals, new threads and exits also stop it: [`Stop`]
+//!              └────────── resume ────────┘    signals, new threads, exits stop it too: [`Stop`]
 //! ```
 //! The kernel identifies the tracer by its thread, so a [`Tracee`] stays in the thread that created
 //! it. Dropping it detaches from the thread, in the state last set, and from a child or thread that

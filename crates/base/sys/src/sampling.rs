@@ -18,8 +18,8 @@
 //! no samples; time in the kernel is not sampled. Existing threads are found in `/proc/PID/task`;
 //! the kernel adds later ones as they are created. Forked children are not sampled.
 //!
-//! If the processor has sampling hardware ([`HardwareSource`]), it also records accessed addresses and
-//! taken branches.
+//! If the processor has sampling hardware ([`HardwareSource`]), it also records accessed addresses
+//! and taken branches.
 //!
 //! The sampler survives an exec and then samples the new program. Times are of `CLOCK_MONOTONIC`.
 //!
@@ -147,7 +147,8 @@ pub struct Sampler {
 
 impl Sampler {
     /// Starts sampling process `pid`, `hertz` times per second of each thread's CPU time: by perf
-    /// events, or by ptrace if those are refused, then at most [`MAX_STOPS_PER_SECOND`] times per second.
+    /// events, or by ptrace if those are refused, then at most [`MAX_STOPS_PER_SECOND`] times per
+    /// second.
     ///
     /// # Errors
     /// [`Error::NoSuchProcess`], or [`Error::NotSampled`] with both refusals, or with the remedy
@@ -212,8 +213,8 @@ impl Sampler {
 
     /// Stops sampling until [`Sampler::resume`] and discards samples that were not drained, so the
     /// program runs at full speed. Returns whether it paused. It cannot with ptrace, or with more
-    /// threads times CPUs than [`MAX_PAUSED_EVENTS`], because resuming reopens every event, at about 20
-    /// µs each.
+    /// threads times CPUs than [`MAX_PAUSED_EVENTS`], because resuming reopens every event, at
+    /// about 20 µs each.
     ///
     /// # Errors
     /// As [`Sampler::drain`]; sampling then continues.

@@ -59,7 +59,8 @@ pub struct Mapping {
     pub offset: u64,
     /// The file's inode; 0 without a file.
     pub inode: u64,
-    /// The file's path, or a name such as `[heap]` or `[anon:arena]`; empty for plain anonymous memory.
+    /// The file's path, or a name such as `[heap]` or `[anon:arena]`; empty for plain anonymous
+    /// memory.
     pub name: String,
     /// Resident bytes, without hugetlb pages.
     pub resident_bytes: u64,
@@ -78,7 +79,8 @@ pub struct Mapping {
     /// Whether the kernel may use transparent huge pages here; `None` if the kernel does not report
     /// it.
     pub thp_eligible: Option<bool>,
-    /// The kernel's two-letter flags: `hg` advised huge, `nh` advised not, `ht` hugetlb, `nr` no reserve, ...
+    /// The kernel's two-letter flags: `hg` advised huge, `nh` advised not, `ht` hugetlb, `nr` no
+    /// reserve, ...
     pub flags: Vec<[u8; 2]>,
 }
 

@@ -29,12 +29,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Result, helper_process, process, signals};
 
-/// A request: a signal's number and 0; 0 and a process to watch, or zeros; [`COPY_COMMAND_LINE`] and the
-/// number of bytes that follow; [`SET_CLEANUP_TARGET`] and a process.
+/// A request: a signal's number and 0; 0 and a process to watch, or zeros; [`COPY_COMMAND_LINE`]
+/// and the number of bytes that follow; [`SET_CLEANUP_TARGET`] and a process.
 type Request = [i32; 2];
 const COPY_COMMAND_LINE: i32 = -1;
 const SET_CLEANUP_TARGET: i32 = -2;
-/// The witness's cleanup function; its argument is the process set by [`Witness::set_cleanup_target`].
+/// The witness's cleanup function; its argument is the process set by
+/// [`Witness::set_cleanup_target`].
 type Cleanup = fn(u32);
 const REQUEST_BYTES: usize = size_of::<Request>();
 /// Interval between checks of a stopped process.
@@ -64,9 +65,9 @@ impl Witness {
         Self::fork(None)
     }
 
-    /// Forks a witness that calls `cleanup` with the process of [`Self::set_cleanup_target`] if this process ends
-    /// without dropping it, which means that it was killed. As after any fork, `cleanup` must not
-    /// allocate.
+    /// Forks a witness that calls `cleanup` with the process of [`Self::set_cleanup_target`] if
+    /// this process ends without dropping it, which means that it was killed. As after any fork,
+    /// `cleanup` must not allocate.
     ///
     /// # Errors
     /// As [`Self::start`].

@@ -57,7 +57,8 @@ pub enum PlacementReason {
     Exact,
     /// Inside the region, moved from hugetlb to transparent pages before a fork.
     DemotedByFork,
-    /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or mremap.
+    /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or
+    /// mremap.
     DemotedByCall,
     /// Inside the region and left on hugetlb although it should have moved: no memory for the copy.
     KeptNoMemory,
@@ -65,7 +66,8 @@ pub enum PlacementReason {
     KeptNoRoom,
     /// Left on hugetlb: the process has as many mappings as the kernel allows.
     KeptMappings,
-    /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it writes.
+    /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it
+    /// writes.
     KeptPinned,
     /// Left on hugetlb: a limit or a filter hides which frames the kernel holds.
     KeptUnseen,

@@ -5,15 +5,15 @@
 //! The [`mailbox`] adds allocations to the trace.
 //!
 //! ```text
-//! Sites   magic | build | counts | module 0 | module 1 | ... | site 0 (unused) | site 1 | ... | 16383
+//! Sites   magic | build | counts | module 0 | ... | site 0 (unused) | site 1 | ... | site 16383
 //! Module  base, range and path of a file that contains frames
-//! Site    hash | depth | allocations | bytes | frame 0 (called the allocator) ... frame 11 | modules
-//!         | sampled addresses
+//! Site    hash | depth | allocations | bytes | frame 0 (called the allocator) ...
+//!         frame 11 | modules | sampled addresses
 //! ```
 //!
 //! Without a tracer no process reads the mailboxes. Each site then keeps a sample of the
-//! [addresses](SampledAddress) at which its bytes were allocated. The supervisor looks up the page kind of
-//! each.
+//! [addresses](SampledAddress) at which its bytes were allocated. The supervisor looks up the page
+//! kind of each.
 //!
 //! Invariants: no entry is moved or freed, and a writer claims an entry before it writes. So both
 //! sides read without locks.
@@ -207,8 +207,8 @@ const BUSY: u64 = u64::MAX;
 /// The slot that byte number `byte` replaces, and the number of the next byte to sample.
 ///
 /// After t bytes, a slot is replaced next at byte t / u, with u uniform in (0, 1). So it holds each
-/// of n bytes with probability 1 / n for every n. The largest of [`SAMPLED_ADDRESSES`] such u gives the next
-/// byte for all slots together, and the replaced slot is uniform.
+/// of n bytes with probability 1 / n for every n. The largest of [`SAMPLED_ADDRESSES`] such u gives
+/// the next byte for all slots together, and the replaced slot is uniform.
 fn draw(seed: u64, byte: u64) -> (usize, u64) {
     let drawn = |number: u64| scattered(seed ^ scattered(byte).wrapping_add(number.wrapping_mul(ODD)));
     let largest = (1..=SAMPLED_ADDRESSES as u64).map(|number| drawn(number) >> 32).max().unwrap_or(0) + 1;

@@ -2,7 +2,7 @@
 //! concurrently by the supervisor.
 //!
 //! ```text
-//! Trace   SamplingPlan | doorbell | lane 0 | lane 1 | ...         one memfd, sparse: unused lanes cost nothing
+//! Trace   SamplingPlan | doorbell | lane 0 | lane 1 | ...  one memfd, sparse: unused lanes are free
 //! Lane    owner | batch 0 | batch 1 | ... | batch 3       one for each traced thread
 //! Batch   state | phase | ticket | counts | record 0 | record 1 | ...
 //! ```
@@ -21,13 +21,14 @@
 //! evidence is in each record. An access relative to the stack pointer never depends; an
 //! instruction that loads into a register of its own address chases pointers.
 //!
-//! An event takes [`EVENT_WORDS`] records: the first, of kind [`RecordKind::Event`], says which; the
-//! others are its raw operands. Events are stored among the accesses in program order, so the
+//! An event takes [`EVENT_WORDS`] records: the first, of kind [`RecordKind::Event`], says which;
+//! the others are its raw operands. Events are stored among the accesses in program order, so the
 //! reader knows the mapping that an access hits.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// Capacity in threads. Further threads are not recorded; [`Trace::threads_without_lane`] counts them.
+/// Capacity in threads. Further threads are not recorded; [`Trace::threads_without_lane`] counts
+/// them.
 pub const LANES: usize = 256;
 /// Batches of a lane.
 pub const BATCHES: usize = 4;
@@ -140,7 +141,8 @@ pub enum MemoryEvent {
     Free = 4,
     /// from, bytes, to, bytes there: moved or resized by mremap.
     Move = 5,
-    /// address, bytes, site: mapped by the program's own call of mmap. Follows its [`MemoryEvent::Map`].
+    /// address, bytes, site: mapped by the program's own call of mmap. Follows its
+    /// [`MemoryEvent::Map`].
     MapSite = 6,
 }
 
@@ -175,8 +177,8 @@ impl MemoryEvent {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplingPlan {
-    /// Accesses recorded in a row, warm-up included, in each of the first [`Self::FIRST_BURSTS`] bursts;
-    /// 0 records all.
+    /// Accesses recorded in a row, warm-up included, in each of the first [`Self::FIRST_BURSTS`]
+    /// bursts; 0 records all.
     pub burst: u64,
     /// Upper bound of the burst length, in accesses.
     pub longest_burst: u64,

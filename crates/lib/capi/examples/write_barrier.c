@@ -1,17 +1,17 @@
 /*
  * A write barrier for a toy generational collector.
  *
- * New objects are allocated in a nursery. When it is full, reachable objects move to the old generation.
- * To find them without reading all old objects, the collector must know which old objects point to young
- * ones; compilers usually emit code at each store for that. Here the stores stay unchanged: the old
- * generation is write-protected, the first write to a page traps, and the handler adds the page to the
- * remembered set (Appel and Li 1991, "Generational collection"). The cost is one trap per page and
- * collection, and nothing for other stores.
+ * New objects are allocated in a nursery. When it is full, reachable objects move to the old
+ * generation. To find them without reading all old objects, the collector must know which old
+ * objects point to young ones; compilers usually emit code at each store for that. Here the stores
+ * stay unchanged: the old generation is write-protected, the first write to a page traps, and the
+ * handler adds the page to the remembered set (Appel and Li 1991, "Generational collection"). The
+ * cost is one trap per page and collection, and nothing for other stores.
  *
  *     cc write_barrier.c $(pkg-config --cflags --libs fieldstone)
  *
- * The program checks its lists against plain sums. Built with -DFORGET the barrier drops pages, and the
- * check fails.
+ * The program checks its lists against plain sums. Built with -DFORGET the barrier drops pages, and
+ * the check fails.
  */
 #include <fieldstone/pages.h>
 #include <stdio.h>

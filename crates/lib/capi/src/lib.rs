@@ -9,7 +9,7 @@
 //! fs_memory *     Box<Memory>             the Rust type itself, opaque
 //! const fs_x *    Option<&X>              null is an error code, or 0
 //! fs_x **         Option<&mut MaybeUninit<Option<Box<X>>>>   null when the call failed
-//! int             result::CallResult      0 or an FS_ERROR_… ; errno is set, the message kept for this thread
+//! int             result::CallResult      0 or an FS_ERROR_…; sets errno and a message
 //! ```
 //! # Safety
 //! C callers guarantee, and no check can: a pointer is null, or came from this library and was not

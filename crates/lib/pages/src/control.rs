@@ -1,4 +1,5 @@
-//! Taking and releasing control of memory: the process-wide setup that a region needs, and its order.
+//! Taking and releasing control of memory: the process-wide setup that a region needs, and its
+//! order.
 
 #![allow(unsafe_code, reason = "populates memory")]
 

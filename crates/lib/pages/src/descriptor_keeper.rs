@@ -2,8 +2,8 @@
 //! to the process's table.
 //!
 //! ```text
-//! thread of the program:  call(number)   -- the number still names the library's file: the usual case
-//!                         else           -- a request to the keeper: call(same number, in its own table)
+//! thread of the program:  call(number)  if the number still names the library's file (usual)
+//!                         otherwise     the keeper calls, with the same number in its own table
 //! ```
 //! Programs close descriptors that they do not know (`close_range`, `closefrom`, `daemon`) or
 //! replace them by other files (`dup2`). The keeper's table is a copy, so the numbers in it are the

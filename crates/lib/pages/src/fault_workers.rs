@@ -1,9 +1,9 @@
 //! The threads that run fault handlers.
 //!
 //! ```text
-//! faults of a userfaultfd  ->  read             \
-//!                                                worker: finds the region, runs its handler, wakes the thread
-//! faults by SIGSEGV        ->  request queue    /
+//! faults of a userfaultfd -> read           \
+//!                                            worker: finds the region, runs its handler, wakes
+//! faults by SIGSEGV       -> request queue  /         the thread
 //! ```
 //! A source has one worker as long as that suffices, because each fault wakes all waiting workers.
 //! A handler may itself fault, or wait: a monitor thread checks every 2 ms while faults arrive, and

@@ -2,7 +2,8 @@
 //! operations as system calls.
 //!
 //! Addresses here are absolute and page-aligned; the public types check that. Nothing here
-//! allocates, or locks anything but the spin lock of `mprotect_fill`, so handlers in signals may call it.
+//! allocates, or locks anything but the spin lock of `mprotect_fill`, so handlers in signals may
+//! call it.
 
 #![allow(unsafe_code, reason = "protects memory in use, which is its purpose")]
 

@@ -2,8 +2,8 @@
 //! may be in a signal handler.
 //!
 //! ```text
-//! sender:    request on its own stack -> LAST (compare and swap), POSTED += 1, wake;  sleeps on the reply
-//! receiver:  sleeps on POSTED;  takes all requests, serves the oldest first;  writes the reply, wakes
+//! sender:    request on its stack -> `last` (compare and swap), `posted` += 1, wake; sleeps
+//! receiver:  sleeps on `posted`; takes all requests, serves the oldest first; replies, wakes
 //! ```
 //! Both sleep by futex(2), so no descriptor exists that the program could close. A waiting sender
 //! checks every second whether a receiver still runs.

@@ -8,9 +8,11 @@
 //! (`descriptor_keeper`), so faults are still recorded and served:
 //!
 //! ```text
-//! a call of any thread:  by the number; if that fails and the file has changed, by the keeper from then on
-//! a worker's read:       the number is checked first, because a read from the program's file would take its
-//!                        data; if the file has changed, a thread that shares the keeper's table reads
+//! a call of any thread:  by the number; if that fails and the file has changed, by the keeper
+//!                        from then on
+//! a worker's read:       the number is checked first, because a read from the program's file
+//!                        would take its data; if the file has changed, a thread that shares the
+//!                        keeper's table reads
 //! ```
 //! The check costs a tenth of a fault. A worker skips it if a call by the number has resolved a
 //! fault within the last 12 µs: a program can hardly wake and replace the file in that time.

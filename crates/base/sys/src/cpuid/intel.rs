@@ -2,8 +2,8 @@
 //! leaf 0x18, which encodes the TLBs in fields.
 //!
 //! ```text
-//!   leaf 0x18, per sub-leaf      EBX [ways 16 .. ][partitions][1G 4M 2M 4K]   ECX sets
-//!                                EDX [ .. full 8][level 7:5][kind 4:0]        EAX of sub-leaf 0: last
+//!   leaf 0x18, per sub-leaf   EBX [ways 16 .. ][partitions][1G 4M 2M 4K]   ECX sets
+//!                             EDX [ .. full 8][level 7:5][kind 4:0]        EAX of sub-leaf 0: last
 //! ```
 
 use super::TlbUse::{All, Data, Instructions};

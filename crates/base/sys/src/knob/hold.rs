@@ -6,8 +6,8 @@
 //!   only one.
 //!
 //! The note holds the value before the first holder; for a pool also the pages that all holders
-//! have added ([`PoolCounts`]). An unlocked note comes from a killed restorer; the former value is then
-//! the one in the note, not the present one. The last holder removes the note under the knob's
+//! have added ([`PoolCounts`]). An unlocked note comes from a killed restorer; the former value is
+//! then the one in the note, not the present one. The last holder removes the note under the knob's
 //! lock, so no process can have opened it without having locked it.
 
 use std::ffi::CStr;

@@ -10,8 +10,8 @@
 //! Each takes one more event per thread and CPU, with its own rings ([`super::perf`]). They are
 //! optional: the clock's samples show where the time goes. Limits: virtual machines usually have
 //! none of them. Not supported are processors with two kinds of core (`cpu_core`), loads that need
-//! a second event (`mem-loads-aux`, Sapphire Rapids), IBS before Linux 6.2, which supported it for whole
-//! CPUs only, and Arm's SPE, because sampling needs x86-64.
+//! a second event (`mem-loads-aux`, Sapphire Rapids), IBS before Linux 6.2, which supported it for
+//! whole CPUs only, and Arm's SPE, because sampling needs x86-64.
 //!
 //! Source: the counters of Cachekata, section 6.2, and `perf c2c`.
 

@@ -3,7 +3,7 @@
 //! ```text
 //!            CPU 0            CPU 1
 //! thread 1   event, ring 0    event, ring 1      the first event of a CPU owns the ring,
-//! thread 2   event -> ring 0  event -> ring 1    the others redirect to it (PERF_EVENT_IOC_SET_OUTPUT)
+//! thread 2   event -> ring 0  event -> ring 1    the others use it (PERF_EVENT_IOC_SET_OUTPUT)
 //! thread 3   (created later: inherits the events of its creator)
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! Record   phase | errno | head | tail | lost | entry 0 ... entry 4095
 //!          the tracer writes phase, errno, head, lost and the entries; the reader writes tail
 //!
-//!          tail ........ head           the reader owns the entries between them, the tracer all others
+//!          tail ........ head      the reader owns the entries between them, the tracer all others
 //! ```
 //!
 //! Counters only grow; an entry's index is its counter modulo the length. The memory is anonymous

@@ -1,7 +1,8 @@
 //! An open userfaultfd: registers memory, reads its faults, resolves them.
 //!
-//! No function here allocates or locks, so a signal handler may call them. Ranges consist of whole pages of the memory's own page size. A
-//! request that collides with a change of the address space (`EAGAIN`) is retried.
+//! No function here allocates or locks, so a signal handler may call them. Ranges consist of whole
+//! pages of the memory's own page size. A request that collides with a change of the address space
+//! (`EAGAIN`) is retried.
 
 use std::fs::File;
 use std::io;

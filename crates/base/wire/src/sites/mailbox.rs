@@ -11,17 +11,18 @@
 //! Mailbox  doorbell | address | bytes | site | owner | busy | cache | turn      eight words
 //! ```
 //!
-//! The thread writes address, bytes and site, and then the doorbell with the code of a [`Announcement`].
-//! The plugin reads the first four words immediately, in the thread that has just stored, so no
-//! other thread overwrites them. All of [`RECORDER_RANGE`] is the recorder's memory. Accesses to it, and
-//! accesses by the code that [`Announcement::Here`] names, are not the program's.
+//! The thread writes address, bytes and site, and then the doorbell with the code of a
+//! [`Announcement`]. The plugin reads the first four words immediately, in the thread that has just
+//! stored, so no other thread overwrites them. All of [`RECORDER_RANGE`] is the recorder's memory.
+//! Accesses to it, and accesses by the code that [`Announcement::Here`] names, are not the
+//! program's.
 //!
-//! Order: [`Announcement::Free`] precedes the call of the allocator's free, and [`Announcement::Alloc`]
-//! follows the allocator's return. So two threads never announce one address in the wrong order.
-//! Calls by a signal handler that interrupts the recorder are counted ([`super::LossReason::Nested`]),
-//! not announced. An allocation at an address that is still allocated means that the free was
-//! missed. A [`Announcement::Map`] follows its system call, which the plugin has already seen: it adds
-//! only the caller.
+//! Order: [`Announcement::Free`] precedes the call of the allocator's free, and
+//! [`Announcement::Alloc`] follows the allocator's return. So two threads never announce one
+//! address in the wrong order. Calls by a signal handler that interrupts the recorder are counted
+//! ([`super::LossReason::Nested`]), not announced. An allocation at an address that is still
+//! allocated means that the free was missed. A [`Announcement::Map`] follows its system call, which
+//! the plugin has already seen: it adds only the caller.
 
 #![allow(unsafe_code, reason = "one store, behind a mark that only assembly can place")]
 

@@ -28,7 +28,7 @@
  *         size_t count;
  *         while (rest.bytes > 0 && fs_tracking_dirty(tracking, &rest, dirty, 64, &count) == 0)
  *             for (size_t i = 0; i < count; i++)
- *                 printf("%zu bytes at %zu\n", dirty[i].bytes, dirty[i].offset);     // 4096 bytes at 4096
+ *                 printf("%zu bytes at %zu\n", dirty[i].bytes, dirty[i].offset); // 4096 bytes at 4096
  *         fs_tracking_free(tracking);
  *         return 0;
  *     }
@@ -211,7 +211,7 @@ const char *fs_loss_text(enum fs_loss loss);
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
-/* An access to a protected or missing page. Valid in the handler's thread while the handler runs. */
+/* An access to a protected or missing page. Valid in the handler's thread while it runs. */
 typedef struct fs_fault fs_fault;
 
 enum fs_access {

@@ -1,4 +1,4 @@
-/* Requests for ranges and their results. The tests of `fieldstone run --repair` cover the effect. */
+/* Requests for ranges and their results; tests of `fieldstone run --repair` cover the effect. */
 #include <errno.h>
 #include <fieldstone/remap.h>
 
