@@ -196,7 +196,7 @@ impl<'a> DirtyRanges<'a> {
             self.rest.start = written.map_err(|error| {
                 // Pages before the failing one may be clean already, and are not in the list.
                 if self.protect {
-                    self.region.unprotect_what_is_left(start..start + bytes);
+                    self.region.unprotect_remaining(start..start + bytes);
                 }
                 Error::system("PAGEMAP_SCAN", start, bytes, error)
             })?;

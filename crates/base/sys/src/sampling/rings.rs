@@ -18,7 +18,7 @@ use perf_event::{Counter, Sampler};
 
 use super::perf::Kind;
 use super::registers::Registers;
-use super::{Drained, MOST_PAUSED, Sample, perf};
+use super::{Drained, MAX_PAUSED_EVENTS, Sample, perf};
 use crate::Result;
 use crate::process::threads;
 
@@ -104,7 +104,7 @@ impl<S: Sampled> Rings<S> {
 
     /// As [`super::Source::pause`].
     pub(super) fn pause(&mut self) -> Result<bool> {
-        if threads(self.pid)?.len() * self.open.rings.len() > MOST_PAUSED {
+        if threads(self.pid)?.len() * self.open.rings.len() > MAX_PAUSED_EVENTS {
             return Ok(false);
         }
         self.early = self.drain(&mut Vec::new())?;
