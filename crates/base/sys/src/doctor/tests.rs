@@ -196,7 +196,7 @@ fn absent_counters_differ_from_denied_ones() {
     facts.counters.cycles = Counter::Absent("No such file or directory".into());
     let absent = verdict(&facts, "profile");
     assert_eq!((absent.level, absent.remedy), (Level::Limited, None));
-    assert_eq!(absent.why, "times only: no hardware counters on this machine");
+    assert_eq!(absent.why, "run times only: no hardware counters on this machine");
     facts.counters.cycles = Counter::Denied("Permission denied".into());
     assert!(verdict(&facts, "profile").remedy.unwrap().ends_with("perf_event_paranoid"));
 }

@@ -34,10 +34,10 @@ fn profile(facts: &Facts, command: &str) -> Verdict {
         .partition(|kind| kind.level < Level::Unavailable);
     let (level, why, remedy) = match &facts.counters.cycles {
         Counter::Available => (Level::Works, "by run times; `perf stat` can also count page walks here", None),
-        Counter::Absent(_) => (Level::Limited, "run times only:  no hardware counters on this machine", None),
+        Counter::Absent(_) => (Level::Limited, "run times only: no hardware counters on this machine", None),
         Counter::Denied(_) => {
             let remedy = "echo 1 | sudo tee /proc/sys/kernel/perf_event_paranoid".to_owned();
-            (Level::Limited, "run times only:  this user may not use the hardware counters", Some(remedy))
+            (Level::Limited, "run times only: this user may not use the hardware counters", Some(remedy))
         }
     };
     let mut verdict = Verdict::new(command, level, why, remedy);
