@@ -1,9 +1,9 @@
 //! Scheduling of a thread that other threads wait for while all processors are busy.
 //!
 //! A thread that polls and yields (sched_yield(2)) gives its processor to a busy thread for a whole
-//! time slice, a few milliseconds. So [`pause`] spins briefly, long enough for a running thread to
-//! reply, and then sleeps for about 20 µs. A woken thread preempts another one before the end of
-//! its slice if it has a shorter slice or a higher priority ([`raise_priority`]).
+//! time slice, a few milliseconds. So [`spin_or_sleep`] spins briefly, long enough for a running
+//! thread to reply, and then sleeps for about 20 µs. A woken thread preempts another one before the
+//! end of its slice if it has a shorter slice or a higher priority ([`raise_priority`]).
 #![allow(unsafe_code, reason = "two system calls, with a structure of the kernel")]
 
 use std::mem::size_of;
