@@ -2,7 +2,7 @@
 //! concurrently by the supervisor.
 //!
 //! ```text
-//! Trace   SamplingPlan | doorbell | lane 0 | lane 1 | ...  one memfd, sparse: unused lanes are free
+//! Trace   SamplingPlan | doorbell | lane 0 | lane 1 | ... one memfd, sparse: unused lanes are free
 //! Lane    owner | batch 0 | batch 1 | ... | batch 3       one for each traced thread
 //! Batch   state | phase | ticket | counts | record 0 | record 1 | ...
 //! ```

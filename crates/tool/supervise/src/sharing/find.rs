@@ -232,7 +232,7 @@ impl Looking {
     fn finish(self, duration: Duration) -> Looked {
         let seen = self.watcher.seen();
         let sampling = Sampling {
-            means: self.watcher.method(),
+            means: self.watcher.means(),
             hertz: f64::from(self.watcher.hertz()),
             samples: seen.samples,
             lost: seen.lost,
