@@ -182,20 +182,20 @@ struct Samples {
 impl Samples {
     /// Drains until `enough`, for at most 20 s.
     fn until(sampler: &mut Sampler, enough: impl Fn(&Self) -> bool) -> Self {
-        let mut seen = Self::default();
+        let mut sampled = Self::default();
         let limit = Instant::now() + Duration::from_secs(20);
-        while !enough(&seen) && Instant::now() < limit {
-            seen.ended = sampler.wait(Duration::from_millis(20)).unwrap();
-            let first = seen.samples.len();
-            let Drained { exited, ended, .. } = sampler.drain(&mut seen.samples).unwrap();
-            assert!(seen.samples[first..].is_sorted_by_key(|sample| sample.time_ns));
-            seen.exited.extend(exited);
-            seen.ended |= ended;
-            if seen.ended {
+        while !enough(&sampled) && Instant::now() < limit {
+            sampled.ended = sampler.wait(Duration::from_millis(20)).unwrap();
+            let first = sampled.samples.len();
+            let Drained { exited, ended, .. } = sampler.drain(&mut sampled.samples).unwrap();
+            assert!(sampled.samples[first..].is_sorted_by_key(|sample| sample.time_ns));
+            sampled.exited.extend(exited);
+            sampled.ended |= ended;
+            if sampled.ended {
                 break;
             }
         }
-        seen
+        sampled
     }
 
     fn of(&self, tid: u32) -> impl Iterator<Item = &Sample> {
@@ -220,12 +220,13 @@ fn registers_are_sampled(method: SamplingMethod) {
     let began_ns = now_ns();
     let Some(mut sampler) = open(method, other.pid(), 500) else { return };
     let code = other.code.clone();
-    let seen = Samples::until(&mut sampler, |seen| spinners.iter().all(|&spinner| seen.in_loop(spinner, &code) >= 50));
+    let sampled =
+        Samples::until(&mut sampler, |sampled| spinners.iter().all(|&spinner| sampled.in_loop(spinner, &code) >= 50));
     let ended_ns = now_ns();
     for spinner in spinners {
-        let (all, inside) = (seen.of(spinner.tid).count(), seen.in_loop(spinner, &code));
+        let (all, inside) = (sampled.of(spinner.tid).count(), sampled.in_loop(spinner, &code));
         assert!(inside >= 50 && inside * 10 >= all * 9, "{method}: {inside} of {all} in the loop");
-        for sample in seen.of(spinner.tid).filter(|sample| code.contains(&sample.registers.rip)) {
+        for sample in sampled.of(spinner.tid).filter(|sample| code.contains(&sample.registers.rip)) {
             assert_eq!((sample.registers.gpr[6], sample.registers.gpr[7]), (spinner.mark, spinner.word), "{sample:?}");
             assert!(sample.registers.gpr[4] > 1 << 20, "a stack pointer: {sample:?}");
             assert!((began_ns..=ended_ns).contains(&sample.time_ns) && sample.cpu < 65_536, "{sample:?}");
@@ -253,15 +254,20 @@ fn later_threads_are_sampled(method: SamplingMethod) {
     let Some(mut sampler) = open(method, other.pid(), 500) else { return };
     let code = other.code.clone();
     let later = other.thread();
-    let seen =
-        Samples::until(&mut sampler, |seen| seen.in_loop(later, &code) >= 20 && seen.in_loop(first, &code) >= 20);
-    assert!(seen.in_loop(later, &code) >= 20 && seen.in_loop(first, &code) >= 20, "{method}: {}", seen.samples.len());
-    assert!(seen.exited.is_empty() && !seen.ended, "{method}: {:?}", seen.exited);
+    let sampled = Samples::until(&mut sampler, |sampled| {
+        sampled.in_loop(later, &code) >= 20 && sampled.in_loop(first, &code) >= 20
+    });
+    assert!(
+        sampled.in_loop(later, &code) >= 20 && sampled.in_loop(first, &code) >= 20,
+        "{method}: {}",
+        sampled.samples.len()
+    );
+    assert!(sampled.exited.is_empty() && !sampled.ended, "{method}: {:?}", sampled.exited);
     other.send("end");
     let [] = other.receive("ended");
-    let seen = Samples::until(&mut sampler, |seen| !seen.exited.is_empty());
-    assert_eq!(seen.exited, [later.tid], "{method}");
-    assert!(!seen.ended);
+    let sampled = Samples::until(&mut sampler, |sampled| !sampled.exited.is_empty());
+    assert_eq!(sampled.exited, [later.tid], "{method}");
+    assert!(!sampled.ended);
 }
 
 #[test]
@@ -280,8 +286,9 @@ fn perf_pauses_and_resumes() {
     let mut other = Other::start();
     let (first, goes, code) = (other.thread(), other.thread(), other.code.clone());
     let Some(mut sampler) = open(SamplingMethod::Perf, other.pid(), 1000) else { return };
-    let seen = Samples::until(&mut sampler, |seen| [first, goes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
-    assert!(seen.in_loop(first, &code) >= 20 && seen.in_loop(goes, &code) >= 20, "{}", seen.samples.len());
+    let sampled =
+        Samples::until(&mut sampler, |sampled| [first, goes].iter().all(|&one| sampled.in_loop(one, &code) >= 20));
+    assert!(sampled.in_loop(first, &code) >= 20 && sampled.in_loop(goes, &code) >= 20, "{}", sampled.samples.len());
     assert!(sampler.pause().unwrap());
     assert!(sampler.pause().unwrap(), "it is paused already");
     let before = stat(other.pid()).unwrap().user_ns;
@@ -293,10 +300,11 @@ fn perf_pauses_and_resumes() {
     let resumed_ns = now_ns();
     sampler.resume().unwrap();
     sampler.resume().unwrap();
-    let seen = Samples::until(&mut sampler, |seen| [first, comes].iter().all(|&one| seen.in_loop(one, &code) >= 20));
-    assert!(seen.in_loop(first, &code) >= 20 && seen.in_loop(comes, &code) >= 20, "{}", seen.samples.len());
-    assert!(seen.samples.iter().all(|sample| sample.time_ns >= resumed_ns), "{:?}", seen.samples.first());
-    assert_eq!(seen.exited, [goes.tid]);
+    let sampled =
+        Samples::until(&mut sampler, |sampled| [first, comes].iter().all(|&one| sampled.in_loop(one, &code) >= 20));
+    assert!(sampled.in_loop(first, &code) >= 20 && sampled.in_loop(comes, &code) >= 20, "{}", sampled.samples.len());
+    assert!(sampled.samples.iter().all(|sample| sample.time_ns >= resumed_ns), "{:?}", sampled.samples.first());
+    assert_eq!(sampled.exited, [goes.tid]);
 }
 
 #[test]
@@ -305,8 +313,8 @@ fn a_program_that_ends_in_a_pause_is_reported() {
     let Some(mut sampler) = open(SamplingMethod::Perf, other.pid(), 1000) else { return };
     assert!(sampler.pause().unwrap());
     other.send("exit");
-    let seen = Samples::until(&mut sampler, |_| false);
-    assert!(seen.ended);
+    let sampled = Samples::until(&mut sampler, |_| false);
+    assert!(sampled.ended);
     assert_eq!(other.wait().code(), Some(7));
     let gone = sampler.resume().unwrap_err();
     assert!(matches!(gone, Error::NoSuchProcess { .. }), "{gone}");
@@ -318,8 +326,8 @@ fn ptrace_does_not_pause() {
     let spinner = other.thread();
     let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
     assert!(!sampler.pause().unwrap());
-    let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
-    assert!(seen.of(spinner.tid).count() >= 5);
+    let sampled = Samples::until(&mut sampler, |sampled| sampled.of(spinner.tid).count() >= 5);
+    assert!(sampled.of(spinner.tid).count() >= 5);
 }
 
 /// The end of the process ends the sampling; its parent receives the exit, and nothing before.
@@ -328,15 +336,15 @@ fn the_parent_receives_the_exit(method: SamplingMethod) {
         let mut other = Other::start();
         let spinner = other.thread();
         let Some(mut sampler) = open(method, other.pid(), 500) else { return };
-        let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 10);
-        assert!(seen.of(spinner.tid).count() >= 10, "{method}");
+        let sampled = Samples::until(&mut sampler, |sampled| sampled.of(spinner.tid).count() >= 10);
+        assert!(sampled.of(spinner.tid).count() >= 10, "{method}");
         assert_eq!(other.running.try_wait().unwrap(), None, "{method}: the parent does not see the sampler's stops");
         match signal {
             None => other.send("exit"),
             Some(signal) => other.signal(signal),
         }
-        let seen = Samples::until(&mut sampler, |_| false);
-        assert!(seen.ended, "{method}");
+        let sampled = Samples::until(&mut sampler, |_| false);
+        assert!(sampled.ended, "{method}");
         let status = other.wait();
         assert_eq!((status.code(), status.signal()), (signal.is_none().then_some(7), signal), "{method}");
         assert!(sampler.drain(&mut Vec::new()).unwrap().ended);
@@ -359,9 +367,10 @@ fn many_short_threads_are_not_disturbed(method: SamplingMethod) {
     let spinner = other.thread();
     let Some(mut sampler) = open(method, other.pid(), 1000) else { return };
     other.send("churn");
-    let seen = Samples::until(&mut sampler, |seen| seen.exited.len() >= 10 && seen.of(spinner.tid).count() >= 20);
-    assert!(seen.exited.len() >= 10 && seen.of(spinner.tid).count() >= 20, "{method}: {:?}", seen.exited);
-    assert!(!seen.exited.contains(&spinner.tid) && !seen.ended);
+    let sampled =
+        Samples::until(&mut sampler, |sampled| sampled.exited.len() >= 10 && sampled.of(spinner.tid).count() >= 20);
+    assert!(sampled.exited.len() >= 10 && sampled.of(spinner.tid).count() >= 20, "{method}: {:?}", sampled.exited);
+    assert!(!sampled.exited.contains(&spinner.tid) && !sampled.ended);
     let [] = other.receive("churned");
     other.send("exit");
     assert_eq!(other.wait().code(), Some(7), "{method}");
@@ -382,14 +391,14 @@ fn an_exec_is_survived(method: SamplingMethod) {
     let mut other = Other::start();
     let spinner = other.thread();
     let Some(mut sampler) = open(method, other.pid(), 500) else { return };
-    let several = |seen: &Samples| seen.of(spinner.tid).count() >= 5;
+    let several = |sampled: &Samples| sampled.of(spinner.tid).count() >= 5;
     assert!(several(&Samples::until(&mut sampler, several)), "{method}");
     other.send("exec");
-    let seen = Samples::until(&mut sampler, |_| false);
-    assert!(seen.ended, "{method}");
-    let new = seen.of(other.pid()).filter(|sample| !other.code.contains(&sample.registers.rip)).count();
+    let sampled = Samples::until(&mut sampler, |_| false);
+    assert!(sampled.ended, "{method}");
+    let new = sampled.of(other.pid()).filter(|sample| !other.code.contains(&sample.registers.rip)).count();
     assert!(new >= 5, "{method}: {new} samples of the new program");
-    assert!(seen.exited.contains(&spinner.tid), "{method}: {:?}", seen.exited);
+    assert!(sampled.exited.contains(&spinner.tid), "{method}: {:?}", sampled.exited);
     assert_eq!(other.wait().code(), Some(9), "{method}");
 }
 
@@ -408,7 +417,7 @@ fn a_stopped_process_stays_stopped_under_ptrace_until_continued() {
     let mut other = Other::start();
     let spinner = other.thread();
     let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
-    let several = |seen: &Samples| seen.of(spinner.tid).count() >= 5;
+    let several = |sampled: &Samples| sampled.of(spinner.tid).count() >= 5;
     assert!(several(&Samples::until(&mut sampler, several)));
 
     other.signal(libc::SIGSTOP);
@@ -443,8 +452,8 @@ fn dropping_the_sampler_detaches_and_the_program_continues() {
         let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
         let tracer = tracer_of(spinner.tid);
         assert!(tracer != 0 && tracer != std::process::id(), "a separate process traces");
-        let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 2);
-        assert!(seen.of(spinner.tid).count() >= 2, "round {round}");
+        let sampled = Samples::until(&mut sampler, |sampled| sampled.of(spinner.tid).count() >= 2);
+        assert!(sampled.of(spinner.tid).count() >= 2, "round {round}");
         drop(sampler);
         assert_eq!((tracer_of(spinner.tid), tracer_of(other.pid())), (0, 0));
         assert!(stat(tracer).is_err(), "the tracer has exited and is reaped");
@@ -521,8 +530,8 @@ fn parent() {
     let mut other = Other::start();
     let spinner = other.thread();
     let Some(mut sampler) = open(SamplingMethod::Ptrace, other.pid(), 100) else { return };
-    let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 20);
-    assert!(seen.of(spinner.tid).count() >= 20);
+    let sampled = Samples::until(&mut sampler, |sampled| sampled.of(spinner.tid).count() >= 20);
+    assert!(sampled.of(spinner.tid).count() >= 20);
     assert_eq!(CHILD_SIGNALS.load(Relaxed), 0, "the parent receives no signal for the sampler's stops");
     other.send("exit");
     assert_eq!(other.wait().code(), Some(7));
@@ -574,9 +583,9 @@ fn the_first_method_that_works_is_used() {
         SamplingMethod::Perf => assert_eq!(sampler.hertz(), 1000),
         SamplingMethod::Ptrace => assert_eq!(sampler.hertz(), MAX_STOPS_PER_SECOND),
     }
-    let seen = Samples::until(&mut sampler, |seen| seen.of(spinner.tid).count() >= 5);
+    let sampled = Samples::until(&mut sampler, |sampled| sampled.of(spinner.tid).count() >= 5);
     let mut threads = BTreeMap::new();
-    seen.samples.iter().for_each(|sample| *threads.entry(sample.tid).or_insert(0) += 1);
+    sampled.samples.iter().for_each(|sample| *threads.entry(sample.tid).or_insert(0) += 1);
     assert!(threads[&spinner.tid] >= 5, "{threads:?}");
     assert!(format!("{sampler:?}").contains("hertz"));
 }
