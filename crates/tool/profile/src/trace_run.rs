@@ -271,7 +271,7 @@ fn lost_allocations(sites: &Sites) -> Option<String> {
     let lost: u64 = sites.lost.iter().map(|count| count.load(Relaxed)).sum();
     let known: u64 = sites.entries.iter().map(|site| site.allocations.load(Relaxed)).sum();
     (lost > known / 1000).then(|| {
-        let full = sites.lost[Lost::TableFull as usize].load(Relaxed);
+        let full = sites.lost[LossReason::TableFull as usize].load(Relaxed);
         format!(
             "the sites of {} allocations: the recorder's table of {} stacks was full for {} of them; for the others the recorder was busy",
             count(lost),

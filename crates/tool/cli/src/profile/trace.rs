@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::AgentFile;
 use fieldstone_profile::trace::QemuTracer;
 use fieldstone_profile::{TraceCoverage, TraceOptions};
-use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
+use fieldstone_sys::cpuid::{self, Cpu, Tlb, TlbUse, Ways};
 use fieldstone_translation::{Configuration, Mmu, PageSize, TlbDescription};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -194,7 +194,7 @@ fn host() -> anyhow::Result<Mmu> {
 fn describe(tlb: &Tlb) -> Option<TlbDescription> {
     let smallest = *tlb.pages.first()?;
     Some(TlbDescription {
-        fetch: matches!(tlb.serves, Serves::Instructions | Serves::All),
+        fetch: matches!(tlb.serves, TlbUse::Instructions | TlbUse::All),
         data: tlb.serves.loads(),
         level: usize::from(tlb.level.checked_sub(1)?),
         page: PageSize::ALL.into_iter().find(|size| size.bytes() == smallest)?,
@@ -202,7 +202,7 @@ fn describe(tlb: &Tlb) -> Option<TlbDescription> {
         ways: match tlb.ways {
             Ways::Of(ways) => ways,
             Ways::Full => tlb.entries,
-            Ways::Untold => 0,
+            Ways::Unknown => 0,
         },
         is_partition: tlb.pages.len() == 1,
     })
