@@ -9,7 +9,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// Processor time of this thread: what others take is not in it.
-pub fn processor_ns() -> u64 {
+pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 

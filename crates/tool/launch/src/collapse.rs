@@ -9,7 +9,7 @@
 //! pages already is passed over. All of it is read from the kernel's tables, before and after; see [`fieldstone_sys::collapse`]
 //! for what the kernel does.
 
-mod follow;
+mod tree_collapser;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,20 +20,20 @@ use fieldstone_sys::collapse::{HUGE_BYTES, Target};
 use fieldstone_sys::pagemap::spans;
 use fieldstone_sys::smaps::{self, Mapping};
 
-pub(crate) use follow::Follow;
+pub(crate) use tree_collapser::TreeCollapser;
 
 use crate::error::{Error, Result};
 
 /// A number of ranges, and what of them is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct RangeCount {
     /// Ranges of 2 MiB, or less at a mapping's end.
     pub ranges: u64,
     /// Their bytes that were in memory.
     pub bytes: u64,
 }
 
-impl Count {
+impl RangeCount {
     fn add(&mut self, bytes: u64) {
         self.ranges += 1;
         self.bytes += bytes;
@@ -42,25 +42,25 @@ impl Count {
 
 /// Why memory stayed on small pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Left {
+pub enum UncollapsedReason {
     /// No whole 2 MiB of one mapping.
     End,
     /// Less than half in memory.
     Sparse,
     /// `MADV_NOHUGEPAGE`.
-    SmallByWish,
+    AdvisedSmall,
     /// Refused by the kernel with this errno.
     Refused(i32),
 }
 
-impl Left {
+impl UncollapsedReason {
     /// The reason in words.
     #[must_use]
     pub fn words(self) -> String {
         match self {
             Self::End => "ends of mappings, which hold no whole 2 MiB".to_owned(),
             Self::Sparse => "less than half in memory: a huge page would cost more than it holds".to_owned(),
-            Self::SmallByWish => "the program asked for small pages (MADV_NOHUGEPAGE)".to_owned(),
+            Self::AdvisedSmall => "the program asked for small pages (MADV_NOHUGEPAGE)".to_owned(),
             Self::Refused(libc::ENOMEM) => "no huge page was free (ENOMEM); memory may be scattered".to_owned(),
             Self::Refused(libc::EBUSY) => "the control group allows no more memory (EBUSY)".to_owned(),
             Self::Refused(libc::EAGAIN) => "in use by the kernel each time it was tried (EAGAIN); try again".to_owned(),
@@ -72,27 +72,27 @@ impl Left {
 
 /// What one pass over a process's memory did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collapsed {
+pub struct CollapseResult {
     /// Before it.
     pub before: Tally,
     /// After it; as before where the process has ended.
     pub after: Tally,
     /// Put on huge pages. (The process goes on meanwhile: `after` need not be the sum.)
-    pub moved: Count,
-    /// Left on small pages, by reason.
-    pub left: BTreeMap<Left, Count>,
+    pub moved: RangeCount,
+    /// UncollapsedReason on small pages, by reason.
+    pub left: BTreeMap<UncollapsedReason, RangeCount>,
     /// Ranges of 2 MiB that were not tried, since the pass was stopped.
     pub not_reached: u64,
     /// The process ended meanwhile.
     pub ended: bool,
 }
 
-impl Collapsed {
+impl CollapseResult {
     /// As the record of process `pid`, called `name`.
     #[must_use]
     pub fn record(&self, pid: u32, name: String, took: Duration) -> CollapsedProcess {
         let left =
-            |(why, count): (&Left, &Count)| LeftSmall { reason: why.words(), ranges: count.ranges, bytes: count.bytes };
+            |(why, count): (&UncollapsedReason, &RangeCount)| LeftSmall { reason: why.words(), ranges: count.ranges, bytes: count.bytes };
         CollapsedProcess {
             pid,
             name,
@@ -107,7 +107,7 @@ impl Collapsed {
         }
     }
 
-    fn leave(&mut self, why: Left, bytes: u64) {
+    fn leave(&mut self, why: UncollapsedReason, bytes: u64) {
         self.left.entry(why).or_default().add(bytes);
     }
 }
@@ -117,9 +117,9 @@ impl Collapsed {
 ///
 /// # Errors
 /// [`Error::Linux`] where the process's tables cannot be read, or it has ended before the first range.
-pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Result<Collapsed> {
+pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Result<CollapseResult> {
     let mappings = smaps::read(target.pid())?;
-    let mut done = Collapsed { before: tally(&mappings), ..Collapsed::default() };
+    let mut done = CollapseResult { before: tally(&mappings), ..CollapseResult::default() };
     let ranges = plan(target.pid(), &mappings, &mut done)?;
     let all = ranges.len() as u64;
     for (position, (start, bytes)) in (0..).zip(ranges) {
@@ -133,7 +133,7 @@ pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Res
                 (done.ended, done.not_reached) = (true, all - position);
                 break;
             }
-            Err(refused) => done.leave(Left::Refused(refused.raw_os_error().unwrap_or(0)), bytes),
+            Err(refused) => done.leave(UncollapsedReason::Refused(refused.raw_os_error().unwrap_or(0)), bytes),
         }
     }
     match smaps::read(target.pid()) {
@@ -145,7 +145,7 @@ pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Res
 }
 
 /// The aligned 2 MiB to put on huge pages, and what of each is in memory; what is not among them is counted in `done`.
-fn plan(pid: u32, mappings: &[Mapping], done: &mut Collapsed) -> Result<Vec<(u64, u64)>> {
+fn plan(pid: u32, mappings: &[Mapping], done: &mut CollapseResult) -> Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     for mapping in mappings.iter().filter(|mapping| is_ours_to_collapse(mapping)) {
         let small_bytes = mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
@@ -153,14 +153,14 @@ fn plan(pid: u32, mappings: &[Mapping], done: &mut Collapsed) -> Result<Vec<(u64
             continue;
         }
         if mapping.has_flag("nh") {
-            done.leave(Left::SmallByWish, small_bytes);
+            done.leave(UncollapsedReason::AdvisedSmall, small_bytes);
             continue;
         }
         let small = spans(pid, mapping.range())?.into_iter().filter(|span| !span.huge).map(|span| span.range);
         for (start, bytes) in by_huge_range(small) {
             match () {
-                () if start < mapping.start || start + HUGE_BYTES > mapping.end => done.leave(Left::End, bytes),
-                () if bytes < HUGE_BYTES / 2 => done.leave(Left::Sparse, bytes),
+                () if start < mapping.start || start + HUGE_BYTES > mapping.end => done.leave(UncollapsedReason::End, bytes),
+                () if bytes < HUGE_BYTES / 2 => done.leave(UncollapsedReason::Sparse, bytes),
                 () => ranges.push((start, bytes)),
             }
         }
@@ -242,15 +242,15 @@ Rss: 128 kB
 
     #[test]
     fn every_reason_has_words_of_its_own() {
-        let errnos = [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(Left::Refused);
+        let errnos = [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(UncollapsedReason::Refused);
         let mut words: Vec<_> =
-            [Left::End, Left::Sparse, Left::SmallByWish].into_iter().chain(errnos).map(Left::words).collect();
+            [UncollapsedReason::End, UncollapsedReason::Sparse, UncollapsedReason::AdvisedSmall].into_iter().chain(errnos).map(UncollapsedReason::words).collect();
         words.sort();
         words.dedup();
         assert_eq!(words.len(), 8, "{words:?}");
-        let mut done = Collapsed::default();
-        done.leave(Left::Sparse, 4096);
-        done.leave(Left::Sparse, 4096);
+        let mut done = CollapseResult::default();
+        done.leave(UncollapsedReason::Sparse, 4096);
+        done.leave(UncollapsedReason::Sparse, 4096);
         assert_eq!(done.record(1, "x".into(), Duration::ZERO).left[0].bytes, 8192);
     }
 }

@@ -29,8 +29,8 @@ use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
 use crate::standard_streams;
-use crate::startable;
-use crate::vectors::Vectors;
+use crate::exec_check;
+use crate::exec_vectors::ExecVectors;
 
 /// What is done to a program when it is started.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ pub struct Injection {
 
 /// How the program is connected to the rest.
 #[derive(Debug)]
-pub struct Wiring {
+pub struct ChildOptions {
     /// Standard input.
     pub stdin: Stdio,
     /// Standard output.
@@ -85,7 +85,7 @@ pub struct Wiring {
     pub keeps_closed: bool,
 }
 
-impl Wiring {
+impl ChildOptions {
     /// Everything as ours is.
     #[must_use]
     pub fn inherited() -> Self {
@@ -96,7 +96,7 @@ impl Wiring {
 
 /// A program that was started.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningProgram {
     /// The process.
     pub child: Child,
     /// The session that it and its children share with us, if they have a region.
@@ -110,7 +110,7 @@ pub struct Running {
 /// # Errors
 /// [`Error::Refused`] where the treatment cannot be had, [`Error::NotRunnable`] where the kernel
 /// refuses to execute it.
-pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Result<Running> {
+pub fn launch(program: &Program, treatment: &Treatment, wiring: ChildOptions) -> Result<RunningProgram> {
     let mut command = Command::new(&program.file);
     command.stdin(wiring.stdin).stdout(wiring.stdout).stderr(wiring.stderr);
     if wiring.own_group {
@@ -123,13 +123,13 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
             let path = OsString::from(format!("FIELDSTONE_SESSION={}", session.path()));
             let mut ours = vec![preload(injection.as_ref(), agent), path];
             ours.extend(injection.as_ref().map(|injection| injection.variable.clone()));
-            (Some(session), Vectors::new(&program.file, &program.command, &REPLACED, ours))
+            (Some(session), ExecVectors::new(&program.file, &program.command, &REPLACED, ours))
         }
         Treatment::Emulated { file, arguments } => {
-            (None, Vectors::new(file, arguments, &["LD_PRELOAD"], Vec::new()))
+            (None, ExecVectors::new(file, arguments, &["LD_PRELOAD"], Vec::new()))
         }
         Treatment::Untouched | Treatment::Traceable | Treatment::SmallPages => {
-            (None, Vectors::new(&program.file, &program.command, &[], Vec::new()))
+            (None, ExecVectors::new(&program.file, &program.command, &[], Vec::new()))
         }
     };
     let vectors = vectors.map_err(|source| Error::Start { path: program.file.clone(), source })?;
@@ -143,8 +143,8 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
     // SAFETY: between fork and exec only `Changes::apply` and execve are called: bare system calls.
     unsafe { command.pre_exec(move || changes.apply().and_then(|()| Err(vectors.execute()))) };
     let since = Instant::now();
-    let child = command.spawn().map_err(|source| startable::explain(&executed, source))?;
-    Ok(Running { child, session, since })
+    let child = command.spawn().map_err(|source| exec_check::explain(&executed, source))?;
+    Ok(RunningProgram { child, session, since })
 }
 
 /// What changes in the child between fork and exec.
@@ -175,7 +175,7 @@ impl Changes {
             set_thp_disabled(true)?;
         }
         if self.keeps_closed {
-            standard_streams::close_again();
+            standard_streams::reclose();
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ pub fn shell_code(status: ExitStatus) -> u8 {
 ///
 /// # Errors
 /// The kernel's, for a signal that cannot be raised.
-pub fn end_by_signal_of(status: ExitStatus) -> std::io::Result<()> {
+pub fn raise_signal_of(status: ExitStatus) -> std::io::Result<()> {
     let Some(signal) = status.signal() else { return Ok(()) };
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(rustix::process::Resource::Core, none)?;

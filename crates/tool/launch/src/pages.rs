@@ -12,14 +12,14 @@ const FOLIO_64K: u64 = PageKind::Folio64k.page_bytes();
 /// What is held for a run; dropping it gives everything back.
 #[derive(Debug, Default)]
 #[must_use = "dropping it gives the pages back"]
-pub struct Held {
+pub struct PageReservation {
     /// Dropped, they are given back.
     knobs: Vec<SetKnob>,
     pool: Option<RaisedPool>,
     shortfall: Option<String>,
 }
 
-impl Held {
+impl PageReservation {
     /// What is missing, in a sentence, where the pool has fewer pages than were wanted.
     #[must_use]
     pub fn shortfall(&self) -> Option<&str> {
@@ -31,18 +31,18 @@ impl Held {
 ///
 /// # Errors
 /// [`Error::PageKind`] with the command that would help, when this user may not.
-pub fn hold(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
+pub fn hold(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageReservation> {
     match kind {
-        PageKind::Small4k => Ok(Held::default()),
+        PageKind::Small4k => Ok(PageReservation::default()),
         PageKind::Thp => check_transparent(),
         PageKind::Folio64k => hold_folios(restorer),
         PageKind::Hugetlb2m | PageKind::Hugetlb1g => fill_pool(restorer, kind, bytes),
     }
 }
 
-fn check_transparent() -> Result<Held> {
+fn check_transparent() -> Result<PageReservation> {
     match huge_pages::transparent().mode_of(HUGE_2M) {
-        Some(Mode::Always | Mode::Madvise) => Ok(Held::default()),
+        Some(Mode::Always | Mode::Madvise) => Ok(PageReservation::default()),
         Some(_) => Err(refused(
             PageKind::Thp,
             "they are switched off; `echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled` switches them on for programs that ask",
@@ -52,12 +52,12 @@ fn check_transparent() -> Result<Held> {
 }
 
 /// The kernel gives the largest folio that is allowed: while 64 KiB ones are wanted, 2 MiB ones are switched off.
-fn hold_folios(restorer: &Restorer) -> Result<Held> {
+fn hold_folios(restorer: &Restorer) -> Result<PageReservation> {
     let modes = huge_pages::transparent();
     if modes.mode_of(FOLIO_64K).is_none() {
         return Err(refused(PageKind::Folio64k, "this kernel has no folios of several sizes (Linux 6.8 has)"));
     }
-    let mut held = Held::default();
+    let mut held = PageReservation::default();
     for (folio_bytes, wanted) in folio_changes(&modes.folios) {
         held.knobs.push(restorer.set(&huge_pages::mode_path(folio_bytes), wanted)?);
     }
@@ -74,13 +74,13 @@ fn folio_changes(folios: &[FolioMode]) -> Vec<(u64, &'static str)> {
     folios.iter().filter_map(change).collect()
 }
 
-fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<Held> {
+fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageReservation> {
     let page = kind.page_bytes();
     let wanted = bytes.div_ceil(page);
     let Some(pool) = huge_pages::settled_pool(page, wanted) else {
         return Err(refused(kind, "this kernel has no pool of that page size"));
     };
-    let mut held = Held::default();
+    let mut held = PageReservation::default();
     let mut why = "no more memory was contiguous enough; try soon after boot".to_owned();
     if wanted > pool.available() {
         // Surplus pages are somebody's already, and a raised pool takes them over before it gets new ones.

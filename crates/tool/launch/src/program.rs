@@ -15,13 +15,13 @@ use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
-use crate::startable;
+use crate::exec_check;
 
 const PLAIN: &str = "`fieldstone run --region --pages thp` puts its memory on huge pages from outside, and `fieldstone profile --trace --pages 4k` needs no region";
 
 /// How a program's memory can be put on other pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PlacementMethod {
     /// By the agent: every kind of page, from the first byte on.
     Agent,
     /// From outside, while it runs: transparent huge pages only.
@@ -50,7 +50,7 @@ impl Program {
     pub fn find(command: &[OsString]) -> Result<Self> {
         let name = command.first().map(OsString::as_os_str).unwrap_or_default();
         let file = locate(name)?;
-        startable::examine(&file)?;
+        exec_check::examine(&file)?;
         Ok(Self { file, command: command.to_vec() })
     }
 
@@ -64,7 +64,7 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason where there is no way; [`Error::NotRunnable`] for a file that is no program.
-    pub fn way(&self) -> Result<Way> {
+    pub fn way(&self) -> Result<PlacementMethod> {
         way_of(&self.file, 0)
     }
 
@@ -74,8 +74,8 @@ impl Program {
     /// As [`Self::way`]; [`Error::Refused`] where the only one is from outside.
     pub fn check_carries_agent(&self) -> Result<()> {
         match self.way()? {
-            Way::Agent => Ok(()),
-            Way::Outside { file, what } => Err(Error::Refused { path: file, what, remedy: PLAIN }),
+            PlacementMethod::Agent => Ok(()),
+            PlacementMethod::Outside { file, what } => Err(Error::Refused { path: file, what, remedy: PLAIN }),
         }
     }
 }
@@ -107,9 +107,9 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-fn way_of(file: &Path, depth: u32) -> Result<Way> {
+fn way_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
     let refused = |what, remedy| Err(Error::Refused { path: file.to_owned(), what, remedy });
-    let start = startable::head(file)?;
+    let start = exec_check::head(file)?;
     if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o6000 != 0) {
         return refused(
             "set-user-id or set-group-id",
@@ -117,28 +117,28 @@ fn way_of(file: &Path, depth: u32) -> Result<Way> {
         );
     }
     if start.starts_with(b"#!") {
-        return match startable::interpreter(&start) {
+        return match exec_check::interpreter(&start) {
             Some((path, _)) if depth < 4 => {
-                startable::check_interpreter(file, &path)?;
+                exec_check::check_interpreter(file, &path)?;
                 way_of(&path, depth + 1)
             }
             _ => refused("a script whose interpreter cannot be told", "Name the interpreter in the command"),
         };
     }
-    let outside = |what| Ok(Way::Outside { file: file.to_owned(), what });
+    let outside = |what| Ok(PlacementMethod::Outside { file: file.to_owned(), what });
     match examine(&start) {
-        Ok(()) => Ok(Way::Agent),
-        Err(Unfit::NoProgram) => Err(startable::no_program(file, &start)),
-        Err(Unfit::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
-        Err(Unfit::OtherMachine) => refused("a program for another processor", "Run it on its own kind of machine"),
-        Err(Unfit::Static) => outside("statically linked"),
-        Err(Unfit::OtherLibc) => outside("linked for another C library than glibc"),
+        Ok(()) => Ok(PlacementMethod::Agent),
+        Err(Incompatibility::NoProgram) => Err(exec_check::no_program(file, &start)),
+        Err(Incompatibility::Bits32) => refused("a 32-bit program", "Only 64-bit programs have a region"),
+        Err(Incompatibility::OtherMachine) => refused("a program for another processor", "Run it on its own kind of machine"),
+        Err(Incompatibility::Static) => outside("statically linked"),
+        Err(Incompatibility::OtherLibc) => outside("linked for another C library than glibc"),
     }
 }
 
 /// Why an ELF file cannot carry the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unfit {
+enum Incompatibility {
     NoProgram,
     Bits32,
     OtherMachine,
@@ -146,22 +146,22 @@ enum Unfit {
     OtherLibc,
 }
 
-fn examine(bytes: &[u8]) -> std::result::Result<(), Unfit> {
+fn examine(bytes: &[u8]) -> std::result::Result<(), Incompatibility> {
     if elf::FileHeader32::<object::Endianness>::parse(bytes).is_ok() {
-        return Err(Unfit::Bits32);
+        return Err(Incompatibility::Bits32);
     }
-    let header = elf::FileHeader64::<object::Endianness>::parse(bytes).map_err(|_| Unfit::NoProgram)?;
-    let endian = header.endian().map_err(|_| Unfit::NoProgram)?;
+    let header = elf::FileHeader64::<object::Endianness>::parse(bytes).map_err(|_| Incompatibility::NoProgram)?;
+    let endian = header.endian().map_err(|_| Incompatibility::NoProgram)?;
     let machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
     if header.e_machine(endian) != machine {
-        return Err(Unfit::OtherMachine);
+        return Err(Incompatibility::OtherMachine);
     }
-    let segments = header.program_headers(endian, bytes).map_err(|_| Unfit::NoProgram)?;
+    let segments = header.program_headers(endian, bytes).map_err(|_| Incompatibility::NoProgram)?;
     let loader = segments.iter().find_map(|segment| segment.interpreter(endian, bytes).ok().flatten());
     match loader.map(|path| Path::new(OsStr::from_bytes(path)).file_name().unwrap_or_default().as_bytes()) {
-        None => Err(Unfit::Static),
+        None => Err(Incompatibility::Static),
         Some(name) if name.starts_with(b"ld-linux") => Ok(()),
-        Some(_) => Err(Unfit::OtherLibc),
+        Some(_) => Err(Incompatibility::OtherLibc),
     }
 }
 
@@ -206,10 +206,10 @@ mod tests {
         let mut bytes = fs::read("/bin/true").unwrap();
         assert_eq!(examine(&bytes), Ok(()));
         bytes[4] = 1;
-        assert_eq!(examine(&bytes), Err(Unfit::Bits32));
-        assert_eq!(examine(&bytes[..20]), Err(Unfit::NoProgram));
+        assert_eq!(examine(&bytes), Err(Incompatibility::Bits32));
+        assert_eq!(examine(&bytes[..20]), Err(Incompatibility::NoProgram));
         bytes[4] = 2;
         bytes[18] = 3;
-        assert_eq!(examine(&bytes), Err(Unfit::OtherMachine));
+        assert_eq!(examine(&bytes), Err(Incompatibility::OtherMachine));
     }
 }

@@ -10,7 +10,7 @@ use fieldstone_wire::{BUILD, Config, MAGIC, Mixture, NAME_BYTES, Session};
 use rustix::thread::futex;
 
 use crate::error::{Error, Result};
-use crate::shared::{Shared, Signed};
+use crate::shared_record::{SharedRecord, ShareableRecord};
 
 /// What is asked of the region.
 #[derive(Clone, Debug)]
@@ -24,13 +24,13 @@ pub struct RegionOptions {
     /// The only process to serve, by its file's name; all if there is none.
     pub process: Option<String>,
     /// What else is to lie on such pages.
-    pub also: Also,
+    pub also: ExtraMemory,
 }
 
 /// What else is to lie on the pages asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices of the user")]
-pub struct Also {
+pub struct ExtraMemory {
     /// Threads' stacks, in the region; the first thread's where it is.
     pub stacks: bool,
     /// Zero-initialised data, where it is.
@@ -45,15 +45,15 @@ impl RegionOptions {
     /// A region on such pages, with nothing else asked.
     #[must_use]
     pub fn on(pages: impl Into<Mixture>) -> Self {
-        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, also: Also::default() }
+        Self { pages: pages.into(), reserve_bytes: 0, prefault: false, process: None, also: ExtraMemory::default() }
     }
 }
 
 /// A session that this process made.
-pub type SharedSession = Shared<Session>;
+pub type SharedSession = SharedRecord<Session>;
 
 // SAFETY: a session is made of numbers and atomics, for which zero is a value; the configuration is not changed again.
-unsafe impl Signed for Session {
+unsafe impl ShareableRecord for Session {
     const NAME: &str = "fieldstone-session";
 
     fn sign(&mut self) {
@@ -96,7 +96,7 @@ impl SharedSession {
     }
 
     /// Ends a [`Self::wait`] of another thread of ours.
-    pub fn call_attention(&self) {
+    pub fn wake_waiter(&self) {
         let word = &self.record().attention;
         word.fetch_add(1, SeqCst);
         let _ = futex::wake(word, futex::Flags::empty(), 1);
@@ -110,7 +110,7 @@ impl SharedSession {
     }
 }
 
-impl Also {
+impl ExtraMemory {
     /// As the agent reads it.
     fn bits(self) -> u32 {
         let bit = |asked, bit| if asked { bit } else { 0 };

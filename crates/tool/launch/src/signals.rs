@@ -1,4 +1,4 @@
-//! Signals sent to this command: passed on to the program in `run` ([`Forward`]), turned into an orderly end elsewhere.
+//! Signals sent to this command: passed on to the program in `run` ([`SignalForwarder`]), turned into an orderly end elsewhere.
 //!
 //! | signal | `run`, `sharing` with a program | `profile` | `--pid` |
 //! |---|---|---|---|
@@ -7,9 +7,9 @@
 //! | others | passed on | as usual | as usual |
 //!
 //! A shell without job control starts `command &` with SIGINT ignored. With `--pid` the command holds a process of somebody else, and
-//! SIGINT is the documented way to release it, so it is heeded all the same. A mask that blocks these signals is lifted.
+//! SIGINT is the documented way to release it, so it is without_ignored all the same. A mask that blocks these signals is lifted.
 
-mod forward;
+mod forwarder;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -22,13 +22,13 @@ use fieldstone_sys::signals::unblock;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-pub use forward::Forward;
+pub use forwarder::SignalForwarder;
 
 use crate::error::{Error, Result};
 use crate::outcome;
 
 /// Those of `signals` that this process does not ignore. Where the kernel does not say, all of them.
-fn heeded(signals: &[i32]) -> Vec<i32> {
+fn without_ignored(signals: &[i32]) -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status).unwrap_or(0);
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
@@ -63,11 +63,11 @@ fn number(signal: i32) -> Option<rustix::process::Signal> {
 }
 
 /// The signals that end this command.
-const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+const TERMINATION_SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
 /// The signals that end a command which is attached to a process of somebody else, however that command was started.
-fn ending_attached() -> Vec<i32> {
-    [SIGINT, SIGTERM].into_iter().chain(heeded(&[SIGHUP, SIGQUIT])).collect()
+fn attached_signals() -> Vec<i32> {
+    [SIGINT, SIGTERM].into_iter().chain(without_ignored(&[SIGHUP, SIGQUIT])).collect()
 }
 
 /// A flag that is set when the user wants a command with `--pid` to end: by SIGINT or SIGTERM, however the command was started, and by
@@ -75,9 +75,9 @@ fn ending_attached() -> Vec<i32> {
 ///
 /// # Errors
 /// [`Error::System`] where the kernel refuses.
-pub fn asked_to_end() -> Result<Arc<AtomicBool>> {
+pub fn termination_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    let signals = ending_attached();
+    let signals = attached_signals();
     for &signal in &signals {
         signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(Error::system("take over the signals"))?;
     }
@@ -90,7 +90,7 @@ pub fn asked_to_end() -> Result<Arc<AtomicBool>> {
 pub struct Interrupt {
     signal: Arc<AtomicI32>,
     group: Arc<AtomicU32>,
-    spared: Arc<OnceLock<Vec<u32>>>,
+    excluded: Arc<OnceLock<Vec<u32>>>,
 }
 
 impl Interrupt {
@@ -100,7 +100,7 @@ impl Interrupt {
     /// # Errors
     /// [`Error::System`] where the kernel refuses.
     pub fn listen() -> Result<Self> {
-        Self::listen_to(&heeded(&ENDING))
+        Self::listen_to(&without_ignored(&TERMINATION_SIGNALS))
     }
 
     /// The same for a command with `--pid`, which heeds SIGINT and SIGTERM however it was started.
@@ -108,7 +108,7 @@ impl Interrupt {
     /// # Errors
     /// [`Error::System`] where the kernel refuses.
     pub fn attached() -> Result<Self> {
-        Self::listen_to(&ending_attached())
+        Self::listen_to(&attached_signals())
     }
 
     fn listen_to(taken: &[i32]) -> Result<Self> {
@@ -119,7 +119,7 @@ impl Interrupt {
         spawn(move || {
             for signal in &mut signals {
                 noted.signal.store(signal, SeqCst);
-                noted.end_group();
+                noted.kill_group();
             }
         });
         Ok(this)
@@ -127,24 +127,24 @@ impl Interrupt {
 
     /// Has those outlive every program that are children of ours now, before the first is started: who gives the settings back,
     /// and what our own parent had started before it became us (`exec`).
-    pub fn spare_children(&self) {
-        self.spared.get_or_init(|| children(std::process::id()).unwrap_or_default());
+    pub fn exclude_children(&self) {
+        self.excluded.get_or_init(|| children(std::process::id()).unwrap_or_default());
     }
 
     /// The children that outlive every program.
-    pub fn spared(&self) -> &[u32] {
-        self.spared.get().map_or(&[], Vec::as_slice)
+    pub fn excluded(&self) -> &[u32] {
+        self.excluded.get().map_or(&[], Vec::as_slice)
     }
 
     /// The group to end when the user wants to; zero for none. One at a time.
     pub fn watch_group(&self, leader: u32) {
         self.group.store(leader, SeqCst);
         if self.check().is_err() {
-            self.end_group();
+            self.kill_group();
         }
     }
 
-    fn end_group(&self) {
+    fn kill_group(&self) {
         let leader = self.group.load(SeqCst);
         if leader > 0 {
             send_group(leader, libc::SIGKILL);
@@ -179,7 +179,7 @@ mod tests {
         // nohup ignores SIGHUP, the Rust runtime SIGPIPE.
         assert_eq!(ignored("SigCgt:\tffff\nSigIgn:\t0000000000001001\n"), Some(0x1001));
         assert_eq!(ignored("Name:\tx\n"), None);
-        assert_eq!(heeded(&[libc::SIGPIPE, libc::SIGTERM]), [libc::SIGTERM]);
+        assert_eq!(without_ignored(&[libc::SIGPIPE, libc::SIGTERM]), [libc::SIGTERM]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ extern "C" fn note() {
 }
 
 /// Closes these streams again. May be called between fork and exec.
-pub(crate) fn close_again() {
+pub(crate) fn reclose() {
     for (stream, _) in (0..).zip(&CLOSED).filter(|(_, closed)| closed.load(Relaxed)) {
         // SAFETY: the descriptor is the runtime's stand-in, which nothing uses between here and exec.
         unsafe { libc::close(stream) };

@@ -62,13 +62,13 @@ pub fn wait(pid: u32) -> Result<Ended> {
 }
 
 /// Kills what is left of a group.
-pub fn end_group(leader: u32) {
+pub fn kill_group(leader: u32) {
     send_group(leader, libc::SIGKILL);
 }
 
 /// What a program left behind.
 #[derive(Debug, Default)]
-pub struct Strays {
+pub struct LeftoverProcesses {
     /// The names of those that had not ended by themselves.
     pub left: Vec<String>,
     /// Time of all of them in user mode, and of the descendants that they had waited for.
@@ -78,18 +78,18 @@ pub struct Strays {
 }
 
 /// Kills and reaps what a program left behind: the rest of its group, and what has become our child since its own
-/// parent ended. `spared` are children of ours that are not the program's.
-pub fn end_strays(leader: u32, spared: &[u32]) -> Strays {
+/// parent ended. `excluded` are children of ours that are not the program's.
+pub fn kill_leftovers(leader: u32, excluded: &[u32]) -> LeftoverProcesses {
     let strays = || {
-        let own = children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !spared.contains(pid));
+        let own = children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !excluded.contains(pid));
         own.flat_map(|pid| descendants(pid).unwrap_or_default().into_iter().chain([pid])).collect::<Vec<u32>>()
     };
     let left = strays().into_iter().filter(|&pid| !has_ended(pid)).filter_map(|pid| comm(pid).ok()).collect();
-    let mut found = Strays { left, ..Strays::default() };
-    end_group(leader);
+    let mut found = LeftoverProcesses { left, ..LeftoverProcesses::default() };
+    kill_group(leader);
     for _ in 0..100 {
         while let Ok(Some(ended)) = wait4(None, false) {
-            if !spared.contains(&ended.pid) {
+            if !excluded.contains(&ended.pid) {
                 found.user_ns += ended.user_ns;
                 found.system_ns += ended.system_ns;
             }
@@ -105,7 +105,7 @@ pub fn end_strays(leader: u32, spared: &[u32]) -> Strays {
 }
 
 /// Asks a server to end, and makes it end if it does not within `patience`. How it ended, if that could be told.
-pub fn stop_gently(pid: u32, patience: Duration) -> Option<Ended> {
+pub fn terminate(pid: u32, patience: Duration) -> Option<Ended> {
     send(pid, libc::SIGTERM);
     let until = Instant::now() + patience;
     loop {
@@ -145,7 +145,7 @@ mod tests {
         let pid = sleeper();
         assert!(!Deadline::start(pid, Duration::from_secs(3600), Interrupt::default()).finish());
         assert!(wait4(Some(pid), false).unwrap().is_none(), "it still runs");
-        end_group(pid);
+        kill_group(pid);
         wait(pid).unwrap();
     }
 
@@ -153,12 +153,12 @@ mod tests {
     fn who_is_asked_to_end_is_given_its_time() {
         let pid = sleeper();
         let signal = |ended: Option<Ended>| ended.and_then(|ended| ended.status.signal());
-        assert_eq!(signal(stop_gently(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
+        assert_eq!(signal(terminate(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
         let mut deaf = Command::new("sh");
         deaf.args(["-c", "trap '' TERM; echo; exec sleep 1000"]).process_group(0).stdout(std::process::Stdio::piped());
         let mut deaf = deaf.spawn().unwrap();
         std::io::Read::read_exact(deaf.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        assert_eq!(signal(stop_gently(deaf.id(), Duration::from_millis(20))), Some(libc::SIGKILL));
+        assert_eq!(signal(terminate(deaf.id(), Duration::from_millis(20))), Some(libc::SIGKILL));
         assert!(deaf.wait().is_err(), "it is reaped");
     }
 }

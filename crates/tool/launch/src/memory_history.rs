@@ -1,6 +1,6 @@
 //! What was seen of a program's processes, and what the agents in them counted, put together for the reports.
 //!
-//! Pages are those of the moment when a process had most of its memory: they are read anew when it has grown, at a
+//! RegionPages are those of the moment when a process had most of its memory: they are read anew when it has grown, at a
 //! distance in time that keeps the reading cheap, and when it leaves, unless it has freed memory before.
 
 use std::collections::BTreeMap;
@@ -15,13 +15,13 @@ use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot, Session};
 
 use crate::attribution::Cause;
 use crate::identity::Identity;
-use crate::look::{Look, Pages, Small};
+use crate::memory_snapshot::{MemorySnapshot, RegionPages, SmallPageReason};
 use crate::session::SharedSession;
-use crate::shared::Signed;
+use crate::shared_record::ShareableRecord;
 
 /// Points kept for a process; when they are reached, about every other one goes.
 const MOST_POINTS: usize = 600;
-/// Pages are read at most so often, unless memory grows by half.
+/// RegionPages are read at most so often, unless memory grows by half.
 const PAGES_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What was seen of one process.
@@ -30,15 +30,15 @@ struct Seen {
     name: String,
     identity: Identity,
     points: Vec<FootprintPoint>,
-    peak: Look,
-    reading: Reading,
+    peak: MemorySnapshot,
+    reading: PageReading,
     mapped_peak_bytes: u64,
 }
 
 /// The pages of a process as they were last read.
 #[derive(Debug, Default)]
-struct Reading {
-    pages: Pages,
+struct PageReading {
+    pages: RegionPages,
     /// Resident bytes at that time.
     at_bytes: u64,
     /// When it was done, and how long it took.
@@ -47,7 +47,7 @@ struct Reading {
 
 /// A process whose pages were just read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inspected {
+pub struct PageReadEvent {
     /// Its number here.
     pub pid: u32,
     /// Its number in its own pid namespace.
@@ -57,73 +57,73 @@ pub struct Inspected {
 }
 
 /// A caller's function that runs on the watching thread each time the pages of a process were read.
-pub struct Inspector(Box<dyn FnMut(Inspected) + Send>);
+pub struct PageReadCallback(Box<dyn FnMut(PageReadEvent) + Send>);
 
-impl Inspector {
+impl PageReadCallback {
     /// An inspector that calls `inspect`.
-    pub fn new(inspect: impl FnMut(Inspected) + Send + 'static) -> Self {
+    pub fn new(inspect: impl FnMut(PageReadEvent) + Send + 'static) -> Self {
         Self(Box::new(inspect))
     }
 }
 
-impl fmt::Debug for Inspector {
+impl fmt::Debug for PageReadCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inspector").finish_non_exhaustive()
+        f.debug_struct("PageReadCallback").finish_non_exhaustive()
     }
 }
 
 /// Everything that was seen of a program's processes.
 #[derive(Debug, Default)]
-pub struct Sight {
+pub struct MemoryHistory {
     processes: BTreeMap<u32, Seen>,
-    inspector: Option<Inspector>,
+    inspector: Option<PageReadCallback>,
 }
 
-impl Sight {
+impl MemoryHistory {
     /// Nothing seen yet.
-    pub(crate) fn new(inspector: Option<Inspector>) -> Self {
+    pub(crate) fn new(inspector: Option<PageReadCallback>) -> Self {
         Self { inspector, ..Self::default() }
     }
 
     /// Whether process `pid` is known by all its names, and still the program that it was.
-    pub(crate) fn knows(&self, pid: u32, name: &str) -> bool {
-        self.processes.get(&pid).is_some_and(|seen| seen.name == name && seen.identity.is_whole())
+    pub(crate) fn is_known(&self, pid: u32, name: &str) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.name == name && process.identity.is_whole())
     }
 
-    pub(crate) fn introduce(&mut self, pid: u32, identity: Identity, name: String) {
-        let seen = self.processes.entry(pid).or_default();
-        (seen.identity, seen.name) = (identity, name);
+    pub(crate) fn insert(&mut self, pid: u32, identity: Identity, name: String) {
+        let process = self.processes.entry(pid).or_default();
+        (process.identity, process.name) = (identity, name);
     }
 
-    /// The number that process `pid` knows itself by.
+    /// The number that process `pid` is_known itself by.
     pub(crate) fn inner_pid(&self, pid: u32) -> u32 {
-        self.processes.get(&pid).map_or(pid, |seen| seen.identity.inner_pid)
+        self.processes.get(&pid).map_or(pid, |process| process.identity.inner_pid)
     }
 
-    /// The process that knows itself by the number `inner`, if it was seen.
-    pub(crate) fn process_of(&self, inner: u32) -> Option<u32> {
-        let mut of_that_number = self.processes.iter().filter(|(_, seen)| seen.identity.inner_pid == inner);
+    /// The process that is_known itself by the number `inner`, if it was seen.
+    pub(crate) fn pid_of_inner(&self, inner: u32) -> Option<u32> {
+        let mut of_that_number = self.processes.iter().filter(|(_, process)| process.identity.inner_pid == inner);
         of_that_number.next_back().map(|(&pid, _)| pid)
     }
 
     /// Adds a look at a process that was introduced; with `last`, it is about to leave. Reads its pages where they
     /// may be the ones to report.
-    pub(crate) fn note(&mut self, pid: u32, now: Look, last: bool) {
-        let Some(seen) = self.processes.get_mut(&pid) else { return };
-        seen.mapped_peak_bytes = seen.mapped_peak_bytes.max(now.mapped_bytes);
-        seen.points.push(now.point);
-        thin(&mut seen.points);
+    pub(crate) fn add_snapshot(&mut self, pid: u32, now: MemorySnapshot, last: bool) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.mapped_peak_bytes = process.mapped_peak_bytes.max(now.mapped_bytes);
+        process.points.push(now.point);
+        thin(&mut process.points);
         let began = Instant::now();
-        if (now.mapped_bytes > 0 || now.has_served()) && seen.reading.is_due(now.point.resident_bytes, last, began) {
-            seen.reading.pages = now.pages(pid);
-            if let Some(Inspector(inspect)) = &mut self.inspector {
-                inspect(Inspected { pid, inner_pid: seen.identity.inner_pid, has_record: now.has_record });
+        if (now.mapped_bytes > 0 || now.has_served()) && process.reading.is_due(now.point.resident_bytes, last, began) {
+            process.reading.pages = now.pages(pid);
+            if let Some(PageReadCallback(inspect)) = &mut self.inspector {
+                inspect(PageReadEvent { pid, inner_pid: process.identity.inner_pid, has_record: now.has_record });
             }
-            seen.reading.at_bytes = now.point.resident_bytes;
-            seen.reading.done = Some((began, began.elapsed()));
+            process.reading.at_bytes = now.point.resident_bytes;
+            process.reading.done = Some((began, began.elapsed()));
         }
-        if now.point.resident_bytes >= seen.peak.point.resident_bytes {
-            seen.peak = now;
+        if now.point.resident_bytes >= process.peak.point.resident_bytes {
+            process.peak = now;
         }
     }
 
@@ -131,21 +131,21 @@ impl Sight {
     /// called by.
     #[must_use]
     pub fn primary(&self, name: Option<&str>) -> Option<u32> {
-        let called = |seen: &Seen| name.is_none_or(|name| seen.identity.is_called(name));
-        let candidates = self.processes.iter().filter(|(_, seen)| called(seen));
-        candidates.max_by_key(|(_, seen)| seen.peak.point.resident_bytes).map(|(&pid, _)| pid)
+        let called = |process: &Seen| name.is_none_or(|name| process.identity.is_called(name));
+        let candidates = self.processes.iter().filter(|(_, process)| called(process));
+        candidates.max_by_key(|(_, process)| process.peak.point.resident_bytes).map(|(&pid, _)| pid)
     }
 
     /// The name of a process.
     #[must_use]
     pub fn name(&self, pid: u32) -> Option<&str> {
-        self.processes.get(&pid).map(|seen| seen.name.as_str())
+        self.processes.get(&pid).map(|process| process.name.as_str())
     }
 
     /// Resident memory of a process when it had most, in bytes.
     #[must_use]
     pub fn peak_bytes(&self, pid: u32) -> u64 {
-        self.processes.get(&pid).map_or(0, |seen| seen.peak.point.resident_bytes)
+        self.processes.get(&pid).map_or(0, |process| process.peak.point.resident_bytes)
     }
 
     /// What process `pid` did with its memory, on pages of `kind`.
@@ -156,7 +156,7 @@ impl Sight {
         let (points, permissions) = self
             .processes
             .get(&pid)
-            .map_or_else(Default::default, |seen| (seen.points.clone(), seen.peak.permissions.clone()));
+            .map_or_else(Default::default, |process| (process.points.clone(), process.peak.permissions.clone()));
         Footprint { kind: kind.to_owned(), points, permissions, region }
     }
 
@@ -171,7 +171,7 @@ impl Sight {
         let mut slots: Vec<_> = slots.into_iter().collect();
         slots.sort_by_key(|&(_, (order, _))| order);
         let stats = |(inner, (_, slot)): (u32, (usize, &ProcessSlot))| {
-            let pid = self.process_of(inner).unwrap_or(inner);
+            let pid = self.pid_of_inner(inner).unwrap_or(inner);
             ProcessStats {
                 pid,
                 parent_pid: slot.parent.load(SeqCst),
@@ -184,20 +184,20 @@ impl Sight {
     }
 
     fn region(&self, pid: u32, slot: &ProcessSlot) -> RegionStats {
-        let mut stats = counted(slot);
-        if let Some(seen) = self.processes.get(&pid) {
-            let pages = &seen.reading.pages;
-            stats.mapped_peak_bytes = seen.mapped_peak_bytes;
+        let mut stats = agent_counts(slot);
+        if let Some(process) = self.processes.get(&pid) {
+            let pages = &process.reading.pages;
+            stats.mapped_peak_bytes = process.mapped_peak_bytes;
             stats.pages.clone_from(&pages.shares);
             pages.source.clone_into(&mut stats.pages_source);
             stats.contiguity = pages.contiguity;
-            stats.private_rw_inside_bytes = seen.peak.inside_bytes;
-            stats.private_rw_huge_bytes = seen.peak.huge_bytes;
-            stats.huge_pages_disabled = seen.peak.huge_pages_disabled;
-            stats.shared_rw_bytes = seen.peak.shared_bytes;
-            let small = |(why, &bytes): (&Small, &u64)| SmallPages { reason: why.words().to_owned(), bytes };
-            stats.small_pages = seen.peak.small.iter().filter(|(_, bytes)| **bytes > 0).map(small).collect();
-            for (&cause, &bytes) in &seen.peak.outside {
+            stats.private_rw_inside_bytes = process.peak.inside_bytes;
+            stats.private_rw_huge_bytes = process.peak.huge_bytes;
+            stats.huge_pages_disabled = process.peak.huge_pages_disabled;
+            stats.shared_rw_bytes = process.peak.shared_bytes;
+            let small = |(why, &bytes): (&SmallPageReason, &u64)| SmallPages { reason: why.words().to_owned(), bytes };
+            stats.small_pages = process.peak.small.iter().filter(|(_, bytes)| **bytes > 0).map(small).collect();
+            for (&cause, &bytes) in &process.peak.outside {
                 attribute(&mut stats, cause, bytes);
             }
         }
@@ -205,7 +205,7 @@ impl Sight {
     }
 }
 
-impl Reading {
+impl PageReading {
     /// Whether pages are to be read now that `resident_bytes` are resident. No more than a twentieth of the time goes
     /// into it, but for the last one.
     fn is_due(&self, resident_bytes: u64, last: bool, now: Instant) -> bool {
@@ -238,14 +238,14 @@ fn thin(points: &mut Vec<FootprintPoint>) {
 fn unseen_name(pid: u32) -> String {
     // The number may be another process's by now, or one of another pid namespace.
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let stat = process::stat(pid).ok().filter(|_| maps.contains(<Session as Signed>::NAME));
-    stat.map_or_else(|| "(too short-lived to be seen)".to_owned(), |stat| format!("{} (still running)", stat.comm))
+    let stat = process::stat(pid).ok().filter(|_| maps.contains(<Session as ShareableRecord>::NAME));
+    stat.map_or_else(|| "(too short-lived to be process)".to_owned(), |stat| format!("{} (still running)", stat.comm))
 }
 
 /// What a user has to know of a run though no statistics were asked for, a line each: a process name that matched nothing, a
 /// reserve that was granted in part, programs that were not served.
 pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> {
-    let regions: Vec<_> = session.record().claimed_slots().map(counted).collect();
+    let regions: Vec<_> = session.record().claimed_slots().map(agent_counts).collect();
     let unmatched = name.filter(|_| regions.iter().all(|region| region.base == 0));
     let unmatched = unmatched.map(|name| {
         format!(
@@ -258,7 +258,7 @@ pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> 
     unmatched.into_iter().chain(reserve).chain(unserved).collect()
 }
 
-/// The slot of the process that knows itself by that number; the last one, where it has started several programs.
+/// The slot of the process that is_known itself by that number; the last one, where it has started several programs.
 pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&ProcessSlot> {
     session.record().claimed_slots().filter(|slot| slot.pid.load(SeqCst) == inner_pid).last()
 }
@@ -268,7 +268,7 @@ fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
     let in_place = cause.is_in_place();
     *(if in_place { &mut stats.private_rw_in_place_bytes } else { &mut stats.private_rw_outside_bytes }) += bytes;
     match stats.outside.iter_mut().find(|outside| outside.reason == cause.words()) {
-        Some(counted) => counted.resident_bytes += bytes,
+        Some(agent_counts) => agent_counts.resident_bytes += bytes,
         None => stats.outside.push(OutsideCount {
             reason: cause.words().to_owned(),
             resident_bytes: bytes,
@@ -278,7 +278,7 @@ fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
 }
 
 /// What the agent counted.
-fn counted(slot: &ProcessSlot) -> RegionStats {
+fn agent_counts(slot: &ProcessSlot) -> RegionStats {
     let load = |counters: &[AtomicU64], reason: Outside| counters[reason as usize].load(SeqCst);
     let bytes = |reason| load(&slot.outside_bytes, reason);
     let count = |reason: &Outside| OutsideCount {
@@ -318,10 +318,10 @@ mod tests {
     use crate::session::RegionOptions;
     use fieldstone_wire::PageKind;
 
-    fn look(resident_bytes: u64) -> Look {
-        let mut look = Look::default();
-        look.point.resident_bytes = resident_bytes;
-        look
+    fn snapshot(resident_bytes: u64) -> MemorySnapshot {
+        let mut snapshot = MemorySnapshot::default();
+        snapshot.point.resident_bytes = resident_bytes;
+        snapshot
     }
 
     fn identity(inner_pid: u32) -> Identity {
@@ -330,27 +330,27 @@ mod tests {
 
     #[test]
     fn the_largest_process_is_the_primary_one() {
-        let mut sight = Sight::default();
+        let mut history = MemoryHistory::default();
         for (pid, inner, bytes) in [(10, 1, 50), (11, 2, 90), (12, 3, 70)] {
-            sight.introduce(pid, identity(inner), format!("p{pid}"));
-            sight.note(pid, look(bytes), false);
-            sight.note(pid, look(1), true);
+            history.insert(pid, identity(inner), format!("p{pid}"));
+            history.add_snapshot(pid, snapshot(bytes), false);
+            history.add_snapshot(pid, snapshot(1), true);
         }
-        assert_eq!(sight.primary(None), Some(11));
-        assert_eq!((sight.name(11), sight.peak_bytes(11)), (Some("p11"), 90));
-        assert_eq!(sight.primary(Some("p11")), None, "the short name is not the file's");
-        assert_eq!((sight.process_of(3), sight.process_of(12), sight.inner_pid(10)), (Some(12), None, 1));
+        assert_eq!(history.primary(None), Some(11));
+        assert_eq!((history.name(11), history.peak_bytes(11)), (Some("p11"), 90));
+        assert_eq!(history.primary(Some("p11")), None, "the short name is not the file's");
+        assert_eq!((history.pid_of_inner(3), history.pid_of_inner(12), history.inner_pid(10)), (Some(12), None, 1));
     }
 
     #[test]
     fn a_program_started_by_exec_is_met_anew() {
-        let mut sight = Sight::default();
-        assert!(!sight.knows(5, "sh"));
-        sight.introduce(5, identity(5), "sh".into());
-        sight.note(5, look(10), false);
-        assert!(sight.knows(5, "sh") && !sight.knows(5, "gups"));
-        sight.introduce(5, identity(5), "gups".into());
-        assert_eq!((sight.name(5), sight.peak_bytes(5)), (Some("gups"), 10));
+        let mut history = MemoryHistory::default();
+        assert!(!history.is_known(5, "sh"));
+        history.insert(5, identity(5), "sh".into());
+        history.add_snapshot(5, snapshot(10), false);
+        assert!(history.is_known(5, "sh") && !history.is_known(5, "gups"));
+        history.insert(5, identity(5), "gups".into());
+        assert_eq!((history.name(5), history.peak_bytes(5)), (Some("gups"), 10));
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
     fn pages_are_read_near_the_peak_and_not_too_often() {
         let start = Instant::now();
         let ms = |ms| start + Duration::from_millis(ms);
-        let mut reading = Reading::default();
+        let mut reading = PageReading::default();
         assert!(reading.is_due(1, false, ms(0)), "the first time");
         (reading.at_bytes, reading.done) = (1000, Some((start, Duration::from_millis(1))));
         assert!(!reading.is_due(1100, false, ms(500)), "not grown by more than a tenth");
@@ -385,9 +385,9 @@ mod tests {
     #[test]
     fn a_process_that_freed_its_memory_before_it_left_keeps_the_pages_of_its_peak() {
         let start = Instant::now();
-        let reading = Reading { at_bytes: 1000, done: Some((start, Duration::ZERO)), ..Reading::default() };
+        let reading = PageReading { at_bytes: 1000, done: Some((start, Duration::ZERO)), ..PageReading::default() };
         assert!(!reading.is_due(999, true, start) && reading.is_due(1000, true, start));
-        assert!(Reading::default().is_due(1, true, start));
+        assert!(PageReading::default().is_due(1, true, start));
     }
 
     #[test]
@@ -396,14 +396,14 @@ mod tests {
         let slot = session.record().claim().unwrap();
         slot.pid.store(1, SeqCst);
         slot.served(4096);
-        let mut sight = Sight::default();
-        sight.introduce(7777, identity(1), "inside".into());
-        sight.note(7777, look(8192), false);
-        let stats = sight.processes(&session, Some(7777));
+        let mut history = MemoryHistory::default();
+        history.insert(7777, identity(1), "inside".into());
+        history.add_snapshot(7777, snapshot(8192), false);
+        let stats = history.processes(&session, Some(7777));
         assert_eq!((stats.len(), stats[0].pid, stats[0].primary), (1, 7777, true));
         assert_eq!((stats[0].name.as_str(), stats[0].region.served_bytes), ("inside", 4096));
-        assert_eq!(sight.footprint("thp", 7777, Some(&session)).region.unwrap().served_calls, 1);
-        assert!(sight.footprint("thp", 1, None).region.is_none());
+        assert_eq!(history.footprint("thp", 7777, Some(&session)).region.unwrap().served_calls, 1);
+        assert!(history.footprint("thp", 1, None).region.is_none());
     }
 
     #[test]
@@ -412,10 +412,10 @@ mod tests {
         for pid in [std::process::id(), 0x7fff_fff0] {
             session.record().claim().unwrap().pid.store(pid, SeqCst);
         }
-        let stats = Sight::default().processes(&session, None);
+        let stats = MemoryHistory::default().processes(&session, None);
         let name = |pid| &stats.iter().find(|process| process.pid == pid).unwrap().name;
         assert!(name(std::process::id()).ends_with(" (still running)"), "{stats:?}");
-        assert_eq!(name(0x7fff_fff0), "(too short-lived to be seen)");
+        assert_eq!(name(0x7fff_fff0), "(too short-lived to be process)");
     }
 
     #[test]

@@ -13,21 +13,21 @@ use fieldstone_report::{Outside, PageShare, ProcessStats, RegionStats, Tally};
 use fieldstone_sys::collapse::{HUGE_BYTES, Target};
 use fieldstone_sys::process;
 
-use super::{Collapsed, collapse};
+use super::{CollapseResult, collapse};
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A thread that follows a tree of processes.
 #[derive(Debug)]
-pub(crate) struct Follow {
+pub(crate) struct TreeCollapser {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<BTreeMap<u32, Followed>>,
+    thread: JoinHandle<BTreeMap<u32, ProcessCollapse>>,
 }
 
 /// What was done to one process.
 #[derive(Debug, Default)]
-struct Followed {
+struct ProcessCollapse {
     name: String,
     parent_pid: u32,
     /// `None` where the kernel does not allow it, for the reason beside it.
@@ -37,12 +37,12 @@ struct Followed {
     at_bytes: u64,
     moved_bytes: u64,
     moved_ranges: u64,
-    last: Collapsed,
+    last: CollapseResult,
     /// After the pass after which most was resident.
     peak: Tally,
 }
 
-impl Follow {
+impl TreeCollapser {
     /// Follows the tree below process `root`.
     pub(crate) fn start(root: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -61,8 +61,8 @@ impl Follow {
     }
 }
 
-fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, Followed> {
-    let mut all = BTreeMap::<u32, Followed>::new();
+fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, ProcessCollapse> {
+    let mut all = BTreeMap::<u32, ProcessCollapse>::new();
     let mut interval = FIRST_INTERVAL;
     while !stop.load(SeqCst) {
         let began = Instant::now();
@@ -70,7 +70,7 @@ fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, Followed> {
         pids.push(root);
         for &pid in &pids {
             if let Ok(stat) = process::stat(pid) {
-                all.entry(pid).or_insert_with(|| Followed::meet(pid, &stat)).look(&stat, stop);
+                all.entry(pid).or_insert_with(|| ProcessCollapse::meet(pid, &stat)).look(&stat, stop);
             }
         }
         // Each target is a descriptor: those of the ended are closed, and who had nothing to gain is forgotten.
@@ -82,7 +82,7 @@ fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, Followed> {
     all
 }
 
-impl Followed {
+impl ProcessCollapse {
     fn meet(pid: u32, stat: &process::Stat) -> Self {
         let (target, refused) = match Target::open(pid) {
             Ok(target) => (Some(target), None),
@@ -141,15 +141,15 @@ mod tests {
     #[test]
     fn a_process_is_told_as_it_was_when_largest() {
         let tally = |resident_bytes, huge_bytes| Tally { resident_bytes, huge_bytes };
-        let mut last = Collapsed { after: tally(10, 4), ..Collapsed::default() };
-        last.leave(super::super::Left::End, 6);
-        let followed = Followed {
+        let mut last = CollapseResult { after: tally(10, 4), ..CollapseResult::default() };
+        last.leave(super::super::UncollapsedReason::End, 6);
+        let followed = ProcessCollapse {
             name: "x".into(),
             moved_bytes: 30,
             moved_ranges: 2,
             peak: tally(40, 30),
             last,
-            ..Followed::default()
+            ..ProcessCollapse::default()
         };
         let stats = followed.stats(7, true);
         assert_eq!((stats.pid, stats.primary, stats.region.served_bytes, stats.region.base), (7, true, 30, 0));
@@ -165,7 +165,7 @@ mod tests {
     fn what_may_not_be_collapsed_is_told() {
         let us = std::process::id();
         let stat = process::stat(us).unwrap();
-        let mut followed = Followed::meet(us, &stat);
+        let mut followed = ProcessCollapse::meet(us, &stat);
         followed.look(&stat, &AtomicBool::new(false));
         let stats = followed.stats(us, false);
         assert!(stats.region.outside[0].reason.starts_with("everything: "), "{stats:?}");

@@ -1,4 +1,4 @@
-//! Passing signals on, so that each reaches the program exactly as often as without us.
+//! ForwardingThread signals on, so that each reaches the program exactly as often as without us.
 //!
 //! ```text
 //!   to the group (terminal, kill -- -PGID)   the program has it         nothing to do
@@ -27,9 +27,9 @@ use fieldstone_sys::signals::{Taken, block, is_pending, pass_on, readable, real_
 use fieldstone_sys::witness::Witness;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::{ENDING, heeded, send_group};
+use super::{TERMINATION_SIGNALS, without_ignored, send_group};
 use crate::error::{Error, Result};
-use crate::launch::{Running, Treatment, Wiring, launch};
+use crate::launch::{RunningProgram, Treatment, ChildOptions, launch};
 use crate::program::Program;
 
 /// How long after this process another one may get the same signal from a sender that goes through a list.
@@ -61,7 +61,7 @@ const PASSED_ON: [i32; 17] = [
 
 /// Passes signals on to a program that runs in the foreground.
 #[derive(Debug)]
-pub struct Forward {
+pub struct SignalForwarder {
     signals: Vec<i32>,
     pending: OwnedFd,
     /// `None` where there can be no more processes: then what the kernel sent is taken for sent to the group.
@@ -70,7 +70,7 @@ pub struct Forward {
     ending: Option<Arc<AtomicBool>>,
 }
 
-impl Forward {
+impl SignalForwarder {
     /// Takes over the signals that a user or a service manager sends. To be called before the program is started, so
     /// that none is lost, and before the first thread. What our own parent had us ignore (nohup) stays ignored, by the program too.
     ///
@@ -86,12 +86,12 @@ impl Forward {
     /// # Errors
     /// As [`Self::prepare`].
     #[cfg(target_arch = "x86_64")]
-    pub fn prepare_with_heir(heir: fn(u32)) -> Result<Self> {
+    pub fn prepare_with_death_handler(heir: fn(u32)) -> Result<Self> {
         Self::prepare_with(|| Witness::start_with_heir(heir))
     }
 
     fn prepare_with(witness: impl FnOnce() -> fieldstone_sys::Result<Witness>) -> Result<Self> {
-        let signals = heeded(&PASSED_ON.into_iter().chain(real_time()).collect::<Vec<_>>());
+        let signals = without_ignored(&PASSED_ON.into_iter().chain(real_time()).collect::<Vec<_>>());
         block(&signals)?;
         let pending = readable(&signals)?;
         Ok(Self { signals, pending, witness: witness().ok(), ending: None })
@@ -99,19 +99,19 @@ impl Forward {
 
     /// The same; sets `ending` when a signal comes that asks a program to end.
     #[must_use]
-    pub fn noting(self, ending: &Arc<AtomicBool>) -> Self {
+    pub fn with_ending_flag(self, ending: &Arc<AtomicBool>) -> Self {
         Self { ending: Some(Arc::clone(ending)), ..self }
     }
 
     /// Starts `program` in the foreground. What came before that is passed on to it: it missed that. What comes from now on waits for
-    /// [`Self::until_end`].
-    pub fn launch(&mut self, program: &Program, treatment: &Treatment) -> Result<Running> {
+    /// [`Self::wait_for_exit`].
+    pub fn launch(&mut self, program: &Program, treatment: &Treatment) -> Result<RunningProgram> {
         let mut missed = Vec::new();
         for &signal in self.signals.iter().filter(|&&signal| is_pending(signal)) {
             let _ = self.witness.as_mut().map(|witness| witness.has_received(signal));
             missed.extend(take(signal));
         }
-        let running = launch(program, treatment, Wiring::inherited())?;
+        let running = launch(program, treatment, ChildOptions::inherited())?;
         let pid = running.child.id();
         missed.iter().for_each(|taken| pass_on(taken, pid));
         if let Some(witness) = &mut self.witness {
@@ -122,11 +122,11 @@ impl Forward {
     }
 
     /// Waits for process `pid` to end, and passes on what is sent to us meanwhile.
-    pub fn until_end(self, pid: u32) -> Result<ExitStatus> {
+    pub fn wait_for_exit(self, pid: u32) -> Result<ExitStatus> {
         let over =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("wait for signals")(errno.into()))?;
         let witness = Arc::new(Mutex::new(self.witness));
-        let mut passing = Passing {
+        let mut passing = ForwardingThread {
             pid,
             leads: is_leader(),
             signals: self.signals,
@@ -175,7 +175,7 @@ fn is_leader() -> bool {
 }
 
 /// The thread that passes on.
-struct Passing {
+struct ForwardingThread {
     pid: u32,
     leads: bool,
     signals: Vec<i32>,
@@ -188,7 +188,7 @@ struct Passing {
     unsettled: Vec<(Instant, i32)>,
 }
 
-impl Passing {
+impl ForwardingThread {
     fn follow(&mut self, pending: &OwnedFd, over: &OwnedFd) {
         loop {
             let next = self.undecided.iter().map(|of| of.0).chain(self.unsettled.iter().map(|of| of.0)).min();
@@ -216,7 +216,7 @@ impl Passing {
         if taken.sender.is_some_and(|sender| Some(sender) == self.witness_pid || sender == std::process::id()) {
             return;
         }
-        if ENDING.contains(&signal) {
+        if TERMINATION_SIGNALS.contains(&signal) {
             self.ending.iter().for_each(|ending| ending.store(true, SeqCst));
         }
         let now = Instant::now();

@@ -13,25 +13,25 @@ use std::path::{Path, PathBuf};
 
 /// A file to execute, with its vectors. Nothing is allocated after it is made.
 #[derive(Debug)]
-pub(crate) struct Vectors {
+pub(crate) struct ExecVectors {
     file: CString,
-    arguments: Vector,
-    environment: Vector,
+    arguments: CStringVector,
+    environment: CStringVector,
 }
 
 /// C strings, and the pointers to them that end in null.
 #[derive(Debug)]
-struct Vector {
+struct CStringVector {
     _strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
 // SAFETY: the pointers lead to the heap memory of the strings beside them, which nobody changes.
-unsafe impl Send for Vectors {}
+unsafe impl Send for ExecVectors {}
 // SAFETY: as above.
-unsafe impl Sync for Vectors {}
+unsafe impl Sync for ExecVectors {}
 
-impl Vectors {
+impl ExecVectors {
     /// Our environment without `without`, then `added`, each `NAME=value`.
     ///
     /// # Errors
@@ -46,8 +46,8 @@ impl Vectors {
         });
         Ok(Self {
             file: CString::new(file.as_os_str().as_bytes())?,
-            arguments: Vector::new(arguments.iter().cloned())?,
-            environment: Vector::new(entries.chain(added))?,
+            arguments: CStringVector::new(arguments.iter().cloned())?,
+            environment: CStringVector::new(entries.chain(added))?,
         })
     }
 
@@ -66,7 +66,7 @@ impl Vectors {
     }
 }
 
-impl Vector {
+impl CStringVector {
     fn new(strings: impl Iterator<Item = OsString>) -> io::Result<Self> {
         let strings = strings.map(|text| CString::new(text.into_vec())).collect::<Result<Vec<_>, _>>()?;
         let pointers = strings.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();

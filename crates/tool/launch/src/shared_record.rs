@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 ///
 /// # Safety
 /// One of zeros is one, and what changes in it once it is signed is atomic.
-pub unsafe trait Signed {
+pub unsafe trait ShareableRecord {
     /// What its memfd is called.
     const NAME: &str;
 
@@ -27,23 +27,23 @@ pub unsafe trait Signed {
 }
 
 /// A record that this process made, mapped until it is dropped.
-pub struct Shared<T> {
+pub struct SharedRecord<T> {
     memory: NonNull<T>,
     file: OwnedFd,
 }
 
-// SAFETY: everything that changes in a record after its making is atomic: see `Signed`.
-unsafe impl<T: Sync> Send for Shared<T> {}
+// SAFETY: everything that changes in a record after its making is atomic: see `ShareableRecord`.
+unsafe impl<T: Sync> Send for SharedRecord<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Shared<T> {}
+unsafe impl<T: Sync> Sync for SharedRecord<T> {}
 
-impl<T> fmt::Debug for Shared<T> {
+impl<T> fmt::Debug for SharedRecord<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("SharedRecord").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
-impl<T: Signed> Shared<T> {
+impl<T: ShareableRecord> SharedRecord<T> {
     /// Makes a record of zeros, has `begin` write what never changes in it, and signs it.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl<T: Signed> Shared<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> SharedRecord<T> {
     /// The record.
     #[must_use]
     pub fn record(&self) -> &T {
@@ -82,7 +82,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for SharedRecord<T> {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours alone, and the borrow of `record` ends with `self`.
         unsafe {
