@@ -95,12 +95,12 @@ impl MemoryHistory {
         (process.identity, process.name) = (identity, name);
     }
 
-    /// The number that process `pid` is_known itself by.
+    /// The number that process `pid` has.
     pub(crate) fn inner_pid(&self, pid: u32) -> u32 {
         self.processes.get(&pid).map_or(pid, |process| process.identity.inner_pid)
     }
 
-    /// The process that is_known itself by the number `inner`, if it was seen.
+    /// The process that has the number `inner`, if it was seen.
     pub(crate) fn pid_of_inner(&self, inner: u32) -> Option<u32> {
         let mut of_that_number = self.processes.iter().filter(|(_, process)| process.identity.inner_pid == inner);
         of_that_number.next_back().map(|(&pid, _)| pid)
@@ -258,7 +258,7 @@ pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> 
     unmatched.into_iter().chain(reserve).chain(unserved).collect()
 }
 
-/// The slot of the process that is_known itself by that number; the last one, where it has started several programs.
+/// The slot of the process that has that number; the last one, where it has started several programs.
 pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&ProcessSlot> {
     session.record().claimed_slots().filter(|slot| slot.pid.load(SeqCst) == inner_pid).last()
 }

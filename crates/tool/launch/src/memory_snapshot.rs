@@ -1,7 +1,7 @@
-//! One look at a process: how much memory, under which permissions, on which pages, in the region or not.
+//! One sample of a process's memory: size, permissions, page sizes, inside or outside the region.
 //!
-//! The kernel's tables are the only source: `smaps` always, frame numbers and flags (exact folio sizes, physical
-//! contiguity) where this user may see them.
+//! The source is `smaps`. If this user may read frame numbers and flags, `pagemap` and `kpageflags`
+//! add exact folio sizes and physical contiguity.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,43 +19,46 @@ use crate::error::Result;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What one look saw.
+/// One sample of a process's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemorySnapshot {
-    /// The sums; its time is not set.
+    /// Sums over all mappings; the caller sets the time.
     pub(crate) point: FootprintPoint,
     pub(crate) permissions: Vec<PermissionShare>,
-    /// Bytes of the region that are mapped, touched or not.
+    /// Mapped bytes of the region, resident or not.
     pub(crate) mapped_bytes: u64,
-    /// Private anonymous read-write memory, executable or not, that is resident in the region.
+    /// Resident bytes of private anonymous read-write memory in the region.
     pub(crate) inside_bytes: u64,
-    /// The same elsewhere, by cause.
+    /// Resident bytes of such memory outside the region, by cause.
     pub(crate) outside: BTreeMap<Cause, u64>,
-    /// The same everywhere, on pages of 2 MiB or more.
+    /// Resident bytes of such memory on pages of 2 MiB or more, inside and outside.
     pub(crate) huge_bytes: u64,
-    /// What of it lay on small pages, by the mapping that it lay in.
+    /// Resident bytes of such memory on small pages, by reason.
     pub(crate) small: BTreeMap<SmallPageReason, u64>,
-    /// Resident shared writable memory.
+    /// Resident bytes of shared writable memory.
     pub(crate) shared_bytes: u64,
-    /// Whether the process has switched transparent huge pages off.
+    /// Whether the process has disabled transparent huge pages.
     pub(crate) huge_pages_disabled: bool,
-    /// Whether it shares a record of sites with us: what the program was started as, or a forked child of that.
+    /// Whether the process maps a shared record of allocation sites.
+    /// The program that was started and its forked children do; a program that they exec does not.
     pub(crate) has_record: bool,
-    /// Ranges that are served, in the region or in place, and hold something.
+    /// Ranges with resident memory that the agent serves, in the region or in place.
     resident: Vec<Range<u64>>,
-    /// The pages of these ranges as `smaps` shows them.
+    /// The pages of these ranges according to `smaps`.
     pages: Vec<PageShare>,
 }
 
-/// The region's pages, as exactly as this user may know.
+/// The region's pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RegionPages {
     pub(crate) shares: Vec<PageShare>,
+    /// The kernel tables that were read: `smaps` or `pagemap+kpageflags`.
     pub(crate) source: &'static str,
+    /// `None` if this user may not read frame numbers.
     pub(crate) contiguity: Option<Contiguity>,
 }
 
-/// Looks at process `pid`, whose region is `region`, and whose agent knows these spans outside of it.
+/// Samples process `pid`. `spans` are the ranges outside `region` that its agent recorded.
 pub(crate) fn take_snapshot(pid: u32, region: &Range<u64>, spans: &[Span]) -> Result<MemorySnapshot> {
     let snapshot = MemorySnapshot::of(&smaps::read(pid)?, region, spans);
     Ok(MemorySnapshot { huge_pages_disabled: has_thp_disabled(pid), ..snapshot })
@@ -101,12 +104,12 @@ impl MemorySnapshot {
         snapshot
     }
 
-    /// Whether memory is resident that is served, in the region or in place.
+    /// Whether memory that the agent serves is resident, in the region or in place.
     pub(crate) fn has_served(&self) -> bool {
         !self.resident.is_empty()
     }
 
-    /// The pages under the region. Costs up to a tenth of a second for each 2 GiB on small pages.
+    /// Reads the pages of the region. Costs up to 100 ms for each 2 GiB on small pages.
     pub(crate) fn pages(&self, pid: u32) -> RegionPages {
         match pagemap::read(pid, &self.resident) {
             Ok(Placement::Exact(frames)) => exact(&frames),
@@ -115,34 +118,35 @@ impl MemorySnapshot {
     }
 }
 
-/// Why memory lies on small pages.
+/// Why memory is on small pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SmallPageReason {
-    /// No whole 2 MiB of one mapping.
+    /// The end of a mapping contains no aligned 2 MiB.
     End,
     /// `MADV_NOHUGEPAGE`.
     Advised,
-    /// A whole 2 MiB of one mapping.
+    /// None of these: an aligned 2 MiB of one mapping.
     Whole,
 }
 
 impl SmallPageReason {
-    /// The words in a report.
+    /// The text in a report.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Self::End => "in ends of mappings, which hold no whole 2 MiB",
+            Self::End => "in ends of mappings, which contain no aligned 2 MiB",
             Self::Advised => {
                 "advised to be small (MADV_NOHUGEPAGE): by the program, by --pages 4k, or as the first 2 MiB of the heap or of small requests"
             }
             Self::Whole => {
-                "in whole 2 MiB that were incomplete when they were first touched, or discarded in part: \
+                "in aligned 2 MiB that were not fully mapped at the first access, or partly discarded: \
                  `fieldstone run --pid` puts them on huge pages"
             }
         }
     }
 }
 
-/// The small pages of a mapping. Where it has both ends and whole 2 MiB, the ends are assumed to be full.
+/// The bytes of a mapping on small pages, by reason. `smaps` does not locate them: the ends of the
+/// mapping are assumed to be fully resident.
 fn small(mapping: &Mapping) -> [(SmallPageReason, u64); 2] {
     let bytes = mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
     if mapping.has_flag("nh") {
@@ -238,7 +242,7 @@ KernelPageSize: 4 kB
 ";
 
     #[test]
-    fn sums_are_those_of_the_mappings() {
+    fn a_snapshot_sums_up_the_mappings() {
         let mappings = smaps::parse(SMAPS.as_bytes()).unwrap();
         let snapshot = MemorySnapshot::of(&mappings, &(0x1000_0000_0000..0x2000_0000_0000), &[]);
         let point = snapshot.point;

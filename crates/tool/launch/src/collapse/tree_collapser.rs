@@ -1,7 +1,8 @@
-//! Collapsing a program's memory while it grows: for programs that can carry no agent.
+//! Collapses the memory of a process tree while it grows, for programs that cannot carry the agent.
 //!
-//! A thread looks at each process of the tree, and passes over the memory of one that has grown. It rests three times as long as
-//! it has worked, so that a program that grows without end costs a quarter of a processor at most.
+//! A thread checks each process of the tree and runs a collapse pass over one that has grown by 1 MiB.
+//! After each round it sleeps at least three times as long as the round took.
+//! Cost: at most a quarter of a processor, even if the program grows without end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,50 +19,50 @@ use super::{CollapseResult, collapse};
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A thread that follows a tree of processes.
+/// The thread that collapses the memory of a process tree.
 #[derive(Debug)]
 pub(crate) struct TreeCollapser {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<BTreeMap<u32, ProcessCollapse>>,
 }
 
-/// What was done to one process.
+/// The passes over one process.
 #[derive(Debug, Default)]
 struct ProcessCollapse {
     name: String,
     parent_pid: u32,
-    /// `None` where the kernel does not allow it, for the reason beside it.
+    /// `None` if the process ended, or if it could not be opened for the reason in `refusal`.
     target: Option<Target>,
-    refused: Option<String>,
+    refusal: Option<String>,
     /// Resident bytes at the last pass.
-    at_bytes: u64,
-    moved_bytes: u64,
-    moved_ranges: u64,
+    last_resident_bytes: u64,
+    collapsed_bytes: u64,
+    collapsed_ranges: u64,
     last: CollapseResult,
-    /// After the pass after which most was resident.
+    /// Memory after the pass with the largest resident size.
     peak: Tally,
 }
 
 impl TreeCollapser {
-    /// Follows the tree below process `root`.
+    /// Starts with process `root` and its descendants.
     pub(crate) fn start(root: u32) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        Self { stop, thread: spawn(move || follow(root, &told)) }
+        let thread_stop = Arc::clone(&stop);
+        Self { stop, thread: spawn(move || run(root, &thread_stop)) }
     }
 
-    /// Ends it; what was done to each process, in the order of their numbers.
+    /// Ends the thread and returns the statistics of each process, ordered by process number.
     pub(crate) fn finish(self) -> Vec<ProcessStats> {
         self.stop.store(true, SeqCst);
         self.thread.thread().unpark();
-        // It ends after the pass that is under way.
+        // The thread ends after the current range.
         let all = self.thread.join().unwrap_or_default();
-        let largest = all.iter().max_by_key(|(_, followed)| followed.peak.resident_bytes).map(|(&pid, _)| pid);
-        all.iter().map(|(&pid, followed)| followed.stats(pid, Some(pid) == largest)).collect()
+        let largest = all.iter().max_by_key(|(_, process)| process.peak.resident_bytes).map(|(&pid, _)| pid);
+        all.iter().map(|(&pid, process)| process.stats(pid, Some(pid) == largest)).collect()
     }
 }
 
-fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, ProcessCollapse> {
+fn run(root: u32, stop: &AtomicBool) -> BTreeMap<u32, ProcessCollapse> {
     let mut all = BTreeMap::<u32, ProcessCollapse>::new();
     let mut interval = FIRST_INTERVAL;
     while !stop.load(SeqCst) {
@@ -70,12 +71,13 @@ fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, ProcessCollapse> {
         pids.push(root);
         for &pid in &pids {
             if let Ok(stat) = process::stat(pid) {
-                all.entry(pid).or_insert_with(|| ProcessCollapse::meet(pid, &stat)).look(&stat, stop);
+                all.entry(pid).or_insert_with(|| ProcessCollapse::open(pid, &stat)).update(&stat, stop);
             }
         }
-        // Each target is a descriptor: those of the ended are closed, and who had nothing to gain is forgotten.
-        all.retain(|pid, followed| pids.contains(pid) || followed.moved_ranges > 0);
-        all.iter_mut().filter(|(pid, _)| !pids.contains(pid)).for_each(|(_, followed)| followed.target = None);
+        // A target is a file descriptor: close those of ended processes.
+        // An ended process without a collapsed range is not reported.
+        all.retain(|pid, process| pids.contains(pid) || process.collapsed_ranges > 0);
+        all.iter_mut().filter(|(pid, _)| !pids.contains(pid)).for_each(|(_, process)| process.target = None);
         interval = (interval + interval / 20).min(LONGEST_INTERVAL);
         park_timeout(interval.max(began.elapsed() * 3));
     }
@@ -83,46 +85,47 @@ fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, ProcessCollapse> {
 }
 
 impl ProcessCollapse {
-    fn meet(pid: u32, stat: &process::Stat) -> Self {
-        let (target, refused) = match Target::open(pid) {
+    fn open(pid: u32, stat: &process::Stat) -> Self {
+        let (target, refusal) = match Target::open(pid) {
             Ok(target) => (Some(target), None),
-            Err(refused) => (None, Some(refused.to_string())),
+            Err(error) => (None, Some(error.to_string())),
         };
-        Self { name: stat.comm.clone(), parent_pid: stat.ppid, target, refused, ..Self::default() }
+        Self { name: stat.comm.clone(), parent_pid: stat.ppid, target, refusal, ..Self::default() }
     }
 
-    /// Passes over its memory if that has grown.
-    fn look(&mut self, stat: &process::Stat, stop: &AtomicBool) {
+    /// Runs a collapse pass if the resident memory has grown by 1 MiB since the last one.
+    fn update(&mut self, stat: &process::Stat, stop: &AtomicBool) {
         self.name.clone_from(&stat.comm);
         let Some(target) = &self.target else { return };
-        if stat.resident_bytes < self.at_bytes + HUGE_BYTES / 2 {
-            self.at_bytes = self.at_bytes.min(stat.resident_bytes);
+        if stat.resident_bytes < self.last_resident_bytes + HUGE_BYTES / 2 {
+            self.last_resident_bytes = self.last_resident_bytes.min(stat.resident_bytes);
             return;
         }
-        // What has ended since is as it was at the last pass.
-        let Ok(done) = collapse(target, |_, _| !stop.load(SeqCst)) else { return };
-        self.at_bytes = stat.resident_bytes;
-        self.moved_bytes += done.moved.bytes;
-        self.moved_ranges += done.moved.ranges;
-        if done.after.resident_bytes >= self.peak.resident_bytes {
-            self.peak = done.after;
+        // An error means that the process ended: the report keeps the last pass.
+        let Ok(result) = collapse(target, |_, _| !stop.load(SeqCst)) else { return };
+        self.last_resident_bytes = stat.resident_bytes;
+        self.collapsed_bytes += result.collapsed.bytes;
+        self.collapsed_ranges += result.collapsed.ranges;
+        if result.after.resident_bytes >= self.peak.resident_bytes {
+            self.peak = result.after;
         }
-        self.last = done;
+        self.last = result;
     }
 
-    /// As a region that has no addresses of its own.
+    /// The statistics of a region without an address range.
     fn stats(&self, pid: u32, primary: bool) -> ProcessStats {
         let outside = |reason: String, calls, bytes| Outside { reason, calls, bytes, resident_bytes: bytes };
-        let left = self.last.left.iter().map(|(why, count)| outside(why.words(), count.ranges, count.bytes));
-        let refused = self.refused.iter().map(|why| outside(format!("everything: {why}"), 0, 0));
+        let uncollapsed = &self.last.uncollapsed;
+        let uncollapsed = uncollapsed.iter().map(|(why, count)| outside(why.words(), count.ranges, count.bytes));
+        let refusal = self.refusal.iter().map(|why| outside(format!("everything: {why}"), 0, 0));
         let small_bytes = self.peak.resident_bytes.saturating_sub(self.peak.huge_bytes);
         let share = |kind: &str, bytes| PageShare { kind: kind.to_owned(), bytes };
         let shares = [share("smaller", small_bytes), share("thp", self.peak.huge_bytes)];
         let region = RegionStats {
-            served_bytes: self.moved_bytes,
-            served_calls: self.moved_ranges,
+            served_bytes: self.collapsed_bytes,
+            served_calls: self.collapsed_ranges,
             mapped_peak_bytes: self.peak.resident_bytes,
-            outside: left.chain(refused).collect(),
+            outside: uncollapsed.chain(refusal).collect(),
             pages: shares.into_iter().filter(|share| share.bytes > 0).collect(),
             pages_source: "smaps".to_owned(),
             private_rw_inside_bytes: self.peak.huge_bytes,
@@ -139,19 +142,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_as_it_was_when_largest() {
+    fn a_process_is_reported_at_its_largest_size() {
         let tally = |resident_bytes, huge_bytes| Tally { resident_bytes, huge_bytes };
         let mut last = CollapseResult { after: tally(10, 4), ..CollapseResult::default() };
-        last.leave(super::super::UncollapsedReason::End, 6);
-        let followed = ProcessCollapse {
+        last.count_uncollapsed(super::super::UncollapsedReason::End, 6);
+        let process = ProcessCollapse {
             name: "x".into(),
-            moved_bytes: 30,
-            moved_ranges: 2,
+            collapsed_bytes: 30,
+            collapsed_ranges: 2,
             peak: tally(40, 30),
             last,
             ..ProcessCollapse::default()
         };
-        let stats = followed.stats(7, true);
+        let stats = process.stats(7, true);
         assert_eq!((stats.pid, stats.primary, stats.region.served_bytes, stats.region.base), (7, true, 30, 0));
         assert_eq!((stats.region.private_rw_inside_bytes, stats.region.private_rw_outside_bytes), (30, 10));
         assert_eq!(
@@ -162,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_collapsed_is_told() {
-        let us = std::process::id();
-        let stat = process::stat(us).unwrap();
-        let mut followed = ProcessCollapse::meet(us, &stat);
-        followed.look(&stat, &AtomicBool::new(false));
-        let stats = followed.stats(us, false);
+    fn a_refusal_to_collapse_is_reported() {
+        let pid = std::process::id();
+        let stat = process::stat(pid).unwrap();
+        let mut process = ProcessCollapse::open(pid, &stat);
+        process.update(&stat, &AtomicBool::new(false));
+        let stats = process.stats(pid, false);
         assert!(stats.region.outside[0].reason.starts_with("everything: "), "{stats:?}");
         assert!(stats.region.pages.is_empty());
     }
