@@ -1,8 +1,8 @@
 //! Installs an agent's file where the dynamic loader can load it.
 //!
-//! The command carries the agent's bytes (see the command's `build.rs`), but the loader needs a file.
-//! The file name contains a hash of the bytes, so two versions never use one file. The file is
-//! written under a temporary name and renamed, so concurrent installations are safe. A directory
+//! The command carries the agent's bytes (see the command's `build.rs`), but the loader needs a
+//! file. The file name contains a hash of the bytes, so two versions never use one file. The file
+//! is written under a temporary name and renamed, so concurrent installations are safe. A directory
 //! mounted noexec is skipped: the loader only warns, and the program would run without its region.
 
 #![allow(unsafe_code, reason = "maps a file to check whether it can be mapped")]
@@ -31,7 +31,8 @@ impl AgentFile {
     /// else a private directory below the temporary one.
     ///
     /// # Errors
-    /// [`Error::Agent`] if no directory is writable and executable, or `LD_PRELOAD` cannot hold the path.
+    /// [`Error::Agent`] if no directory is writable and executable, or `LD_PRELOAD` cannot hold the
+    /// path.
     pub fn install(name: &str, bytes: &[u8]) -> Result<Self> {
         let name = format!("{name}-{:016x}.so", hash(bytes));
         let mut problems = Vec::new();
@@ -60,7 +61,8 @@ fn directories() -> Vec<PathBuf> {
 
 fn install_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result<PathBuf, String> {
     let path = directory.join(name);
-    // The loader splits LD_PRELOAD at these characters, and QEMU the plugin option. Neither has quoting.
+    // The loader splits LD_PRELOAD at these characters, and QEMU the plugin option. Neither has
+    // quoting.
     if !directory.is_absolute() || path.as_os_str().as_bytes().iter().any(|byte| b" :,\t\n".contains(byte)) {
         return Err("the loader needs an absolute path without spaces, colons and commas".to_owned());
     }
@@ -71,7 +73,8 @@ fn install_in(directory: &Path, name: &str, bytes: &[u8]) -> std::result::Result
         return Err("it is a link, or other users can replace files in it".to_owned());
     }
     if !is_trusted(&path, bytes) {
-        // No other user can have created this name: only this user and root can write to the directory.
+        // No other user can have created this name: only this user and root can write to the
+        // directory.
         let partial = directory.join(format!("{name}.{}", std::process::id()));
         let _ = fs::remove_file(&partial);
         let written = write_whole(&partial, bytes).and_then(|()| fs::rename(&partial, &path));
@@ -99,8 +102,8 @@ fn is_trusted(path: &Path, bytes: &[u8]) -> bool {
 fn check_executable(path: &Path) -> std::io::Result<()> {
     let file = fs::File::open(path)?;
     let access = ProtFlags::READ | ProtFlags::EXEC;
-    // SAFETY: the kernel chooses the address, so no existing mapping changes. The new mapping is never
-    // read, and this function unmaps it before it returns.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes. The new mapping is
+    // never read, and this function unmaps it before it returns.
     unsafe {
         let mapped = rustix::mm::mmap(ptr::null_mut(), 1, access, MapFlags::PRIVATE, &file, 0)?;
         rustix::mm::munmap(mapped, 1)?;

@@ -5,9 +5,9 @@
 //!                              ├─→ the cause of each private read-write mapping outside the region
 //! smaps ───────────────────────┘
 //! ```
-//! The span with the largest overlap decides. A mapping without a span is zero-initialised data if it
-//! directly follows a file mapping. Otherwise a system call that bypassed libc created it.
-//! Cost: one read of 8 KiB for each snapshot.
+//! The span with the largest overlap decides. A mapping without a span is zero-initialised data if
+//! it directly follows a file mapping. Otherwise a system call that bypassed libc created it. Cost:
+//! one read of 8 KiB for each snapshot.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -120,7 +120,8 @@ impl CollapseResult {
 /// `should_continue(finished ranges, all ranges)`, and stops if that returns false.
 ///
 /// # Errors
-/// [`Error::Linux`] if the tables of the process cannot be read, or it ended before the first range.
+/// [`Error::Linux`] if the tables of the process cannot be read, or it ended before the first
+/// range.
 pub fn collapse(target: &Target, mut should_continue: impl FnMut(u64, u64) -> bool) -> Result<CollapseResult> {
     let mappings = smaps::read(target.pid())?;
     let mut result = CollapseResult { before: tally(&mappings), ..CollapseResult::default() };

@@ -1,17 +1,18 @@
-//! The argument and environment vectors of a program that is started, exactly as `execve` gets them.
+//! The argument and environment vectors for execve(2), in the caller's order.
 //!
-//! `std::process::Command` sorts an environment that it changes. A program can see the order, and those that write
-//! their title over their arguments and environment (Redis, PostgreSQL) need it unbroken. So ours goes to the end,
-//! where the agent takes it away without leaving a hole.
+//! `std::process::Command` sorts an environment that it changes. A program can observe the order.
+//! Programs that write their title over arguments and environment (Redis, PostgreSQL) need
+//! contiguous strings. So variables are added at the end, where the agent removes them without
+//! leaving a gap.
 
-#![allow(unsafe_code, reason = "the call between fork and exec that does not return")]
+#![allow(unsafe_code, reason = "calls execve with pointers")]
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A file to execute, with its vectors. Nothing is allocated after it is made.
+/// A file to execute, with its vectors. [`Self::execute`] does not allocate.
 #[derive(Debug)]
 pub(crate) struct ExecVectors {
     file: CString,
@@ -19,23 +20,24 @@ pub(crate) struct ExecVectors {
     environment: CStringVector,
 }
 
-/// C strings, and the pointers to them that end in null.
+/// C strings, and a null-terminated array of pointers to them.
 #[derive(Debug)]
 struct CStringVector {
     _strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
-// SAFETY: the pointers lead to the heap memory of the strings beside them, which nobody changes.
+// SAFETY: the pointers refer to heap memory of the strings in the same struct, which moves with it.
 unsafe impl Send for ExecVectors {}
-// SAFETY: as above.
+// SAFETY: no method changes the strings or the pointers, so threads only read them.
 unsafe impl Sync for ExecVectors {}
 
 impl ExecVectors {
-    /// Our environment without `without`, then `added`, each `NAME=value`.
+    /// The environment is that of this process without the variables `without`, then `added`, each
+    /// `NAME=value`.
     ///
     /// # Errors
-    /// `InvalidInput` for text with a zero in it.
+    /// `InvalidInput` for a string with a zero byte.
     pub(crate) fn new(file: &Path, arguments: &[OsString], without: &[&str], added: Vec<OsString>) -> io::Result<Self> {
         let kept =
             std::env::vars_os().filter(|(name, _)| !without.iter().any(|other| name.as_os_str() == OsStr::new(other)));
@@ -56,9 +58,10 @@ impl ExecVectors {
         PathBuf::from(OsStr::from_bytes(self.file.as_bytes()))
     }
 
-    /// Becomes the program. Returns only when the kernel refuses.
+    /// Replaces this process by the program. Returns only if the kernel refuses.
     pub(crate) fn execute(&self) -> io::Error {
-        // SAFETY: C strings, and vectors of them that end in null; all live in `self`.
+        // SAFETY: `file` is a C string, and both arrays of pointers to C strings end in null.
+        // `self` owns all of them.
         unsafe {
             libc::execve(self.file.as_ptr(), self.arguments.pointers.as_ptr(), self.environment.pointers.as_ptr());
         }

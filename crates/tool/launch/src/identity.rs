@@ -1,8 +1,8 @@
 //! The names of a process, and its number in its own pid namespace.
 //!
 //! The agent identifies its process by the name of the executable file or by `argv[0]`, and by the
-//! number that getpid(2) returns. In a container that number differs from the one outside. The kernel
-//! lists both in the `NSpid` line of `/proc/PID/status`, innermost last.
+//! number that getpid(2) returns. In a container that number differs from the one outside. The
+//! kernel lists both in the `NSpid` line of `/proc/PID/status`, innermost last.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -92,13 +92,13 @@ mod tests {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(identity.is_called("-other"), "{identity:?}");
-        assert!(identity.is_called("sh") || identity.is_called("dash") || identity.is_called("bash"), "{identity:?}");
-        assert!(!identity.is_called("comm"));
+        assert!(identity.has_name("-other"), "{identity:?}");
+        assert!(identity.has_name("sh") || identity.has_name("dash") || identity.has_name("bash"), "{identity:?}");
+        assert!(!identity.has_name("comm"));
     }
 
     #[test]
     fn an_ended_process_keeps_its_comm() {
-        assert!(Identity::of(0x7fff_fff0, "gone").is_called("gone"));
+        assert!(Identity::of(0x7fff_fff0, "gone").has_name("gone"));
     }
 }

@@ -81,7 +81,8 @@ pub struct ChildOptions {
     pub stderr: Stdio,
     /// Whether the program leads a new process group, which a terminal's Ctrl-C does not reach.
     pub own_group: bool,
-    /// Whether a standard stream that was closed when this command started is closed in the program.
+    /// Whether a standard stream that was closed when this command started is closed in the
+    /// program.
     pub keeps_closed: bool,
 }
 
@@ -140,8 +141,8 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: ChildOptions) ->
         traceable: matches!(treatment, Treatment::Traceable),
         keeps_closed: wiring.keeps_closed,
     };
-    // SAFETY: `ChildSetup::apply` and `execute` make system calls only. They neither allocate nor take a
-    // lock, so the closure may run between fork and exec.
+    // SAFETY: `ChildSetup::apply` and `execute` make system calls only. They neither allocate nor
+    // take a lock, so the closure may run between fork and exec.
     unsafe { command.pre_exec(move || setup.apply().and_then(|()| Err(vectors.execute()))) };
     let since = Instant::now();
     let child = command.spawn().map_err(|source| exec_check::explain(&executed, source))?;
@@ -163,8 +164,8 @@ impl ChildSetup {
     fn apply(self) -> std::io::Result<()> {
         restore_mask()?;
         if self.traceable {
-            // A program under repair continues if this process dies. A kernel without Yama fails the
-            // call, and does not need it.
+            // A program under repair continues if this process dies. A kernel without Yama fails
+            // the call, and does not need it.
             let _ = allow_tracing(self.parent);
         } else {
             set_parent_death_signal(Some(libc::SIGKILL))?;

@@ -1,7 +1,8 @@
-//! What was seen of a program's processes, and what the agents in them counted, put together for the reports.
+//! The memory of a program's processes over time, combined with the agents' counters for reports.
 //!
-//! RegionPages are those of the moment when a process had most of its memory: they are read anew when it has grown, at a
-//! distance in time that keeps the reading cheap, and when it leaves, unless it has freed memory before.
+//! A report shows the pages of a process at its largest size. Its pages are therefore read again
+//! when it has grown, at intervals that bound the cost, and when it exits, unless it has freed
+//! memory. Cost: at most a twentieth of the time, without the last reading of each process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,14 +20,14 @@ use crate::memory_snapshot::{MemorySnapshot, RegionPages, SmallPageReason};
 use crate::session::SharedSession;
 use crate::shared_record::ShareableRecord;
 
-/// Points kept for a process; when they are reached, about every other one goes.
+/// Limit of points for a process. At the limit, about every second point is removed.
 const MOST_POINTS: usize = 600;
-/// RegionPages are read at most so often, unless memory grows by half.
+/// Shortest interval between two readings of pages, unless memory grows by half.
 const PAGES_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What was seen of one process.
+/// The samples of one process.
 #[derive(Debug, Default)]
-struct Seen {
+struct ProcessHistory {
     name: String,
     identity: Identity,
     points: Vec<FootprintPoint>,
@@ -35,34 +36,34 @@ struct Seen {
     mapped_peak_bytes: u64,
 }
 
-/// The pages of a process as they were last read.
+/// The last reading of a process's pages.
 #[derive(Debug, Default)]
 struct PageReading {
     pages: RegionPages,
-    /// Resident bytes at that time.
-    at_bytes: u64,
-    /// When it was done, and how long it took.
-    done: Option<(Instant, Duration)>,
+    /// Resident bytes at the time of the reading.
+    resident_bytes: u64,
+    /// Start and duration of the reading; `None` before the first one.
+    timing: Option<(Instant, Duration)>,
 }
 
-/// A process whose pages were just read.
+/// The pages of a process were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageReadEvent {
-    /// Its number here.
+    /// The process's number in the pid namespace of this command.
     pub pid: u32,
-    /// Its number in its own pid namespace.
+    /// The process's number in its own pid namespace.
     pub inner_pid: u32,
-    /// Whether it maps the record of an injected library.
+    /// Whether the process maps the record of an injected library.
     pub has_record: bool,
 }
 
-/// A caller's function that runs on the watching thread each time the pages of a process were read.
+/// A function that the monitor thread calls after each reading of a process's pages.
 pub struct PageReadCallback(Box<dyn FnMut(PageReadEvent) + Send>);
 
 impl PageReadCallback {
-    /// An inspector that calls `inspect`.
-    pub fn new(inspect: impl FnMut(PageReadEvent) + Send + 'static) -> Self {
-        Self(Box::new(inspect))
+    /// Wraps `callback`.
+    pub fn new(callback: impl FnMut(PageReadEvent) + Send + 'static) -> Self {
+        Self(Box::new(callback))
     }
 }
 
@@ -72,42 +73,44 @@ impl fmt::Debug for PageReadCallback {
     }
 }
 
-/// Everything that was seen of a program's processes.
+/// The samples of all processes of a program.
 #[derive(Debug, Default)]
 pub struct MemoryHistory {
-    processes: BTreeMap<u32, Seen>,
-    inspector: Option<PageReadCallback>,
+    processes: BTreeMap<u32, ProcessHistory>,
+    on_page_read: Option<PageReadCallback>,
 }
 
 impl MemoryHistory {
-    /// Nothing seen yet.
-    pub(crate) fn new(inspector: Option<PageReadCallback>) -> Self {
-        Self { inspector, ..Self::default() }
+    /// An empty history.
+    pub(crate) fn new(on_page_read: Option<PageReadCallback>) -> Self {
+        Self { on_page_read, ..Self::default() }
     }
 
-    /// Whether process `pid` is known by all its names, and still the program that it was.
+    /// Whether process `pid` has a complete identity and still runs the program `name`.
     pub(crate) fn is_known(&self, pid: u32, name: &str) -> bool {
-        self.processes.get(&pid).is_some_and(|process| process.name == name && process.identity.is_whole())
+        self.processes.get(&pid).is_some_and(|process| process.name == name && process.identity.is_complete())
     }
 
+    /// Adds a process, or replaces its identity after an exec. Its samples are kept.
     pub(crate) fn insert(&mut self, pid: u32, identity: Identity, name: String) {
         let process = self.processes.entry(pid).or_default();
         (process.identity, process.name) = (identity, name);
     }
 
-    /// The number that process `pid` has.
+    /// The number of process `pid` in its own pid namespace; `pid` for an unknown process.
     pub(crate) fn inner_pid(&self, pid: u32) -> u32 {
         self.processes.get(&pid).map_or(pid, |process| process.identity.inner_pid)
     }
 
-    /// The process that has the number `inner`, if it was seen.
+    /// The process with the number `inner` in its own pid namespace; `None` if it was never
+    /// sampled.
     pub(crate) fn pid_of_inner(&self, inner: u32) -> Option<u32> {
-        let mut of_that_number = self.processes.iter().filter(|(_, process)| process.identity.inner_pid == inner);
-        of_that_number.next_back().map(|(&pid, _)| pid)
+        let mut matches = self.processes.iter().filter(|(_, process)| process.identity.inner_pid == inner);
+        matches.next_back().map(|(&pid, _)| pid)
     }
 
-    /// Adds a look at a process that was introduced; with `last`, it is about to leave. Reads its pages where they
-    /// may be the ones to report.
+    /// Adds a sample of a process that was inserted. `last` means that the process is exiting.
+    /// Reads the process's pages if a reading is due.
     pub(crate) fn add_snapshot(&mut self, pid: u32, now: MemorySnapshot, last: bool) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.mapped_peak_bytes = process.mapped_peak_bytes.max(now.mapped_bytes);
@@ -116,39 +119,39 @@ impl MemoryHistory {
         let began = Instant::now();
         if (now.mapped_bytes > 0 || now.has_served()) && process.reading.is_due(now.point.resident_bytes, last, began) {
             process.reading.pages = now.pages(pid);
-            if let Some(PageReadCallback(inspect)) = &mut self.inspector {
-                inspect(PageReadEvent { pid, inner_pid: process.identity.inner_pid, has_record: now.has_record });
+            if let Some(PageReadCallback(callback)) = &mut self.on_page_read {
+                callback(PageReadEvent { pid, inner_pid: process.identity.inner_pid, has_record: now.has_record });
             }
-            process.reading.at_bytes = now.point.resident_bytes;
-            process.reading.done = Some((began, began.elapsed()));
+            process.reading.resident_bytes = now.point.resident_bytes;
+            process.reading.timing = Some((began, began.elapsed()));
         }
         if now.point.resident_bytes >= process.peak.point.resident_bytes {
             process.peak = now;
         }
     }
 
-    /// The process with the largest resident memory, or the largest of that name: its file's, or the one it was
-    /// called by.
+    /// The process with the largest resident memory. `name`, the name of the executable file or of
+    /// `argv[0]`, restricts the choice. `None` if no process matches.
     #[must_use]
     pub fn primary(&self, name: Option<&str>) -> Option<u32> {
-        let called = |process: &Seen| name.is_none_or(|name| process.identity.is_called(name));
-        let candidates = self.processes.iter().filter(|(_, process)| called(process));
+        let matches = |process: &ProcessHistory| name.is_none_or(|name| process.identity.has_name(name));
+        let candidates = self.processes.iter().filter(|(_, process)| matches(process));
         candidates.max_by_key(|(_, process)| process.peak.point.resident_bytes).map(|(&pid, _)| pid)
     }
 
-    /// The name of a process.
+    /// The `comm` of a process; `None` if it was never sampled.
     #[must_use]
     pub fn name(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid).map(|process| process.name.as_str())
     }
 
-    /// Resident memory of a process when it had most, in bytes.
+    /// The largest resident size of a process, in bytes; 0 if it was never sampled.
     #[must_use]
     pub fn peak_bytes(&self, pid: u32) -> u64 {
         self.processes.get(&pid).map_or(0, |process| process.peak.point.resident_bytes)
     }
 
-    /// What process `pid` did with its memory, on pages of `kind`.
+    /// The memory of process `pid` over time, in a run with pages of `kind`.
     #[must_use]
     pub fn footprint(&self, kind: &str, pid: u32, session: Option<&SharedSession>) -> Footprint {
         let slot = session.and_then(|session| slot_of(session, self.inner_pid(pid)));
@@ -160,12 +163,12 @@ impl MemoryHistory {
         Footprint { kind: kind.to_owned(), points, permissions, region }
     }
 
-    /// Every process that had a region, in the order of their starts.
+    /// Statistics of every process with a region, in the order of their starts.
     #[must_use]
     pub fn processes(&self, session: &SharedSession, primary: Option<u32>) -> Vec<ProcessStats> {
         let mut slots = BTreeMap::new();
         for (order, slot) in session.record().claimed_slots().enumerate() {
-            // A process that execs claims again: its last program counts.
+            // A process that execs claims another slot: its last program is reported.
             slots.insert(slot.pid.load(SeqCst), (order, slot));
         }
         let mut slots: Vec<_> = slots.into_iter().collect();
@@ -175,7 +178,7 @@ impl MemoryHistory {
             ProcessStats {
                 pid,
                 parent_pid: slot.parent.load(SeqCst),
-                name: self.name(pid).map_or_else(|| unseen_name(inner), str::to_owned),
+                name: self.name(pid).map_or_else(|| unsampled_name(inner), str::to_owned),
                 primary: Some(pid) == primary,
                 region: self.region(pid, slot),
             }
@@ -206,21 +209,22 @@ impl MemoryHistory {
 }
 
 impl PageReading {
-    /// Whether pages are to be read now that `resident_bytes` are resident. No more than a twentieth of the time goes
-    /// into it, but for the last one.
+    /// Whether to read the pages at a size of `resident_bytes`. Readings take at most a twentieth
+    /// of the time, except for the last one.
     fn is_due(&self, resident_bytes: u64, last: bool, now: Instant) -> bool {
-        let Some((done, cost)) = self.done else { return true };
+        let Some((begun, cost)) = self.timing else { return true };
+        let before = self.resident_bytes;
         if last {
-            return resident_bytes >= self.at_bytes;
+            return resident_bytes >= before;
         }
-        let since = now.saturating_duration_since(done);
-        let growth = resident_bytes.saturating_sub(self.at_bytes);
-        let has_grown = growth > self.at_bytes / 2 || growth > self.at_bytes / 10 && since >= PAGES_INTERVAL;
+        let since = now.saturating_duration_since(begun);
+        let growth = resident_bytes.saturating_sub(before);
+        let has_grown = growth > before / 2 || growth > before / 10 && since >= PAGES_INTERVAL;
         has_grown && since >= cost * 20
     }
 }
 
-/// Halves the points when there are too many. The first one and the largest stay.
+/// Halves the points at the limit. The first point and the largest one are kept.
 fn thin(points: &mut Vec<FootprintPoint>) {
     if points.len() < MOST_POINTS {
         return;
@@ -234,16 +238,17 @@ fn thin(points: &mut Vec<FootprintPoint>) {
     });
 }
 
-/// The name of a process that was not seen in the tree: a daemon that left it and runs still, or one that has ended.
-fn unseen_name(pid: u32) -> String {
-    // The number may be another process's by now, or one of another pid namespace.
+/// The name of a process that was never sampled: a daemon that left the tree, or an ended process.
+fn unsampled_name(pid: u32) -> String {
+    // The number may be reused by now, or belong to another pid namespace. Only a process of this
+    // session maps the session's memfd.
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let stat = process::stat(pid).ok().filter(|_| maps.contains(<Session as ShareableRecord>::NAME));
     stat.map_or_else(|| "(too short-lived to be process)".to_owned(), |stat| format!("{} (still running)", stat.comm))
 }
 
-/// What a user has to know of a run though no statistics were asked for, a line each: a process name that matched nothing, a
-/// reserve that was granted in part, programs that were not served.
+/// Notes for the user of a run without statistics: a process name without a match, a reserve that
+/// was granted in part, programs that were not served.
 pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> {
     let regions: Vec<_> = session.record().claimed_slots().map(agent_counts).collect();
     let unmatched = name.filter(|_| regions.iter().all(|region| region.base == 0));
@@ -258,12 +263,13 @@ pub(crate) fn notes(session: &SharedSession, name: Option<&str>) -> Vec<String> 
     unmatched.into_iter().chain(reserve).chain(unserved).collect()
 }
 
-/// The slot of the process that has that number; the last one, where it has started several programs.
+/// The slot of the process with this number in its own pid namespace. A process that executed
+/// several programs has several slots; the last one is returned.
 pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&ProcessSlot> {
     session.record().claimed_slots().filter(|slot| slot.pid.load(SeqCst) == inner_pid).last()
 }
 
-/// Adds memory that was resident outside the region to the reason that it has.
+/// Adds `bytes` resident outside the region to their cause.
 fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
     let in_place = cause.is_in_place();
     *(if in_place { &mut stats.private_rw_in_place_bytes } else { &mut stats.private_rw_outside_bytes }) += bytes;
@@ -277,7 +283,7 @@ fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
     }
 }
 
-/// What the agent counted.
+/// The agent's counters.
 fn agent_counts(slot: &ProcessSlot) -> RegionStats {
     let load = |counters: &[AtomicU64], reason: Outside| counters[reason as usize].load(SeqCst);
     let bytes = |reason| load(&slot.outside_bytes, reason);
@@ -325,7 +331,7 @@ mod tests {
     }
 
     fn identity(inner_pid: u32) -> Identity {
-        Identity::named(["file", "called"].map(str::to_owned).to_vec(), inner_pid)
+        Identity::with_names(["file", "called"].map(str::to_owned).to_vec(), inner_pid)
     }
 
     #[test]
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_started_by_exec_is_met_anew() {
+    fn an_exec_replaces_the_identity_and_keeps_the_samples() {
         let mut history = MemoryHistory::default();
         assert!(!history.is_known(5, "sh"));
         history.insert(5, identity(5), "sh".into());
@@ -369,29 +375,30 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_read_near_the_peak_and_not_too_often() {
+    fn pages_are_read_after_growth_and_at_intervals() {
         let start = Instant::now();
         let ms = |ms| start + Duration::from_millis(ms);
         let mut reading = PageReading::default();
         assert!(reading.is_due(1, false, ms(0)), "the first time");
-        (reading.at_bytes, reading.done) = (1000, Some((start, Duration::from_millis(1))));
+        (reading.resident_bytes, reading.timing) = (1000, Some((start, Duration::from_millis(1))));
         assert!(!reading.is_due(1100, false, ms(500)), "not grown by more than a tenth");
         assert!(!reading.is_due(1101, false, ms(99)) && reading.is_due(1101, false, ms(100)));
         assert!(!reading.is_due(1501, false, ms(19)) && reading.is_due(1501, false, ms(20)), "a twentieth of the time");
-        reading.done = Some((start, Duration::from_millis(50)));
+        reading.timing = Some((start, Duration::from_millis(50)));
         assert!(!reading.is_due(9000, false, ms(999)) && reading.is_due(9000, false, ms(1000)));
     }
 
     #[test]
-    fn a_process_that_freed_its_memory_before_it_left_keeps_the_pages_of_its_peak() {
+    fn a_process_that_frees_memory_before_exit_keeps_the_pages_of_its_peak() {
         let start = Instant::now();
-        let reading = PageReading { at_bytes: 1000, done: Some((start, Duration::ZERO)), ..PageReading::default() };
+        let timing = Some((start, Duration::ZERO));
+        let reading = PageReading { resident_bytes: 1000, timing, ..PageReading::default() };
         assert!(!reading.is_due(999, true, start) && reading.is_due(1000, true, start));
         assert!(PageReading::default().is_due(1, true, start));
     }
 
     #[test]
-    fn a_slot_is_found_by_the_number_inside() {
+    fn a_slot_is_found_by_the_inner_pid() {
         let session = SharedSession::create(&RegionOptions::on(PageKind::Thp), false).unwrap();
         let slot = session.record().claim().unwrap();
         slot.pid.store(1, SeqCst);
@@ -407,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unseen_process_that_runs_is_told_from_one_that_has_ended() {
+    fn an_unsampled_process_is_named_by_whether_it_still_runs() {
         let session = SharedSession::create(&RegionOptions::on(PageKind::Thp), false).unwrap();
         for pid in [std::process::id(), 0x7fff_fff0] {
             session.record().claim().unwrap().pid.store(pid, SeqCst);

@@ -1,8 +1,9 @@
-//! Watching a program and its children while they run: memory over time, and the last look before each leaves.
+//! Samples the memory of a process tree over time, and of each process before it exits.
 //!
-//! A thread looks at every process of the tree, first often, then at longer intervals, so that looking never takes
-//! more than a twentieth of a processor. A process with an agent that leaves by `exit` waits (half a second at most)
-//! until it was looked at; one that is killed is known by the look before.
+//! A thread samples every process of the tree, first every 10 ms, then at longer intervals. A
+//! process with an agent that calls `exit` waits, at most half a second, until it has been sampled.
+//! For a process that is killed, the previous sample is the last one. Cost: at most a twentieth of
+//! a processor.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::memory_history::{PageReadCallback, MemoryHistory, slot_of};
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A thread that watches. Dropping it without [`MemoryMonitor::finish`] ends it too.
+/// The handle of the monitor thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct MemoryMonitor {
     stop: Arc<AtomicBool>,
@@ -32,17 +33,17 @@ pub struct MemoryMonitor {
 }
 
 impl MemoryMonitor {
-    /// Watches the tree below process `root`.
+    /// Monitors process `root` and its descendants.
     #[must_use]
     pub fn start(root: u32, session: Option<Arc<SharedSession>>) -> Self {
         Self::start_with_callback(root, session, None)
     }
 
-    /// The same; `callback` is called each time the pages of a process were read.
+    /// Like [`Self::start`], and calls `callback` after each reading of a process's pages.
     #[must_use]
     pub fn start_with_callback(root: u32, session: Option<Arc<SharedSession>>, callback: Option<PageReadCallback>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let watcher = MonitorThread {
+        let monitor = MonitorThread {
             root,
             session: session.clone(),
             stop: Arc::clone(&stop),
@@ -50,10 +51,10 @@ impl MemoryMonitor {
             attention: 0,
             history: MemoryHistory::new(callback),
         };
-        Self { stop, session, thread: Some(spawn(|| watcher.follow())) }
+        Self { stop, session, thread: Some(spawn(|| monitor.run())) }
     }
 
-    /// Ends the watch; what was seen.
+    /// Ends the thread and returns the samples.
     #[must_use]
     pub fn finish(mut self) -> MemoryHistory {
         self.end().unwrap_or_default()
@@ -66,7 +67,7 @@ impl MemoryMonitor {
         if let Some(session) = &self.session {
             session.wake_waiter();
         }
-        // It ends: the thread was woken, and looks at `stop` after each step.
+        // The thread was woken, and checks `stop` after each step.
         thread.join().ok()
     }
 }
@@ -77,19 +78,19 @@ impl Drop for MemoryMonitor {
     }
 }
 
-/// The thread's own state.
+/// The state of the thread.
 struct MonitorThread {
     root: u32,
     session: Option<Arc<SharedSession>>,
     stop: Arc<AtomicBool>,
     since: Instant,
-    /// The session's count when it was last without_ignored.
+    /// The session's `attention` counter at the last check.
     attention: u32,
     history: MemoryHistory,
 }
 
 impl MonitorThread {
-    fn follow(mut self) -> MemoryHistory {
+    fn run(mut self) -> MemoryHistory {
         let mut interval = FIRST_INTERVAL;
         while !self.stop.load(SeqCst) {
             let (began, busy_ns) = (Instant::now(), thread_cpu_ns());
@@ -98,20 +99,20 @@ impl MonitorThread {
             }
             interval = (interval + interval / 20).min(LONGEST_INTERVAL);
             let cost = Duration::from_nanos(thread_cpu_ns() - busy_ns);
-            self.rest(began + interval.max(cost * 20));
+            self.wait_until(began + interval.max(cost * 20));
         }
         self.history
     }
 
-    /// The processes below the root, and itself.
+    /// The root and its descendants.
     fn tree(&self) -> Vec<u32> {
         let mut pids = process::descendants(self.root).unwrap_or_default();
         pids.push(self.root);
         pids
     }
 
-    /// Waits until `until`, and meanwhile looks at each process that leaves.
-    fn rest(&mut self, until: Instant) {
+    /// Waits until `until`. Meanwhile samples each process that exits.
+    fn wait_until(&mut self, until: Instant) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || self.stop.load(SeqCst) {
@@ -124,12 +125,13 @@ impl MonitorThread {
             let now = session.wait(self.attention, left);
             if now != self.attention {
                 self.attention = now;
-                self.sample_leaving(&session);
+                self.sample_exiting(&session);
             }
         }
     }
 
-    fn sample_leaving(&mut self, session: &SharedSession) {
+    /// Samples each process that waits to exit, and releases it.
+    fn sample_exiting(&mut self, session: &SharedSession) {
         for slot in session.record().claimed_slots() {
             if slot.phase.load(SeqCst) == Phase::Leaving as u32 {
                 if let Some(pid) = self.pid_of_slot(slot) {
@@ -140,15 +142,15 @@ impl MonitorThread {
         }
     }
 
-    /// Which process of ours a slot is of: it holds the number in the process's own pid namespace.
+    /// The process of a slot. The slot contains the number in the process's own pid namespace.
     fn pid_of_slot(&self, slot: &ProcessSlot) -> Option<u32> {
         let inner = slot.pid.load(SeqCst);
         self.history.pid_of_inner(inner).or_else(|| self.tree().into_iter().find(|&pid| inner_pid(pid) == inner))
     }
 
-    /// Looks at a process; with `last`, it is about to leave.
+    /// Samples a process. `last` means that the process is exiting.
     fn sample(&mut self, pid: u32, last: bool) {
-        // A process that has ended between being listed and being looked at was seen before, or was too short-lived.
+        // The process ended after it was listed: its previous sample, if there is one, is the last.
         let Ok(stat) = process::stat(pid) else { return };
         if !self.history.is_known(pid, &stat.comm) {
             self.history.insert(pid, Identity::of(pid, &stat.comm), stat.comm);
@@ -176,19 +178,19 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_watch_sees_a_tree_and_ends_when_told() {
+    fn a_monitor_samples_the_tree_and_ends_on_request() {
         let mut shell = Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
-        let watch = MemoryMonitor::start(shell.id(), None);
-        let seen = |watch: &MemoryMonitor| {
-            process::descendants(shell.id()).is_ok_and(|below| !below.is_empty()) && watch.thread.is_some()
+        let monitor = MemoryMonitor::start(shell.id(), None);
+        let has_child = |monitor: &MemoryMonitor| {
+            process::descendants(shell.id()).is_ok_and(|below| !below.is_empty()) && monitor.thread.is_some()
         };
-        while !seen(&watch) {
+        while !has_child(&monitor) {
             std::thread::yield_now();
         }
         std::thread::sleep(LONGEST_INTERVAL);
-        let history = watch.finish();
+        let history = monitor.finish();
         let below = process::descendants(shell.id()).unwrap();
-        assert!(below.iter().all(|&pid| history.peak_bytes(pid) > 0), "the child is seen");
+        assert!(below.iter().all(|&pid| history.peak_bytes(pid) > 0), "the child is sampled");
         assert!(history.peak_bytes(shell.id()) > 0);
         assert_eq!(history.primary(Some("no-such-name")), None);
         crate::signals::send(below[0], libc::SIGKILL);

@@ -217,7 +217,8 @@ fn folio_name(folio: &pagemap::FolioBytes) -> String {
 mod tests {
     use super::*;
 
-    /// In the region: a transparent and a hugetlb mapping. Outside: a swapped one, code, and a guard.
+    /// In the region: a transparent and a hugetlb mapping. Outside: a swapped one, code, and a
+    /// guard.
     const SMAPS: &str = "\
 100000000000-100000800000 rw-p 00000000 00:00 0
 Rss: 6144 kB

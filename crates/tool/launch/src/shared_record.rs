@@ -1,7 +1,8 @@
-//! A record that injected code shares with us.
+//! Memory that this process shares with code injected into other processes.
 //!
-//! A memfd, reached by others as `/proc/PID/fd/N` of ours: no file to leave behind, no descriptor for them to inherit, and
-//! nothing to be reached once we are gone. It is sparse: what nobody writes takes no memory.
+//! The memory is a memfd that other processes open as `/proc/PID/fd/N` of this process. So no file
+//! remains on disk, no descriptor is inherited, and the path vanishes with this process.
+//! Pages of the record that are never written take no memory.
 
 #![allow(unsafe_code, reason = "maps the shared record")]
 
@@ -14,27 +15,29 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 
-/// A record that others know by its magic number and its build.
+/// The type of a shared record. Readers verify its magic number and its build.
 ///
 /// # Safety
-/// One of zeros is one, and what changes in it once it is signed is atomic.
+/// All zeros must be a valid value of the type. After [`Self::sign`], only atomic fields may
+/// change.
 pub unsafe trait ShareableRecord {
-    /// What its memfd is called.
+    /// The name of the memfd, shown in `/proc/PID/maps`.
     const NAME: &str;
 
     /// Writes the build and the magic number.
     fn sign(&mut self);
 }
 
-/// A record that this process made, mapped until it is dropped.
+/// A shared record created by this process, mapped until it is dropped.
 pub struct SharedRecord<T> {
     memory: NonNull<T>,
     file: OwnedFd,
 }
 
-// SAFETY: everything that changes in a record after its making is atomic: see `ShareableRecord`.
+// SAFETY: `SharedRecord` owns its mapping and gives access to `&T` only, which `T: Sync` allows on
+// every thread. Unmapping works on every thread.
 unsafe impl<T: Sync> Send for SharedRecord<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives access to `&T` only, which `T: Sync` allows on every thread.
 unsafe impl<T: Sync> Sync for SharedRecord<T> {}
 
 impl<T> fmt::Debug for SharedRecord<T> {
@@ -44,24 +47,25 @@ impl<T> fmt::Debug for SharedRecord<T> {
 }
 
 impl<T: ShareableRecord> SharedRecord<T> {
-    /// Makes a record of zeros, has `begin` write what never changes in it, and signs it.
+    /// Creates a record of zeros, lets `initialize` write its constant fields, and signs it.
     ///
     /// # Errors
-    /// [`Error::System`] where there is no memory or no descriptor.
-    pub fn make(begin: impl FnOnce(&mut T)) -> Result<Self> {
+    /// [`Error::System`] without memory or descriptors.
+    pub fn create_with(initialize: impl FnOnce(&mut T)) -> Result<Self> {
         let failed = |operation| move |errno: rustix::io::Errno| Error::system(operation)(errno.into());
         let file = rustix::fs::memfd_create(T::NAME, MemfdFlags::CLOEXEC).map_err(failed("make a shared record"))?;
         let bytes = size_of::<T>();
         rustix::fs::ftruncate(&file, bytes as u64).map_err(failed("size a shared record"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is named, so nothing that exists is touched.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
         let mapped = mapped.map_err(failed("map a shared record"))?;
         let mut memory = NonNull::new(mapped.cast::<T>())
             .ok_or_else(|| Error::system("map a shared record")(std::io::ErrorKind::OutOfMemory.into()))?;
-        // SAFETY: just mapped, page-aligned, as long as a record, of zeros, which is one, and not yet told to anybody.
+        // SAFETY: the new mapping is page-aligned, has the size of `T` and contains zeros, which
+        // are a valid `T` by the contract of `ShareableRecord`. No other process has its path yet.
         let record = unsafe { memory.as_mut() };
-        begin(record);
+        initialize(record);
         record.sign();
         Ok(Self { memory, file })
     }
@@ -71,11 +75,12 @@ impl<T> SharedRecord<T> {
     /// The record.
     #[must_use]
     pub fn record(&self) -> &T {
-        // SAFETY: mapped until `self` is dropped; only atomics in it change.
+        // SAFETY: `drop` alone unmaps the memory, after every borrow of `self`. By the contract of
+        // `ShareableRecord`, other processes change only atomic fields.
         unsafe { self.memory.as_ref() }
     }
 
-    /// The path by which another process of this user opens it.
+    /// The path at which another process of this user can open the record.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
@@ -84,7 +89,8 @@ impl<T> SharedRecord<T> {
 
 impl<T> Drop for SharedRecord<T> {
     fn drop(&mut self) {
-        // SAFETY: this mapping is ours alone, and the borrow of `record` ends with `self`.
+        // SAFETY: `create_with` mapped this range for `self`, and no reference to it outlives
+        // `self`.
         unsafe {
             let _ = rustix::mm::munmap(self.memory.as_ptr().cast(), size_of::<T>());
         }

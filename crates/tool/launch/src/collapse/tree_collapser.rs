@@ -1,8 +1,8 @@
 //! Collapses the memory of a process tree while it grows, for programs that cannot carry the agent.
 //!
-//! A thread checks each process of the tree and runs a collapse pass over one that has grown by 1 MiB.
-//! After each round it sleeps at least three times as long as the round took.
-//! Cost: at most a quarter of a processor, even if the program grows without end.
+//! A thread checks each process of the tree and runs a collapse pass over one that has grown by 1
+//! MiB. After each round it sleeps at least three times as long as the round took. Cost: at most a
+//! quarter of a processor, even if the program grows without end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,19 +1,26 @@
-//! ForwardingThread signals on, so that each reaches the program exactly as often as without us.
+//! Forwards signals so that each one reaches the program exactly as often as without this process.
 //!
 //! ```text
-//!   to the group (terminal, kill -- -PGID)   the program has it         nothing to do
-//!   to each process (a control group's end)  the program has it         nothing to do
-//!   to this process only (kill PID)          the program lacks it       passed on after [`PATIENCE`]
+//!   sent to                                   the program     action
+//!   the group (terminal, kill -- -PGID)       received it     none
+//!   each process (stop of a control group)    received it     none
+//!   this process only (kill PID)              did not         forwarded after GRACE_PERIOD
 //! ```
-//! All signals that can be passed on are blocked here and wait. Of each one, the [`Witness`] is asked first and our own is taken then:
-//! a second one that comes between the two merges with the first, as it would in a program that has not yet run its handler.
-//! What the witness lacks is undecided for [`PATIENCE`]: a service manager sends to one process after the other, and timeout(1) to its
-//! child and then to the group. One to the group that comes meanwhile stands for both.
+//! The [`Witness`] is a process of the same group. It shows whether a signal was sent to the group.
 //!
-//! The witness has the program's command line, so that `pkill -f` finds it where it finds the program, and only there.
+//! 1. All signals that can be forwarded are blocked in this process and stay pending.
+//! 2. For each pending signal, the thread first asks the witness, then takes the signal here. A
+//!    second signal between these two steps merges with the first, as in any program before its
+//!    handler runs.
+//! 3. If the witness did not receive the signal, the thread waits for [`GRACE_PERIOD`]. A service
+//!    manager signals one process after the other, and timeout(1) signals its child before the
+//!    group.
+//! 4. If the witness has still not received it, the thread forwards the signal.
 //!
-//! A program that is stopped stops this process by the same signal, so that a shell sees it; SIGCONT reaches both, by the group or
-//! passed on.
+//! The witness has the program's command line, so that `pkill -f` matches both or neither.
+//!
+//! When the program stops, this process stops by the same signal, so that a shell notices it.
+//! SIGCONT reaches both, through the group or by forwarding.
 
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
@@ -32,14 +39,14 @@ use crate::error::{Error, Result};
 use crate::launch::{RunningProgram, Treatment, ChildOptions, launch};
 use crate::program::Program;
 
-/// How long after this process another one may get the same signal from a sender that goes through a list.
-const PATIENCE: Duration = Duration::from_millis(10);
-/// Members of a group have a signal to it within this time.
-const ONE_CALL: Duration = Duration::from_millis(1);
+/// Time within which a sender that signals processes one by one has signalled all of them.
+const GRACE_PERIOD: Duration = Duration::from_millis(10);
+/// Time within which one call of kill(2) has signalled all members of a group.
+const GROUP_DELIVERY: Duration = Duration::from_millis(1);
 
-/// What a user, a terminal or a service manager sends. Not among them: what the kernel sends for a fault or a limit of the process
-/// itself, and SIGCHLD.
-const PASSED_ON: [i32; 17] = [
+/// Signals that users, terminals and service managers send. Excluded are SIGCHLD, and those that
+/// the kernel sends for a fault or a limit of the receiving process.
+const FORWARDED: [i32; 17] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -59,52 +66,54 @@ const PASSED_ON: [i32; 17] = [
     libc::SIGPWR,
 ];
 
-/// Passes signals on to a program that runs in the foreground.
+/// Forwards signals to a program that runs in the foreground.
 #[derive(Debug)]
 pub struct SignalForwarder {
     signals: Vec<i32>,
     pending: OwnedFd,
-    /// `None` where there can be no more processes: then what the kernel sent is taken for sent to the group.
+    /// `None` if no more processes can be created. Then a signal without a sender (sent by the
+    /// kernel) counts as sent to the group.
     witness: Option<Witness>,
-    /// Set when a signal comes that asks a program to end.
+    /// Set when a signal arrives that asks a program to end.
     ending: Option<Arc<AtomicBool>>,
 }
 
 impl SignalForwarder {
-    /// Takes over the signals that a user or a service manager sends. To be called before the program is started, so
-    /// that none is lost, and before the first thread. What our own parent had us ignore (nohup) stays ignored, by the program too.
+    /// Blocks the signals to forward. Call it before the first thread and before the program
+    /// starts, so that no signal is lost. Signals that were ignored at the start (nohup) stay
+    /// ignored, here and in the program.
     ///
     /// # Errors
-    /// [`Error::Linux`] where the kernel refuses.
+    /// [`Error::Linux`] if the kernel refuses.
     pub fn prepare() -> Result<Self> {
         Self::prepare_with(Witness::start)
     }
 
-    /// The same. Should this process be killed while the program runs, `heir` is called with the program's number in a process that is
-    /// left. It must not allocate.
+    /// Like [`Self::prepare`]. If this process is killed while the program runs, another process
+    /// calls `on_death` with the program's process number. `on_death` must not allocate.
     ///
     /// # Errors
     /// As [`Self::prepare`].
     #[cfg(target_arch = "x86_64")]
-    pub fn prepare_with_death_handler(heir: fn(u32)) -> Result<Self> {
-        Self::prepare_with(|| Witness::start_with_heir(heir))
+    pub fn prepare_with_death_handler(on_death: fn(u32)) -> Result<Self> {
+        Self::prepare_with(|| Witness::start_with_heir(on_death))
     }
 
     fn prepare_with(witness: impl FnOnce() -> fieldstone_sys::Result<Witness>) -> Result<Self> {
-        let signals = without_ignored(&PASSED_ON.into_iter().chain(real_time()).collect::<Vec<_>>());
+        let signals = without_ignored(&FORWARDED.into_iter().chain(real_time()).collect::<Vec<_>>());
         block(&signals)?;
         let pending = readable(&signals)?;
         Ok(Self { signals, pending, witness: witness().ok(), ending: None })
     }
 
-    /// The same; sets `ending` when a signal comes that asks a program to end.
+    /// Sets `ending` when a signal arrives that asks a program to end.
     #[must_use]
     pub fn with_ending_flag(self, ending: &Arc<AtomicBool>) -> Self {
         Self { ending: Some(Arc::clone(ending)), ..self }
     }
 
-    /// Starts `program` in the foreground. What came before that is passed on to it: it missed that. What comes from now on waits for
-    /// [`Self::wait_for_exit`].
+    /// Starts `program` in the foreground and forwards the signals that arrived before. Later
+    /// signals stay pending until [`Self::wait_for_exit`].
     pub fn launch(&mut self, program: &Program, treatment: &Treatment) -> Result<RunningProgram> {
         let mut missed = Vec::new();
         for &signal in self.signals.iter().filter(|&&signal| is_pending(signal)) {
@@ -121,39 +130,40 @@ impl SignalForwarder {
         Ok(running)
     }
 
-    /// Waits for process `pid` to end, and passes on what is sent to us meanwhile.
+    /// Waits for process `pid` to end. Meanwhile forwards the signals sent to this process.
     pub fn wait_for_exit(self, pid: u32) -> Result<ExitStatus> {
-        let over =
+        let ended =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("wait for signals")(errno.into()))?;
         let witness = Arc::new(Mutex::new(self.witness));
-        let mut passing = ForwardingThread {
+        let mut forwarding = ForwardingThread {
             pid,
-            leads: is_leader(),
+            is_leader: is_leader(),
             signals: self.signals,
             witness_pid: lock(&witness).as_ref().map(Witness::pid),
             witness: Arc::clone(&witness),
             ending: self.ending,
             undecided: Vec::new(),
-            unsettled: Vec::new(),
+            received: Vec::new(),
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| passing.follow(&self.pending, &over));
-            let ended = wait(pid, &witness);
-            // Any number wakes the thread.
-            let _ = rustix::io::write(&over, &1_u64.to_le_bytes());
-            ended
+            scope.spawn(|| forwarding.run(&self.pending, &ended));
+            let status = wait(pid, &witness);
+            // Any value wakes the thread.
+            let _ = rustix::io::write(&ended, &1_u64.to_le_bytes());
+            status
         })
     }
 }
 
-/// Waits for the program's end. While it is stopped, so is this process.
+/// Waits for the program's end. Stops this process while the program is stopped.
 fn wait(pid: u32, witness: &Mutex<Option<Witness>>) -> Result<ExitStatus> {
     loop {
         match wait_change(pid)? {
             Change::Ended(ended) => return Ok(ended.status),
             Change::Stopped(signal) => {
-                // A shell that is about to continue it must not see this process stop after that.
-                sleep(PATIENCE);
+                // A shell may be about to continue the program: this process must not stop after
+                // that.
+                sleep(GRACE_PERIOD);
                 if !stat(pid).is_ok_and(|program| program.state == State::Stopped) {
                     continue;
                 }
@@ -169,32 +179,33 @@ fn lock(witness: &Mutex<Option<Witness>>) -> std::sync::MutexGuard<'_, Option<Wi
     witness.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this process leads its group, as the program would without us.
+/// Whether this process leads its process group.
 fn is_leader() -> bool {
     stat(std::process::id()).is_ok_and(|own| own.pgrp == own.pid)
 }
 
-/// The thread that passes on.
+/// The state of the thread that forwards.
 struct ForwardingThread {
     pid: u32,
-    leads: bool,
+    is_leader: bool,
     signals: Vec<i32>,
     witness: Arc<Mutex<Option<Witness>>>,
     witness_pid: Option<u32>,
     ending: Option<Arc<AtomicBool>>,
-    /// Those that the witness lacked, and when they are passed on.
+    /// Signals that the witness had not received, and when to decide on forwarding them.
     undecided: Vec<(Instant, Taken)>,
-    /// Those that the witness had, and when it is asked whether it has another one that merged with ours.
-    unsettled: Vec<(Instant, i32)>,
+    /// Signals that the witness had received, and when to ask it for a second one that merged here.
+    received: Vec<(Instant, i32)>,
 }
 
 impl ForwardingThread {
-    fn follow(&mut self, pending: &OwnedFd, over: &OwnedFd) {
+    fn run(&mut self, pending: &OwnedFd, ended: &OwnedFd) {
         loop {
-            let next = self.undecided.iter().map(|of| of.0).chain(self.unsettled.iter().map(|of| of.0)).min();
+            let undecided = self.undecided.iter().map(|(due, _)| *due);
+            let next = undecided.chain(self.received.iter().map(|(due, _)| *due)).min();
             let left = next.map(|at| at.saturating_duration_since(Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut sources = [PollFd::new(pending, PollFlags::IN), PollFd::new(over, PollFlags::IN)];
+            let mut sources = [PollFd::new(pending, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
             let _ = poll(&mut sources, left.as_ref());
             if !sources[1].revents().is_empty() {
                 return;
@@ -204,15 +215,16 @@ impl ForwardingThread {
                     self.receive(signal);
                 }
             }
-            self.decide();
-            self.settle();
+            self.forward_undecided();
+            self.discard_merged();
         }
     }
 
     fn receive(&mut self, signal: i32) {
         let witnessed = self.witness_has(signal);
         let Some(taken) = take(signal) else { return };
-        // The witness continues us where the program was continued; and we stop ourselves.
+        // The witness continues this process after the program was continued, and this process
+        // stops itself. Such signals are not forwarded.
         if taken.sender.is_some_and(|sender| Some(sender) == self.witness_pid || sender == std::process::id()) {
             return;
         }
@@ -224,11 +236,11 @@ impl ForwardingThread {
             // Real-time signals do not merge.
             if !real_time().contains(&signal) {
                 self.undecided.retain(|(_, earlier)| earlier.signal != signal);
-                self.unsettled.push((now + PATIENCE, signal));
+                self.received.push((now + GRACE_PERIOD, signal));
             }
-            self.pass_to_another_group(&taken);
+            self.forward_to_other_group(&taken);
         } else {
-            self.undecided.push((now + PATIENCE, taken));
+            self.undecided.push((now + GRACE_PERIOD, taken));
         }
     }
 
@@ -236,44 +248,46 @@ impl ForwardingThread {
         lock(&self.witness).as_mut().and_then(|witness| witness.has_received(signal))
     }
 
-    /// Passes on what the witness still lacks.
-    fn decide(&mut self) {
+    /// Forwards the due signals that the witness has still not received.
+    fn forward_undecided(&mut self) {
         for (_, taken) in take_due(&mut self.undecided) {
             if self.witness_has(taken.signal) != Some(true) {
-                self.pass(&taken);
+                self.forward(&taken);
             }
         }
     }
 
-    /// Has the witness forget what merged with an earlier one here: it would stand for one to this process later.
-    fn settle(&mut self) {
-        for (_, signal) in take_due(&mut self.unsettled) {
+    /// Takes a signal from the witness that merged with an earlier one here. If it stayed, it would
+    /// wrongly suppress the forwarding of a later signal.
+    fn discard_merged(&mut self) {
+        for (_, signal) in take_due(&mut self.received) {
             if self.witness_has(signal) == Some(true) {
-                // Or it has just come, to us too.
-                sleep(ONE_CALL);
-                take(signal).inspect(|taken| self.pass_to_another_group(taken));
+                // It may also be a new signal to the group, which is then about to arrive here.
+                sleep(GROUP_DELIVERY);
+                take(signal).inspect(|taken| self.forward_to_other_group(taken));
             }
         }
     }
 
-    fn pass(&self, taken: &Taken) {
+    fn forward(&self, taken: &Taken) {
         pass_on(taken, self.pid);
     }
 
-    /// A program that we lead the group of would lead it itself without us, and could not leave it by setpgid(2).
-    fn pass_to_another_group(&self, taken: &Taken) {
+    /// Forwards a signal to a program that left the group led by this process. Without this
+    /// process, the program would lead the group, and setpgid(2) would not let it leave.
+    fn forward_to_other_group(&self, taken: &Taken) {
         let Ok(program) = stat(self.pid) else { return };
-        let has_left = self.leads && stat(std::process::id()).is_ok_and(|own| own.pgrp != program.pgrp);
+        let has_left = self.is_leader && stat(std::process::id()).is_ok_and(|own| own.pgrp != program.pgrp);
         match has_left {
             true if program.pgrp == self.pid => send_group(self.pid, taken.signal),
-            true => self.pass(taken),
+            true => self.forward(taken),
             false => {}
         }
     }
 }
 
-/// Takes out of `all` what is due.
+/// Removes the due entries from `all`.
 fn take_due<T>(all: &mut Vec<(Instant, T)>) -> Vec<(Instant, T)> {
     let now = Instant::now();
-    all.extract_if(.., |of| of.0 <= now).collect()
+    all.extract_if(.., |(due, _)| *due <= now).collect()
 }
