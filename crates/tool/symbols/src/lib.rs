@@ -10,4 +10,4 @@ pub mod names;
 pub mod objects;
 
 pub use error::{Error, Result};
-pub use names::{Frame, FrameName, Known, MAPPED, Symbols, frames_of, remedies};
+pub use names::{CodeLocation, FrameName, NameSource, UNATTRIBUTED, Symbolizer, site_frames, remedies};

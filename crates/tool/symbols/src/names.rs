@@ -1,7 +1,7 @@
 //! Names for allocation sites: function, file and line of each frame of a stack, and which frame is the site.
 //!
 //! ```text
-//! record   frame = address behind a call, and its module     frames_of
+//! record   frame = address behind a call, and its module     site_frames
 //! file     debug info (its own, or /usr/lib/debug by build id), else the symbol tables        module
 //! names    one for each frame and for each function inlined there, innermost first
 //! site     the first that is no wrapper of an allocator      wrapper
@@ -12,7 +12,7 @@
 //! caller's. But the call before that address names the function, so it is put in front of the stack, with the line of its first
 //! instruction.
 //!
-//! Each name says how it is known ([`Known`]): a stripped file has a symbol in the neighbourhood at best.
+//! Each name says how it is known ([`NameSource`]): a stripped file has a symbol in the neighbourhood at best.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,20 +22,20 @@ use std::path::{Path, PathBuf};
 use fieldstone_wire::sites::{Site, Sites};
 
 mod mangled;
-mod module;
+mod symbol_file;
 mod remedies;
 #[cfg(test)]
 mod tests;
 mod wrapper;
 
 pub(crate) use mangled::demangled;
-use module::Module;
-pub(crate) use module::{debug_file, supplement};
-pub use remedies::{MAPPED, remedies};
+use symbol_file::SymbolFile;
+pub(crate) use symbol_file::{debug_file, supplement};
+pub use remedies::{UNATTRIBUTED, remedies};
 
 /// An address in a program's code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
+pub struct CodeLocation {
     /// The file that it lies in; `None` for code that the program wrote itself.
     pub module: Option<PathBuf>,
     /// The last byte of the call, as an address in the file; in memory where there is no file.
@@ -44,13 +44,13 @@ pub struct Frame {
 
 /// How a name is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum NameSource {
     /// From debug info.
     DebugInfo,
     /// The address lies in a symbol of this name.
     Symbol,
     /// The name is that of the nearest symbol below, and how far, in bytes: another function without a name may be between.
-    Nearby,
+    NearestSymbol,
     /// The name is the address alone.
     Address,
 }
@@ -58,7 +58,7 @@ pub enum Known {
 /// What a frame is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameName {
-    /// The function, demangled; `name+0x1f` for [`Known::Nearby`], `file+0x1f` for [`Known::Address`].
+    /// The function, demangled; `name+0x1f` for [`NameSource::NearestSymbol`], `file+0x1f` for [`NameSource::Address`].
     pub function: String,
     /// Its source file.
     pub file: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub struct FrameName {
     /// The name of the file that its code lies in; empty where there is none.
     pub module: String,
     /// How the function is known.
-    pub known: Known,
+    pub source: NameSource,
 }
 
 /// What a site is called: the frame that is one, and the whole stack.
@@ -87,16 +87,16 @@ pub struct SiteName {
 
 /// The frames of a site of the record.
 #[must_use]
-pub fn frames_of(sites: &Sites, site: &Site) -> Vec<Frame> {
+pub fn site_frames(sites: &Sites, site: &Site) -> Vec<CodeLocation> {
     let frames = site.frames().map(|(address, number)| {
         let call = address.wrapping_sub(1);
         match sites.module(number) {
             Some(module) => {
                 let path: Vec<u8> = module.path().collect();
                 let base = module.base.load(std::sync::atomic::Ordering::Relaxed);
-                Frame { module: Some(PathBuf::from(OsStr::from_bytes(&path))), offset: call.wrapping_sub(base) }
+                CodeLocation { module: Some(PathBuf::from(OsStr::from_bytes(&path))), offset: call.wrapping_sub(base) }
             }
-            None => Frame { module: None, offset: call },
+            None => CodeLocation { module: None, offset: call },
         }
     });
     frames.collect()
@@ -104,16 +104,16 @@ pub fn frames_of(sites: &Sites, site: &Site) -> Vec<Frame> {
 
 /// Names frames; keeps each file's tables once they were read.
 #[derive(Debug, Default)]
-pub struct Symbols {
-    modules: HashMap<PathBuf, Option<Module>>,
+pub struct Symbolizer {
+    modules: HashMap<PathBuf, Option<SymbolFile>>,
 }
 
-impl Symbols {
+impl Symbolizer {
     /// Names for a stack, innermost frame first. A file that cannot be read leaves addresses.
-    pub fn name(&mut self, frames: &[Frame]) -> SiteName {
-        let jumped = frames.first().and_then(|frame| self.jumped(frame));
+    pub fn name(&mut self, frames: &[CodeLocation]) -> SiteName {
+        let tail_call = frames.first().and_then(|frame| self.tail_call(frame));
         let stack: Vec<FrameName> =
-            jumped.into_iter().chain(frames.iter().flat_map(|frame| self.frame(frame))).collect();
+            tail_call.into_iter().chain(frames.iter().flat_map(|frame| self.frame(frame))).collect();
         let site = wrapper::site(&stack);
         SiteName {
             function: site.map(|site| site.function.clone()).unwrap_or_default(),
@@ -125,16 +125,16 @@ impl Symbols {
     }
 
     /// The function that `frame` called, if it ended in a jump to the allocator: see the module's words.
-    fn jumped(&mut self, frame: &Frame) -> Option<FrameName> {
+    fn tail_call(&mut self, frame: &CodeLocation) -> Option<FrameName> {
         let path = frame.module.as_ref()?;
-        self.module(path)?.called_before(frame.offset + 1, &path.file_name()?.to_string_lossy())
+        self.module(path)?.callee_before(frame.offset + 1, &path.file_name()?.to_string_lossy())
     }
 
-    fn module(&mut self, path: &Path) -> Option<&Module> {
-        self.modules.entry(path.to_owned()).or_insert_with(|| Module::open(path)).as_ref()
+    fn module(&mut self, path: &Path) -> Option<&SymbolFile> {
+        self.modules.entry(path.to_owned()).or_insert_with(|| SymbolFile::open(path)).as_ref()
     }
 
-    fn frame(&mut self, frame: &Frame) -> Vec<FrameName> {
+    fn frame(&mut self, frame: &CodeLocation) -> Vec<FrameName> {
         let Some(path) = &frame.module else { return vec![address("", frame.offset)] };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let names = self.module(path).map(|module| module.names(frame.offset, &name)).unwrap_or_default();
@@ -144,5 +144,5 @@ impl Symbols {
 
 fn address(module: &str, offset: u64) -> FrameName {
     let function = if module.is_empty() { format!("{offset:#x}") } else { format!("{module}+{offset:#x}") };
-    FrameName { function, file: None, line: None, module: module.to_owned(), known: Known::Address }
+    FrameName { function, file: None, line: None, module: module.to_owned(), source: NameSource::Address }
 }

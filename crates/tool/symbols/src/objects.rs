@@ -14,18 +14,18 @@
 //!
 //! | question | cost (times are estimates, none is measured yet) |
 //! |---|---|
-//! | [`Objects::of`], [`Objects::look_again`] | `/proc/PID/maps`, a file a thread, the headers of each new module |
+//! | [`Objects::open`], [`Objects::refresh`] | `/proc/PID/maps`, a file a thread, the headers of each new module |
 //! | a global, the first of a module | all its debug information: some 10 million entries a second; it stays in memory |
 //! | a global, later | some 10 µs |
 //! | a block | the heap up to it, some 2 GB a second, a tenth of a second at most; then from the nearest mark |
-//! | [`Objects::typed`] | the functions' source files once; later some 100 µs a sample |
+//! | [`Objects::infer_type`] | the functions' source files once; later some 100 µs a sample |
 //!
 //! A page that was moved away under userfaultfd makes who reads it wait until it is given back: ask before pages are moved, or never in
 //! the thread that serves them.
 
 mod alignment;
 mod dwarf;
-mod frames;
+mod unwind;
 mod globals;
 mod heap;
 mod image;
@@ -33,13 +33,13 @@ mod layout;
 mod location;
 mod maps;
 mod modules;
-mod place;
-mod read;
+mod address_info;
+mod words;
 mod scope;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod typed;
+mod type_inference;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -49,12 +49,12 @@ use fieldstone_rewrite::Registers;
 use fieldstone_sharing::Object;
 
 use crate::error::Result;
-use crate::names::Frame;
-use heap::{Found, Heap};
+use crate::names::CodeLocation;
+use heap::{HeapLookup, Heap};
 use maps::Maps;
-use modules::Modules;
-pub use place::{Kind, Place};
-use threads::Threads;
+use modules::LoadedModules;
+pub use address_info::{AddressInfo, MemoryKind};
+use threads::ThreadStacks;
 
 /// So near below a thread pointer thread-local memory of libraries is likely.
 const LOCAL_BYTES: u64 = 4096;
@@ -65,9 +65,9 @@ pub struct Objects {
     pid: u32,
     memory: Memory,
     maps: Maps,
-    modules: Modules,
+    modules: LoadedModules,
     heap: Heap,
-    threads: Threads,
+    threads: ThreadStacks,
     /// The file that the process was started from.
     program: Option<PathBuf>,
 }
@@ -77,17 +77,17 @@ impl Objects {
     ///
     /// # Errors
     /// Where this user may not read its memory, or it is gone.
-    pub fn of(pid: u32) -> Result<Self> {
+    pub fn open(pid: u32) -> Result<Self> {
         let mut objects = Self {
             pid,
             memory: Memory::open(pid)?,
             maps: Maps::default(),
-            modules: Modules::default(),
+            modules: LoadedModules::default(),
             heap: Heap::default(),
-            threads: Threads::default(),
+            threads: ThreadStacks::default(),
             program: None,
         };
-        objects.look_again()?;
+        objects.refresh()?;
         Ok(objects)
     }
 
@@ -95,64 +95,64 @@ impl Objects {
     /// it executes since, nothing can be read: that needs new ones of these.
     ///
     /// # Errors
-    /// As [`Self::of`].
-    pub fn look_again(&mut self) -> Result<()> {
+    /// As [`Self::open`].
+    pub fn refresh(&mut self) -> Result<()> {
         self.maps = Maps::read(self.pid)?;
-        self.modules = Modules::of(self.pid, &self.maps, std::mem::take(&mut self.modules));
+        self.modules = LoadedModules::of(self.pid, &self.maps, std::mem::take(&mut self.modules));
         self.heap.forget();
-        self.threads.look(self.pid);
+        self.threads.refresh(self.pid);
         self.program = fieldstone_sys::process::exe(self.pid).ok();
         Ok(())
     }
 
     /// A thread has these registers: of one that runs, the kernel does not show where its stack is.
-    pub fn saw(&mut self, thread: u32, registers: &Registers) {
-        self.threads.saw(thread, registers);
+    pub fn record_registers(&mut self, thread: u32, registers: &Registers) {
+        self.threads.record_registers(thread, registers);
     }
 
     /// Whose memory `address` is. Where variables share its line of `line_bytes` bytes, and the one asked for is wholly on it, the object is
     /// all of them, each a member.
-    pub fn at(&mut self, address: u64, line_bytes: u64) -> Place {
+    pub fn describe(&mut self, address: u64, line_bytes: u64) -> AddressInfo {
         if let Some((_, module)) = self.modules.at(address) {
-            return place::of_module(module, address, line_bytes.max(1));
+            return address_info::of_module(module, address, line_bytes.max(1));
         }
         let Some(mapping) = self.maps.at(address) else {
-            return Place::of(Kind::Nothing, "nothing is mapped there".to_owned(), address..address, address);
+            return AddressInfo::of(MemoryKind::Nothing, "nothing is mapped there".to_owned(), address..address, address);
         };
         let (name, range) = (mapping.name.clone(), mapping.range());
         if name.starts_with("[stack") {
-            return Place::of(Kind::Stack, format!("stack of thread {}", self.pid), range, address);
+            return AddressInfo::of(MemoryKind::Stack, format!("stack of thread {}", self.pid), range, address);
         }
         let found = self.heap.in_arena(&self.memory, &self.maps, address);
-        if let Found::Block(_) | Found::Free(_) = found {
-            return place::of_heap(found, range, address);
+        if let HeapLookup::Block(_) | HeapLookup::Free(_) = found {
+            return address_info::of_heap(found, range, address);
         }
         let may_be_local = maps::is_mapped(mapping) || maps::is_heap(mapping);
-        if let Some(place) = may_be_local.then(|| self.of_thread(address, range.clone())).flatten() {
+        if let Some(place) = may_be_local.then(|| self.thread_memory(address, range.clone())).flatten() {
             return place;
         }
-        let found = if found == Found::Elsewhere { heap::in_mapping(&self.memory, &self.maps, address) } else { found };
-        if found != Found::Elsewhere {
-            return place::of_heap(found, range, address);
+        let found = if found == HeapLookup::NotMalloc { heap::in_mapping(&self.memory, &self.maps, address) } else { found };
+        if found != HeapLookup::NotMalloc {
+            return address_info::of_heap(found, range, address);
         }
         let mut name = if name.is_empty() { format!("mapping of {} bytes", range.end - range.start) } else { name };
-        if self.threads.any_in(&range) {
+        if self.threads.has_stack_in(&range) {
             name.push_str(" with stacks of goroutines or coroutines in it");
         }
-        Place::of(Kind::Mapping, name, range, address)
+        AddressInfo::of(MemoryKind::Mapping, name, range, address)
     }
 
     /// What the memory at `address` is, by the variables that threads had in view when these samples were taken: those that point there,
     /// or into the same block. A sample is the registers at one moment, `rip` among them; best are some of each thread that used the memory.
-    pub fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
-        let block = self.block(address);
-        typed::Question::new(&self.modules, &self.memory, address, block).answer(samples)
+    pub fn infer_type(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
+        let block = self.heap_block(address);
+        type_inference::TypeQuery::new(&self.modules, &self.memory, address, block).answer(samples)
     }
 
     /// Where the variable of this name is, by its symbol: the first of `module`, or of all files.
     #[must_use]
-    pub fn variable(&self, module: Option<&str>, name: &str) -> Option<Range<u64>> {
-        self.modules.called(module).find_map(|module| {
+    pub fn variable_range(&self, module: Option<&str>, name: &str) -> Option<Range<u64>> {
+        self.modules.with_name(module).find_map(|module| {
             let symbol = module.image.named(name)?;
             let start = symbol.start.wrapping_add(module.bias);
             Some(start..start.checked_add(symbol.bytes)?)
@@ -161,31 +161,31 @@ impl Objects {
 
     /// The file that the code at `ip` is of, and where in it.
     #[must_use]
-    pub fn code(&self, ip: u64) -> Option<Frame> {
+    pub fn code_location(&self, ip: u64) -> Option<CodeLocation> {
         let (_, module) = self.modules.at(ip)?;
         let mapping = self.maps.at(ip)?;
-        Some(Frame { module: Some(PathBuf::from(&mapping.name)), offset: ip.wrapping_sub(module.bias) })
+        Some(CodeLocation { module: Some(PathBuf::from(&mapping.name)), offset: ip.wrapping_sub(module.bias) })
     }
 
     /// The block of malloc's that has `address`: its user's bytes, as many as `malloc_usable_size` tells.
-    pub fn block(&mut self, address: u64) -> Option<Range<u64>> {
-        if self.modules.at(address).is_some() || self.threads.with_stack_at(&self.memory, &self.maps, address).is_some()
+    pub fn heap_block(&mut self, address: u64) -> Option<Range<u64>> {
+        if self.modules.at(address).is_some() || self.threads.stack_owner(&self.memory, &self.maps, address).is_some()
         {
             return None;
         }
         let found = match self.heap.in_arena(&self.memory, &self.maps, address) {
-            Found::Elsewhere => heap::in_mapping(&self.memory, &self.maps, address),
+            HeapLookup::NotMalloc => heap::in_mapping(&self.memory, &self.maps, address),
             found => found,
         };
-        if let Found::Block(block) = found { Some(block) } else { None }
+        if let HeapLookup::Block(block) = found { Some(block) } else { None }
     }
 
     /// Memory of one thread: its stack, and what is thread-local.
-    fn of_thread(&self, address: u64, range: Range<u64>) -> Option<Place> {
-        let stack = self.threads.with_stack_at(&self.memory, &self.maps, address);
-        let pointer = threads::pointer_above(&self.memory, address, range.end);
+    fn thread_memory(&self, address: u64, range: Range<u64>) -> Option<AddressInfo> {
+        let stack = self.threads.stack_owner(&self.memory, &self.maps, address);
+        let pointer = threads::thread_pointer_above(&self.memory, address, range.end);
         let program = self.program.as_ref().and_then(|path| self.modules.program(&self.maps, path));
-        if let Some(place) = pointer.zip(program).and_then(|(pointer, program)| place::local(program, pointer, address))
+        if let Some(place) = pointer.zip(program).and_then(|(pointer, program)| address_info::local(program, pointer, address))
         {
             return Some(place);
         }
@@ -194,6 +194,6 @@ impl Objects {
         let thread = stack?;
         let close = pointer.is_some_and(|pointer| pointer - address < LOCAL_BYTES);
         let name = if close { "thread-local memory or stack" } else { "stack" };
-        Some(Place::of(Kind::Stack, format!("{name} of thread {thread}"), range, address))
+        Some(AddressInfo::of(MemoryKind::Stack, format!("{name} of thread {thread}"), range, address))
     }
 }

@@ -1,4 +1,4 @@
-//! Symbols as their language writes them.
+//! Symbolizer as their language writes them.
 
 use addr2line::{demangle_auto, gimli};
 

@@ -6,7 +6,7 @@ use fieldstone_report::translation::Site;
 use fieldstone_wire::sites::Sites;
 
 /// What the row is called of memory that no site that is seen asked for.
-pub const MAPPED: &str = "(mapped by the program, or an allocator's own)";
+pub const UNATTRIBUTED: &str = "(mapped by the program, or an allocator's own)";
 
 /// A row of this share of the walks is a dead end that is worth a word.
 const MUCH: f64 = 0.2;
@@ -29,7 +29,7 @@ pub fn remedies(sites: &[Site], record: &Sites) -> Vec<String> {
             without_lines.join(", ")
         ));
     }
-    let shared = |site: &&Site| site.function == MAPPED || is_arena(site);
+    let shared = |site: &&Site| site.function == UNATTRIBUTED || is_arena(site);
     if has(sites.iter().filter(shared).map(|site| site.walks).sum(), MUCH) && is_python(record) {
         remedies.push(
             "who allocates the objects that Python keeps in arenas of its own: run it with PYTHONMALLOC=malloc to see that"
@@ -89,7 +89,7 @@ mod tests {
             site("c", "app", Some("c.c"), 100),
             site("d", "app", None, 50),
             site("e", "libsmall.so", None, 2),
-            site(MAPPED, "", None, 100),
+            site(UNATTRIBUTED, "", None, 100),
         ];
         let words = remedies(&sites, &record());
         assert_eq!(words.len(), 1, "{words:?}");
@@ -105,11 +105,11 @@ mod tests {
     fn python_is_told_where_much_is_its_own() {
         let python = record();
         python.intern_module(0x1000, 0x1000..0x2000, b"/lib/libc.so.6");
-        let much = [site("a", "", None, 80), site(MAPPED, "", None, 20)];
+        let much = [site("a", "", None, 80), site(UNATTRIBUTED, "", None, 20)];
         assert_eq!(remedies(&much, &python), [""; 0], "it is no Python yet");
         python.intern_module(0x4000, 0x4000..0x5000, b"/usr/bin/python3.11");
         assert!(remedies(&much, &python)[0].contains("PYTHONMALLOC=malloc"));
-        let little = [site("a", "", None, 81), site(MAPPED, "", None, 19)];
+        let little = [site("a", "", None, 81), site(UNATTRIBUTED, "", None, 19)];
         assert_eq!(remedies(&little, &python), [""; 0]);
         let mut arenas = [site("a", "", None, 50), site("PyThread_init_thread+0x108", "", None, 50)];
         (arenas[1].allocations, arenas[1].bytes) = (3, (2 << 20) + 4096);

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use fieldstone_report::translation::names::without_generics;
 
-use super::{FrameName, Known};
+use super::{FrameName, NameSource};
 
 const LIBRARIES: [&str; 6] = ["libc.so", "libc-", "libstdc++.", "libc++", "libgcc_s.", "ld-linux"];
 
@@ -97,7 +97,7 @@ fn is_library_source(file: &Path) -> bool {
 }
 
 fn is_named(frame: &FrameName) -> bool {
-    matches!(frame.known, Known::DebugInfo | Known::Symbol)
+    matches!(frame.source, NameSource::DebugInfo | NameSource::Symbol)
 }
 
 fn is_library(module: &str) -> bool {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn frame(module: &str, function: &str) -> FrameName {
-        let known = if function.contains('+') { Known::Nearby } else { Known::Symbol };
+        let known = if function.contains('+') { NameSource::NearestSymbol } else { NameSource::Symbol };
         FrameName { function: function.to_owned(), file: None, line: None, module: module.to_owned(), known }
     }
 

@@ -7,7 +7,7 @@
 //! It is written by others and may say anything. What is followed is followed so often and no more, what is counted is counted with
 //! checks, and what cannot be read is not there.
 //!
-//! **Cost.** The sections lie in memory as long as the file's [`Debug`] does. The first question reads the head of each unit, or (for
+//! **Cost.** The sections lie in memory as long as the file's [`DebugInfo`] does. The first question reads the head of each unit, or (for
 //! variables) every entry; a unit's abbreviations are read anew for each question.
 //!
 //! **Not read**: split debug information (`.dwo`), type units of DWARF 4.
@@ -27,7 +27,7 @@ use addr2line::gimli::{
 
 use super::globals::Globals;
 use super::image::{debug_sections, debug_supplement};
-use super::scope::Outline;
+use super::scope::UnitOutline;
 
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -41,17 +41,17 @@ const MOST_CHILDREN: usize = 4096;
 
 /// A file's debug information.
 #[derive(Debug)]
-pub(super) struct Debug {
+pub(super) struct DebugInfo {
     sections: DwarfSections<Vec<u8>>,
     shared: Option<DwarfSections<Vec<u8>>>,
-    index: OnceCell<Index>,
+    index: OnceCell<UnitIndex>,
     globals: OnceCell<Globals>,
-    outlines: RefCell<HashMap<usize, Arc<Outline>>>,
+    outlines: RefCell<HashMap<usize, Arc<UnitOutline>>>,
 }
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct At {
+pub(super) struct EntryOffset {
     /// In the file that several share.
     shared: bool,
     /// From the start of `.debug_info`.
@@ -60,16 +60,16 @@ pub(super) struct At {
 
 /// Where units begin, and what is in them.
 #[derive(Debug, Default)]
-struct Index {
+struct UnitIndex {
     units: Vec<usize>,
     shared_units: Vec<usize>,
     /// Code, by its start, and its unit.
     code: Vec<(Range<u64>, usize)>,
     /// Types that are known by a number.
-    types: HashMap<u64, At>,
+    types: HashMap<u64, EntryOffset>,
 }
 
-impl Debug {
+impl DebugInfo {
     pub(super) fn read(file: &File, path: &Path) -> Option<Self> {
         let sections = debug_sections(file)?;
         let shared = debug_supplement(file, path).and_then(|file| debug_sections(&file));
@@ -78,19 +78,19 @@ impl Debug {
     }
 
     /// Opens it for a question.
-    pub(super) fn reading(&self) -> Reading<'_> {
+    pub(super) fn reader(&self) -> DwarfReader<'_> {
         let dwarf = self.sections.borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian));
-        let index = self.index.get_or_init(|| Index::of(&dwarf));
-        Reading { dwarf, index, outlines: &self.outlines, units: RefCell::default(), scopes: RefCell::default() }
+        let index = self.index.get_or_init(|| UnitIndex::of(&dwarf));
+        DwarfReader { dwarf, index, outlines: &self.outlines, units: RefCell::default(), scopes: RefCell::default() }
     }
 
     /// Its variables with an address of their own.
     pub(super) fn globals(&self) -> &Globals {
-        self.globals.get_or_init(|| Globals::of(&self.reading()))
+        self.globals.get_or_init(|| Globals::of(&self.reader()))
     }
 }
 
-impl Index {
+impl UnitIndex {
     fn of(dwarf: &Dwarf) -> Self {
         let mut index = Self::default();
         let mut headers = dwarf.units();
@@ -98,7 +98,7 @@ impl Index {
             let Some(start) = header.debug_info_offset().filter(|_| index.units.len() < MOST_UNITS) else { break };
             index.units.push(start.0);
             if let UnitType::Type { type_signature, type_offset } = header.type_() {
-                let at = At { shared: false, offset: start.0.saturating_add(type_offset.0) };
+                let at = EntryOffset { shared: false, offset: start.0.saturating_add(type_offset.0) };
                 index.types.insert(type_signature.0, at);
                 continue;
             }
@@ -147,26 +147,26 @@ pub(super) fn ranges<'a>(
 }
 
 /// Debug information that is open for a question.
-pub(super) struct Reading<'a> {
+pub(super) struct DwarfReader<'a> {
     pub(super) dwarf: Dwarf<'a>,
-    index: &'a Index,
-    outlines: &'a RefCell<HashMap<usize, Arc<Outline>>>,
-    units: RefCell<HashMap<At, Option<Rc<Unit<'a>>>>>,
-    scopes: RefCell<HashMap<At, String>>,
+    index: &'a UnitIndex,
+    outlines: &'a RefCell<HashMap<usize, Arc<UnitOutline>>>,
+    units: RefCell<HashMap<EntryOffset, Option<Rc<Unit<'a>>>>>,
+    scopes: RefCell<HashMap<EntryOffset, String>>,
 }
 
 /// An entry, with the unit that it is in.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'a> {
-    pub(super) at: At,
+pub(super) struct DwarfEntry<'a> {
+    pub(super) at: EntryOffset,
     pub(super) unit: Rc<Unit<'a>>,
     entry: DebuggingInformationEntry<Slice<'a>>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> DwarfReader<'a> {
     /// All units of the file itself, and where each begins. None of them is kept.
     pub(super) fn units(&self) -> impl Iterator<Item = (usize, Unit<'a>)> {
-        self.index.units.iter().filter_map(|&offset| Some((offset, self.fresh(At { shared: false, offset })?)))
+        self.index.units.iter().filter_map(|&offset| Some((offset, self.fresh(EntryOffset { shared: false, offset })?)))
     }
 
     /// The units with code at an address in the file.
@@ -175,36 +175,36 @@ impl<'a> Reading<'a> {
         let code = &self.index.code;
         let below = code.partition_point(|(range, _)| range.start <= address);
         let has = code[..below].iter().rev().take(8).filter(|(range, _)| range.start > 0 && range.contains(&address));
-        has.filter_map(|&(_, start)| self.unit(At { shared: false, offset: start })).collect()
+        has.filter_map(|&(_, start)| self.unit(EntryOffset { shared: false, offset: start })).collect()
     }
 
     /// The functions of a unit; kept for later questions.
-    pub(super) fn outline(&self, unit: &Unit<'a>) -> Option<Arc<Outline>> {
+    pub(super) fn outline(&self, unit: &Unit<'a>) -> Option<Arc<UnitOutline>> {
         let start = unit.header.debug_info_offset()?.0;
         let known = self.outlines.borrow().get(&start).cloned();
         Some(known.unwrap_or_else(|| {
-            let outline = Arc::new(Outline::of(self, unit));
+            let outline = Arc::new(UnitOutline::of(self, unit));
             self.outlines.borrow_mut().insert(start, Arc::clone(&outline));
             outline
         }))
     }
 
     /// The entry at a place in the file itself.
-    pub(super) fn entry_at(&self, offset: usize) -> Option<Entry<'a>> {
-        self.entry(At { shared: false, offset })
+    pub(super) fn entry_at(&self, offset: usize) -> Option<DwarfEntry<'a>> {
+        self.entry(EntryOffset { shared: false, offset })
     }
 
     /// The entry at a place.
-    pub(super) fn entry(&self, at: At) -> Option<Entry<'a>> {
+    pub(super) fn entry(&self, at: EntryOffset) -> Option<DwarfEntry<'a>> {
         let units = if at.shared { &self.index.shared_units } else { &self.index.units };
         let start = units[..units.partition_point(|&start| start <= at.offset)].last()?;
-        let unit = self.unit(At { offset: *start, ..at })?;
+        let unit = self.unit(EntryOffset { offset: *start, ..at })?;
         let entry = unit.entry(UnitOffset(at.offset - start)).ok().filter(|entry| !entry.is_null())?;
-        Some(Entry { at, unit, entry })
+        Some(DwarfEntry { at, unit, entry })
     }
 
     /// A unit; those of a question are kept.
-    fn unit(&self, at: At) -> Option<Rc<Unit<'a>>> {
+    fn unit(&self, at: EntryOffset) -> Option<Rc<Unit<'a>>> {
         if let Some(known) = self.units.borrow().get(&at) {
             return known.clone();
         }
@@ -213,7 +213,7 @@ impl<'a> Reading<'a> {
         unit
     }
 
-    fn fresh(&self, at: At) -> Option<Unit<'a>> {
+    fn fresh(&self, at: EntryOffset) -> Option<Unit<'a>> {
         let dwarf = self.file(at.shared)?;
         dwarf.unit_header(DebugInfoOffset(at.offset)).and_then(|header| dwarf.unit(header)).ok()
     }
@@ -223,7 +223,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The name of an entry; none where it has none, or an empty one.
-    pub(super) fn name(&self, entry: &Entry<'a>) -> Option<String> {
+    pub(super) fn name(&self, entry: &DwarfEntry<'a>) -> Option<String> {
         let value = entry.value(gimli::DW_AT_name)?;
         let name = self.file(entry.at.shared)?.attr_string(&entry.unit, value).ok()?;
         Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
@@ -231,7 +231,7 @@ impl<'a> Reading<'a> {
 
     /// The namespaces and classes that an entry is declared in: `std::`; nothing where it is in none. Reads the unit up to there, once for each
     /// entry that is asked for.
-    pub(super) fn scope(&self, entry: &Entry<'a>) -> String {
+    pub(super) fn scope(&self, entry: &DwarfEntry<'a>) -> String {
         let known = self.scopes.borrow().get(&entry.at).cloned();
         known.unwrap_or_else(|| {
             let scope = self.scope_in_unit(entry).unwrap_or_default();
@@ -240,7 +240,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    fn scope_in_unit(&self, entry: &Entry<'a>) -> Option<String> {
+    fn scope_in_unit(&self, entry: &DwarfEntry<'a>) -> Option<String> {
         let start = entry.unit.header.debug_info_offset()?.0;
         let (mut cursor, mut around) = (entry.unit.entries(), Vec::new());
         while let Ok(Some(other)) = cursor.next_dfs() {
@@ -248,10 +248,10 @@ impl<'a> Reading<'a> {
             if other.offset() == entry.entry.offset() {
                 break;
             }
-            let at = At { offset: start.checked_add(other.offset().0)?, ..entry.at };
-            around.push(Entry { at, unit: Rc::clone(&entry.unit), entry: other.clone() });
+            let at = EntryOffset { offset: start.checked_add(other.offset().0)?, ..entry.at };
+            around.push(DwarfEntry { at, unit: Rc::clone(&entry.unit), entry: other.clone() });
         }
-        let is_scope = |around: &&Entry<'a>| {
+        let is_scope = |around: &&DwarfEntry<'a>| {
             matches!(around.tag(), gimli::DW_TAG_namespace | gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type)
         };
         let names = around.iter().filter(is_scope).filter_map(|around| self.name(around));
@@ -259,14 +259,14 @@ impl<'a> Reading<'a> {
     }
 
     /// The entry that an attribute refers to.
-    pub(super) fn follow(&self, entry: &Entry<'a>, name: DwAt) -> Option<Entry<'a>> {
+    pub(super) fn follow(&self, entry: &DwarfEntry<'a>, name: DwAt) -> Option<DwarfEntry<'a>> {
         let at = match entry.value(name)? {
             AttributeValue::UnitRef(UnitOffset(offset)) => {
                 let start = entry.unit.header.debug_info_offset()?.0;
-                At { offset: start.checked_add(offset)?, ..entry.at }
+                EntryOffset { offset: start.checked_add(offset)?, ..entry.at }
             }
-            AttributeValue::DebugInfoRef(DebugInfoOffset(offset)) => At { offset, ..entry.at },
-            AttributeValue::DebugInfoRefSup(DebugInfoOffset(offset)) => At { shared: true, offset },
+            AttributeValue::DebugInfoRef(DebugInfoOffset(offset)) => EntryOffset { offset, ..entry.at },
+            AttributeValue::DebugInfoRefSup(DebugInfoOffset(offset)) => EntryOffset { shared: true, offset },
             AttributeValue::DebugTypesRef(number) => *self.index.types.get(&number.0)?,
             _ => return None,
         };
@@ -274,7 +274,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The entries right below an entry.
-    pub(super) fn children(&self, entry: &Entry<'a>) -> Vec<Entry<'a>> {
+    pub(super) fn children(&self, entry: &DwarfEntry<'a>) -> Vec<DwarfEntry<'a>> {
         let mut children = Vec::new();
         let Some(start) = entry.unit.header.debug_info_offset().filter(|_| entry.entry.has_children()) else {
             return children;
@@ -286,19 +286,19 @@ impl<'a> Reading<'a> {
             if child.depth() != 1 || children.len() == MOST_CHILDREN {
                 break;
             }
-            let at = At { offset: start.0.saturating_add(child.offset().0), ..entry.at };
-            children.push(Entry { at, unit: Rc::clone(&entry.unit), entry: child.clone() });
+            let at = EntryOffset { offset: start.0.saturating_add(child.offset().0), ..entry.at };
+            children.push(DwarfEntry { at, unit: Rc::clone(&entry.unit), entry: child.clone() });
             more = cursor.next_sibling().map(|sibling| sibling.is_some());
         }
         children
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> DwarfEntry<'a> {
     /// An entry that a walk through its unit found.
     pub(super) fn of(unit: &Rc<Unit<'a>>, entry: DebuggingInformationEntry<Slice<'a>>) -> Option<Self> {
         let start = unit.header.debug_info_offset()?.0;
-        let at = At { shared: false, offset: start.checked_add(entry.offset().0)? };
+        let at = EntryOffset { shared: false, offset: start.checked_add(entry.offset().0)? };
         Some(Self { at, unit: Rc::clone(unit), entry })
     }
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use addr2line::gimli::{self, Attribute, AttributeValue, Expression, Operation};
 
-use super::dwarf::{Entry, Reading, Slice, Unit};
-use super::layout::{self, Layout};
+use super::dwarf::{DwarfEntry, DwarfReader, Slice, Unit};
+use super::layout::{self, TypeLayout};
 
 const MOST_ENTRIES: usize = 30_000_000;
 /// Variables at one address, and such that begin on one line.
@@ -23,28 +23,28 @@ pub(super) struct Globals {
 
 /// A variable.
 #[derive(Clone, Debug)]
-pub(super) struct Global {
+pub(super) struct GlobalVariable {
     pub(super) name: String,
     pub(super) start: u64,
     pub(super) bytes: u64,
     /// Its declaration.
     pub(super) declaration: String,
-    pub(super) layout: Layout,
+    pub(super) layout: TypeLayout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Location {
+enum StaticLocation {
     Fixed(u64),
     Local(u64),
 }
 
 impl Globals {
-    pub(super) fn of(reading: &Reading) -> Self {
+    pub(super) fn of(reader: &DwarfReader) -> Self {
         let mut globals = Self::default();
         let mut left = MOST_ENTRIES;
-        for (start, unit) in reading.units() {
+        for (start, unit) in reader.units() {
             // A unit that cannot be read to its end has given what it could.
-            let _ = globals.add(reading, start, &unit, &mut left);
+            let _ = globals.add(reader, start, &unit, &mut left);
         }
         for places in [&mut globals.fixed, &mut globals.local] {
             places.sort_unstable();
@@ -53,7 +53,7 @@ impl Globals {
         globals
     }
 
-    fn add<'a>(&mut self, reading: &Reading<'a>, start: usize, unit: &Unit<'a>, left: &mut usize) -> gimli::Result<()> {
+    fn add<'a>(&mut self, reader: &DwarfReader<'a>, start: usize, unit: &Unit<'a>, left: &mut usize) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut attributes = Vec::new();
         while !entries.is_empty() && *left > 0 {
@@ -66,9 +66,9 @@ impl Globals {
                 continue;
             }
             entries.read_attributes(kind.attributes(), &mut attributes)?;
-            match location(reading, unit, &attributes) {
-                Some(Location::Fixed(address)) => self.fixed.push((address, offset)),
-                Some(Location::Local(far)) => self.local.push((far, offset)),
+            match location(reader, unit, &attributes) {
+                Some(StaticLocation::Fixed(address)) => self.fixed.push((address, offset)),
+                Some(StaticLocation::Local(far)) => self.local.push((far, offset)),
                 None => {}
             }
         }
@@ -76,66 +76,66 @@ impl Globals {
     }
 
     /// The variable that has an address in the file.
-    pub(super) fn at(&self, reading: &Reading, address: u64) -> Option<Global> {
-        at(&self.fixed, reading, address)
+    pub(super) fn at(&self, reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
+        at(&self.fixed, reader, address)
     }
 
     /// The variable so far into thread-local memory.
-    pub(super) fn local_at(&self, reading: &Reading, offset: u64) -> Option<Global> {
-        at(&self.local, reading, offset)
+    pub(super) fn local_at(&self, reader: &DwarfReader, offset: u64) -> Option<GlobalVariable> {
+        at(&self.local, reader, offset)
     }
 
     /// The variables that have some of these bytes.
-    pub(super) fn within(&self, reading: &Reading, addresses: &Range<u64>) -> Vec<Global> {
+    pub(super) fn within(&self, reader: &DwarfReader, addresses: &Range<u64>) -> Vec<GlobalVariable> {
         let first = self.fixed.partition_point(|&(start, _)| start <= addresses.start);
         let before = first.checked_sub(1).and_then(|place| self.fixed.get(place));
         let others = self.fixed[first..].iter().take_while(|&&(start, _)| start < addresses.end);
-        let found = before.into_iter().chain(others).take(MOST_TOGETHER).filter_map(|&place| global(reading, place));
+        let found = before.into_iter().chain(others).take(MOST_TOGETHER).filter_map(|&place| global(reader, place));
         found.filter(|global| global.start + global.bytes > addresses.start).collect()
     }
 }
 
-fn at(places: &[(u64, usize)], reading: &Reading, address: u64) -> Option<Global> {
+fn at(places: &[(u64, usize)], reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
     let below = places.partition_point(|&(start, _)| start <= address);
-    let global = global(reading, *places[..below].last()?)?;
+    let global = global(reader, *places[..below].last()?)?;
     (address - global.start < global.bytes).then_some(global)
 }
 
-fn global(reading: &Reading, (start, entry): (u64, usize)) -> Option<Global> {
-    let entry = reading.entry_at(entry)?;
-    let (name, kind) = name_and_type(reading, &entry)?;
-    let layout = Layout::of(reading, &kind, &name)?;
+fn global(reader: &DwarfReader, (start, entry): (u64, usize)) -> Option<GlobalVariable> {
+    let entry = reader.entry_at(entry)?;
+    let (name, kind) = name_and_type(reader, &entry)?;
+    let layout = TypeLayout::of(reader, &kind, &name)?;
     let bytes = layout.bytes().filter(|&bytes| bytes > 0 && start.checked_add(bytes).is_some())?;
-    let declaration = layout::declaration(reading, &kind, &name);
-    Some(Global { name, start, bytes, declaration, layout })
+    let declaration = layout::declaration(reader, &kind, &name);
+    Some(GlobalVariable { name, start, bytes, declaration, layout })
 }
 
 /// A variable's name and type, its own or those of the declaration or the inlined original that it stands for.
-pub(super) fn name_and_type<'a>(reading: &Reading<'a>, entry: &Entry<'a>) -> Option<(String, Entry<'a>)> {
-    let first = reading.follow(entry, gimli::DW_AT_abstract_origin);
-    let of = |entry: &Entry<'a>| reading.follow(entry, gimli::DW_AT_specification);
+pub(super) fn name_and_type<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(String, DwarfEntry<'a>)> {
+    let first = reader.follow(entry, gimli::DW_AT_abstract_origin);
+    let of = |entry: &DwarfEntry<'a>| reader.follow(entry, gimli::DW_AT_specification);
     let second = of(first.as_ref().unwrap_or(entry));
     let all = || [Some(entry), first.as_ref(), second.as_ref()].into_iter().flatten();
-    let name = all().find_map(|entry| reading.name(entry))?;
-    let kind = all().find_map(|entry| reading.follow(entry, gimli::DW_AT_type))?;
+    let name = all().find_map(|entry| reader.name(entry))?;
+    let kind = all().find_map(|entry| reader.follow(entry, gimli::DW_AT_type))?;
     Some((name, kind))
 }
 
 /// Where a variable is, if that is an address and nothing has to be computed.
-fn location<'a>(reading: &Reading<'a>, unit: &Unit<'a>, attributes: &[Attribute<Slice<'a>>]) -> Option<Location> {
+fn location<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, attributes: &[Attribute<Slice<'a>>]) -> Option<StaticLocation> {
     let attribute = attributes.iter().find(|attribute| attribute.name() == gimli::DW_AT_location)?;
     let AttributeValue::Exprloc(expression) = attribute.value() else { return None };
-    place(reading, unit, expression)
+    place(reader, unit, expression)
 }
 
-fn place<'a>(reading: &Reading<'a>, unit: &Unit<'a>, expression: Expression<Slice<'a>>) -> Option<Location> {
+fn place<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, expression: Expression<Slice<'a>>) -> Option<StaticLocation> {
     let mut operations = expression.operations(unit.encoding());
     let mut next = || operations.next().ok().flatten();
     let (first, second) = (next()?, next());
     let value = match first {
         Operation::Address { address } => address,
         Operation::AddressIndex { index } | Operation::ConstantIndex { index } => {
-            reading.dwarf.address(unit, index).ok()?
+            reader.dwarf.address(unit, index).ok()?
         }
         Operation::UnsignedConstant { value } => value,
         _ => return None,
@@ -143,11 +143,11 @@ fn place<'a>(reading: &Reading<'a>, unit: &Unit<'a>, expression: Expression<Slic
     let is_address = matches!(first, Operation::Address { .. } | Operation::AddressIndex { .. });
     match second {
         // Those of functions that the linker threw away are at 0.
-        None if is_address && value > 0 => Some(Location::Fixed(value)),
+        None if is_address && value > 0 => Some(StaticLocation::Fixed(value)),
         Some(Operation::PlusConstant { value: more }) if is_address && value > 0 && next().is_none() => {
-            value.checked_add(more).map(Location::Fixed)
+            value.checked_add(more).map(StaticLocation::Fixed)
         }
-        Some(Operation::TLS) if !is_address => Some(Location::Local(value)),
+        Some(Operation::TLS) if !is_address => Some(StaticLocation::Local(value)),
         _ => None,
     }
 }

@@ -27,7 +27,7 @@ use std::ops::Range;
 use fieldstone_rewrite::Memory;
 
 use super::maps::{self, Maps};
-use walk::{Chunk, End, Walk};
+use walk::{HeapChunk, WalkEnd, ChunkWalk};
 
 /// How far behind the start of its memory the first chunk of the main arena may be, and of others behind what another sbrk(2) took.
 const SCAN_BYTES: u64 = 64 << 10;
@@ -40,20 +40,20 @@ const SHARED: u64 = 8;
 
 /// What an address is to malloc.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum HeapLookup {
     /// In the user's bytes of a block.
     Block(Range<u64>),
     /// In memory that malloc has not given out.
     Free(Range<u64>),
     /// In its memory, but no more can be said, and why.
-    NotTold(&'static str),
+    Unknown(&'static str),
     /// Not in memory of malloc.
-    Elsewhere,
+    NotMalloc,
 }
 
 /// Chunks of memory that grows, and where the first of them may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Area {
+struct ChunkArea {
     from: u64,
     scan: u64,
     end: u64,
@@ -74,33 +74,33 @@ impl Heap {
     }
 
     /// The block that has `address`, in the main arena or another one.
-    pub(super) fn in_arena(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> Found {
+    pub(super) fn in_arena(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
         // The process goes on meanwhile: what was odd once may only have been under way.
-        match self.once(memory, maps, address) {
-            Found::NotTold(ODD) => {
+        match self.look_up(memory, maps, address) {
+            HeapLookup::Unknown(INCONSISTENT) => {
                 self.forget();
-                self.once(memory, maps, address)
+                self.look_up(memory, maps, address)
             }
             found => found,
         }
     }
 
-    fn once(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> Found {
-        let Some(area) = area(memory, maps, address) else { return Found::Elsewhere };
+    fn look_up(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
+        let Some(area) = area(memory, maps, address) else { return HeapLookup::NotMalloc };
         // A chunk in use has the first word of the next one.
-        let Some(target) = address.checked_sub(SHARED) else { return Found::Elsewhere };
+        let Some(target) = address.checked_sub(SHARED) else { return HeapLookup::NotMalloc };
         match self.walk(memory, &area, target) {
-            End::Chunk(chunk) => told(chunk, address),
-            End::TooLong => Found::NotTold(
+            WalkEnd::Chunk(chunk) => lookup(chunk, address),
+            WalkEnd::TooLong => HeapLookup::Unknown(
                 "the heap is too large to be walked at once: asked again, the walk goes on from where it was",
             ),
-            End::Odd | End::Fence(_) => Found::NotTold(ODD),
+            WalkEnd::Inconsistent | WalkEnd::Fence(_) => HeapLookup::Unknown(INCONSISTENT),
         }
     }
 
-    fn walk(&mut self, memory: &dyn Memory, area: &Area, target: u64) -> End {
+    fn walk(&mut self, memory: &dyn Memory, area: &ChunkArea, target: u64) -> WalkEnd {
         let marks = self.marks.entry(area.from).or_default();
-        let mut walk = Walk::new(memory, area.main);
+        let mut walk = ChunkWalk::new(memory, area.main);
         let known = marks.partition_point(|&mark| mark <= target);
         if let Some(&mark) = marks[..known].last() {
             let mut more = Vec::new();
@@ -109,7 +109,7 @@ impl Heap {
             if known == marks.len() {
                 marks.append(&mut more);
             }
-            if !matches!(end, End::Fence(_)) {
+            if !matches!(end, WalkEnd::Fence(_)) {
                 return end;
             }
             marks.clear();
@@ -117,37 +117,37 @@ impl Heap {
         let (mut from, mut scan) = (area.from, area.scan);
         for _ in 0..MOST_FENCES {
             match walk.search(from, scan, area.end, target, marks) {
-                End::Fence(behind) => (from, scan) = (behind, FENCED_BYTES),
+                WalkEnd::Fence(behind) => (from, scan) = (behind, FENCED_BYTES),
                 end => return end,
             }
         }
-        End::Odd
+        WalkEnd::Inconsistent
     }
 }
 
 /// The block with a mapping of its own that has `address`.
-pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> Found {
+pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
     let own = maps.at(address).map(|mapping| mapping.start);
     let found = maps.span(address, maps::is_mapped).and_then(|span| mapped::block(memory, &span, own?, address));
-    found.map_or(Found::Elsewhere, Found::Block)
+    found.map_or(HeapLookup::NotMalloc, HeapLookup::Block)
 }
 
-const ODD: &str = "its chunks are not as malloc leaves them: another allocator's, or in the midst of a change";
+const INCONSISTENT: &str = "its chunks are not as malloc leaves them: another allocator's, or in the midst of a change";
 
-fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Area> {
+fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     match maps.span(address, maps::is_heap) {
-        Some(span) => Some(Area { from: span.start, scan: SCAN_BYTES, end: span.end, main: true }),
+        Some(span) => Some(ChunkArea { from: span.start, scan: SCAN_BYTES, end: span.end, main: true }),
         None => arena::area(memory, maps, address),
     }
 }
 
-fn told(chunk: Chunk, address: u64) -> Found {
+fn lookup(chunk: HeapChunk, address: u64) -> HeapLookup {
     let user = chunk.start + HEADER..chunk.start + chunk.bytes + SHARED;
     if chunk.free {
-        Found::Free(chunk.start + HEADER..chunk.start + chunk.bytes)
+        HeapLookup::Free(chunk.start + HEADER..chunk.start + chunk.bytes)
     } else if user.contains(&address) {
-        Found::Block(user)
+        HeapLookup::Block(user)
     } else {
-        Found::NotTold("it is a header of malloc's")
+        HeapLookup::Unknown("it is a header of malloc's")
     }
 }

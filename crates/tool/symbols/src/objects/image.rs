@@ -15,8 +15,8 @@ use object::read::ReadCache;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use super::dwarf::Debug;
-use super::frames::Frames;
+use super::dwarf::DebugInfo;
+use super::unwind::UnwindTables;
 use crate::names::{debug_file, demangled, supplement};
 
 /// More debug information than this, unpacked, is left alone.
@@ -29,20 +29,20 @@ type ElfFile<'data> = ElfFile64<'data, Endianness, &'data ReadCache<&'data File>
 
 /// A file.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(super) struct ElfImage {
     file: File,
     path: PathBuf,
-    pub(super) segments: Vec<Segment>,
+    pub(super) segments: Vec<LoadSegment>,
     /// Thread-local memory: its size, and what its address is a multiple of.
     pub(super) local: Option<(u64, u64)>,
-    tables: OnceCell<Tables>,
-    debug: OnceCell<Option<Debug>>,
-    frames: OnceCell<Option<Frames>>,
+    tables: OnceCell<VariableSymbols>,
+    debug: OnceCell<Option<DebugInfo>>,
+    frames: OnceCell<Option<UnwindTables>>,
 }
 
 /// Addresses in a file that are loaded, and their bytes in it.
 #[derive(Clone, Debug)]
-pub(super) struct Segment {
+pub(super) struct LoadSegment {
     pub(super) addresses: Range<u64>,
     pub(super) offset: u64,
     pub(super) file_bytes: u64,
@@ -50,7 +50,7 @@ pub(super) struct Segment {
 
 /// A variable of the symbol tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Symbol {
+pub(super) struct VariableSymbol {
     pub(super) start: u64,
     pub(super) bytes: u64,
     pub(super) name: String,
@@ -58,12 +58,12 @@ pub(super) struct Symbol {
 
 /// What the symbol tables have, by address.
 #[derive(Debug, Default)]
-struct Tables {
-    fixed: Vec<Symbol>,
-    local: Vec<Symbol>,
+struct VariableSymbols {
+    fixed: Vec<VariableSymbol>,
+    local: Vec<VariableSymbol>,
 }
 
-impl Image {
+impl ElfImage {
     /// The file's headers; `None` for what is no 64-bit ELF file of this machine's byte order. `path` is where its neighbours are.
     pub(super) fn open(file: File, path: &Path) -> Option<Self> {
         let data = ReadCache::new(&file);
@@ -74,7 +74,7 @@ impl Image {
             let (start, bytes) = (segment.p_vaddr(endian), segment.p_memsz(endian));
             if segment.p_type(endian) == elf::PT_LOAD {
                 let (offset, file_bytes) = segment.file_range(endian);
-                segments.push(Segment { addresses: start..start.checked_add(bytes)?, offset, file_bytes });
+                segments.push(LoadSegment { addresses: start..start.checked_add(bytes)?, offset, file_bytes });
             } else if segment.p_type(endian) == elf::PT_TLS {
                 local = Some((bytes, segment.p_align(endian).max(1)));
             }
@@ -85,12 +85,12 @@ impl Image {
     }
 
     /// The variable of the symbol tables at an address in the file.
-    pub(super) fn symbol(&self, address: u64) -> Option<&Symbol> {
+    pub(super) fn symbol(&self, address: u64) -> Option<&VariableSymbol> {
         at(&self.tables().fixed, address)
     }
 
     /// The variable of this name. Symbols are read only where a file has such a string.
-    pub(super) fn named(&self, name: &str) -> Option<&Symbol> {
+    pub(super) fn named(&self, name: &str) -> Option<&VariableSymbol> {
         if self.tables.get().is_none() && !self.mentions(name) {
             return None;
         }
@@ -101,50 +101,50 @@ impl Image {
     fn mentions(&self, name: &str) -> bool {
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let finder = Finder::new(name);
-        !is_plain || mentions(&self.file, &finder) || self.apart().is_some_and(|(_, file)| mentions(&file, &finder))
+        !is_plain || mentions(&self.file, &finder) || self.separate_debug_file().is_some_and(|(_, file)| mentions(&file, &finder))
     }
 
     /// The one so far into thread-local memory.
-    pub(super) fn local_symbol(&self, offset: u64) -> Option<&Symbol> {
+    pub(super) fn local_symbol(&self, offset: u64) -> Option<&VariableSymbol> {
         at(&self.tables().local, offset)
     }
 
     /// Those that have some of these bytes.
-    pub(super) fn symbols_in(&self, addresses: &Range<u64>) -> Vec<&Symbol> {
+    pub(super) fn symbols_in(&self, addresses: &Range<u64>) -> Vec<&VariableSymbol> {
         let fixed = &self.tables().fixed;
         let first = fixed.partition_point(|symbol| symbol.start + symbol.bytes <= addresses.start);
-        let mut found: Vec<&Symbol> = fixed[first..].iter().take_while(|symbol| symbol.start < addresses.end).collect();
+        let mut found: Vec<&VariableSymbol> = fixed[first..].iter().take_while(|symbol| symbol.start < addresses.end).collect();
         found.dedup_by_key(|symbol| symbol.start);
         found
     }
 
     /// Its debug information, its own or the one that the distribution keeps apart.
-    pub(super) fn debug(&self) -> Option<&Debug> {
-        self.debug.get_or_init(|| Debug::read(&self.file, &self.path).or_else(|| self.debug_apart())).as_ref()
+    pub(super) fn debug(&self) -> Option<&DebugInfo> {
+        self.debug.get_or_init(|| DebugInfo::read(&self.file, &self.path).or_else(|| self.read_separate_debug())).as_ref()
     }
 
     /// How its functions' frames lie on the stack.
-    pub(super) fn frames(&self) -> Option<&Frames> {
-        self.frames.get_or_init(|| Frames::read(&self.file)).as_ref()
+    pub(super) fn frames(&self) -> Option<&UnwindTables> {
+        self.frames.get_or_init(|| UnwindTables::read(&self.file)).as_ref()
     }
 
-    fn debug_apart(&self) -> Option<Debug> {
-        let (path, file) = self.apart()?;
-        Debug::read(&file, &path)
+    fn read_separate_debug(&self) -> Option<DebugInfo> {
+        let (path, file) = self.separate_debug_file()?;
+        DebugInfo::read(&file, &path)
     }
 
     /// The file that the distribution keeps apart, with its symbols and debug information.
-    fn apart(&self) -> Option<(PathBuf, File)> {
+    fn separate_debug_file(&self) -> Option<(PathBuf, File)> {
         let data = ReadCache::new(&self.file);
         let path = debug_file(parse(&data)?.build_id().ok()??)?;
         let file = File::open(&path).ok()?;
         Some((path, file))
     }
 
-    fn tables(&self) -> &Tables {
+    fn tables(&self) -> &VariableSymbols {
         self.tables.get_or_init(|| {
-            let mut tables = Tables::read(&self.file).unwrap_or_default();
-            if let Some(more) = self.apart().and_then(|(_, file)| Tables::read(&file)) {
+            let mut tables = VariableSymbols::read(&self.file).unwrap_or_default();
+            if let Some(more) = self.separate_debug_file().and_then(|(_, file)| VariableSymbols::read(&file)) {
                 tables.fixed.extend(more.fixed);
                 tables.local.extend(more.local);
             }
@@ -156,12 +156,12 @@ impl Image {
     }
 }
 
-fn at(symbols: &[Symbol], address: u64) -> Option<&Symbol> {
+fn at(symbols: &[VariableSymbol], address: u64) -> Option<&VariableSymbol> {
     let below = symbols.partition_point(|symbol| symbol.start <= address);
     symbols[..below].last().filter(|symbol| address - symbol.start < symbol.bytes)
 }
 
-impl Tables {
+impl VariableSymbols {
     fn read(file: &File) -> Option<Self> {
         let data = ReadCache::new(file);
         let file = parse(&data)?;
@@ -175,7 +175,7 @@ impl Tables {
             let (start, bytes) = (symbol.address(), symbol.size());
             let Some(name) = symbol.name().ok().filter(|name| !name.is_empty()) else { continue };
             if bytes > 0 && start.checked_add(bytes).is_some() {
-                into.push(Symbol { start, bytes, name: demangled(name, None) });
+                into.push(VariableSymbol { start, bytes, name: demangled(name, None) });
             }
         }
         Some(tables)
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn symbols_are_read_only_where_a_name_may_be() {
         let path = std::env::current_exe().unwrap();
-        let image = Image::open(File::open(&path).unwrap(), &path).unwrap();
+        let image = ElfImage::open(File::open(&path).unwrap(), &path).unwrap();
         let absent = ["there", "is", "none"].join("_");
         assert!(image.named(&absent).is_none() && image.tables.get().is_none());
         std::hint::black_box(&NAMED_ONLY_HERE);

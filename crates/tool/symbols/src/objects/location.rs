@@ -7,15 +7,15 @@ use addr2line::gimli::{
 };
 use fieldstone_rewrite::{Memory, Registers};
 
-use super::dwarf::{Reading, Slice, Unit};
-use super::frames::{Frames, Rule};
+use super::dwarf::{DwarfReader, Slice, Unit};
+use super::unwind::{FrameRule, UnwindTables};
 
 /// Operations of an expression, and questions that it may ask.
 const MOST_OPERATIONS: u32 = 1000;
 const MOST_QUESTIONS: usize = 64;
 
 /// A function's frame at a moment.
-pub(super) struct Frame<'a> {
+pub(super) struct SampledFrame<'a> {
     pub(super) registers: &'a Registers,
     pub(super) memory: &'a dyn Memory,
     /// From addresses in the file to those in memory.
@@ -28,29 +28,29 @@ pub(super) struct Frame<'a> {
 
 /// Where a variable is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum VariableLocation {
     /// In memory.
     Address(u64),
     /// In a register, or nowhere; this is its value.
     Value(u64),
 }
 
-impl<'a> Frame<'a> {
+impl<'a> SampledFrame<'a> {
     /// The frame at `registers`, as far as `frames` says.
-    pub(super) fn of(registers: &'a Registers, memory: &'a dyn Memory, bias: u64, frames: Option<&Frames>) -> Self {
+    pub(super) fn of(registers: &'a Registers, memory: &'a dyn Memory, bias: u64, frames: Option<&UnwindTables>) -> Self {
         let mut frame = Self { registers, memory, bias, frame: None, base: None };
         frame.frame = frames.and_then(|frames| frame.canonical(frames));
         frame
     }
 
-    fn canonical(&self, frames: &Frames) -> Option<u64> {
+    fn canonical(&self, frames: &UnwindTables) -> Option<u64> {
         match frames.rule(self.counter())? {
-            Rule::Register(number, more) => Some(self.register(number)?.wrapping_add_signed(more)),
-            Rule::Expression(expression) => {
+            FrameRule::Register(number, more) => Some(self.register(number)?.wrapping_add_signed(more)),
+            FrameRule::Expression(expression) => {
                 let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
                 match self.evaluated(expression.evaluation(encoding), None)? {
-                    Place::Address(address) => Some(address),
-                    Place::Value(_) => None,
+                    VariableLocation::Address(address) => Some(address),
+                    VariableLocation::Value(_) => None,
                 }
             }
         }
@@ -64,38 +64,38 @@ impl<'a> Frame<'a> {
     /// Takes what a function says of the base of its frame.
     pub(super) fn set_base<'b>(
         &mut self,
-        reading: &Reading<'b>,
+        reader: &DwarfReader<'b>,
         unit: &Unit<'b>,
         base: Option<AttributeValue<Slice<'b>>>,
     ) {
-        self.base = base.and_then(|base| self.place(reading, unit, base)).map(|place| match place {
-            Place::Address(place) | Place::Value(place) => place,
+        self.base = base.and_then(|base| self.place(reader, unit, base)).map(|place| match place {
+            VariableLocation::Address(place) | VariableLocation::Value(place) => place,
         });
     }
 
     /// Where a variable with this location is.
     pub(super) fn place<'b>(
         &self,
-        reading: &Reading<'b>,
+        reader: &DwarfReader<'b>,
         unit: &Unit<'b>,
         location: AttributeValue<Slice<'b>>,
-    ) -> Option<Place> {
+    ) -> Option<VariableLocation> {
         let expression = match location {
             AttributeValue::Exprloc(expression) => expression,
-            list => self.listed(reading, unit, list)?,
+            list => self.listed(reader, unit, list)?,
         };
-        self.evaluated(expression.evaluation(unit.encoding()), Some((reading, unit)))
+        self.evaluated(expression.evaluation(unit.encoding()), Some((reader, unit)))
     }
 
     /// The entry of a list that holds at this instruction.
     fn listed<'b>(
         &self,
-        reading: &Reading<'b>,
+        reader: &DwarfReader<'b>,
         unit: &Unit<'b>,
         list: AttributeValue<Slice<'b>>,
     ) -> Option<Expression<Slice<'b>>> {
         let counter = self.counter();
-        let mut entries = reading.dwarf.attr_locations(unit, list).ok()??;
+        let mut entries = reader.dwarf.attr_locations(unit, list).ok()??;
         while let Some(entry) = entries.next().ok()? {
             if (entry.range.begin..entry.range.end).contains(&counter) {
                 return Some(entry.data);
@@ -107,8 +107,8 @@ impl<'a> Frame<'a> {
     fn evaluated<'b>(
         &self,
         mut evaluation: Evaluation<Slice<'b>>,
-        within: Option<(&Reading<'b>, &Unit<'b>)>,
-    ) -> Option<Place> {
+        within: Option<(&DwarfReader<'b>, &Unit<'b>)>,
+    ) -> Option<VariableLocation> {
         evaluation.set_max_iterations(MOST_OPERATIONS);
         let mut asked = evaluation.evaluate().ok()?;
         for _ in 0..MOST_QUESTIONS {
@@ -126,8 +126,8 @@ impl<'a> Frame<'a> {
                     evaluation.resume_with_relocated_address(address.wrapping_add(self.bias))
                 }
                 EvaluationResult::RequiresIndexedAddress { index, relocate } => {
-                    let (reading, unit) = within?;
-                    let address = reading.dwarf.address(unit, index).ok()?;
+                    let (reader, unit) = within?;
+                    let address = reader.dwarf.address(unit, index).ok()?;
                     evaluation.resume_with_indexed_address(address.wrapping_add(if relocate { self.bias } else { 0 }))
                 }
                 _ => return None,
@@ -137,13 +137,13 @@ impl<'a> Frame<'a> {
         None
     }
 
-    fn result(&self, pieces: &[gimli::Piece<Slice<'_>>]) -> Option<Place> {
+    fn result(&self, pieces: &[gimli::Piece<Slice<'_>>]) -> Option<VariableLocation> {
         // What is in several places is no pointer.
         let [gimli::Piece { location, size_in_bits: None, .. }] = pieces else { return None };
         match *location {
-            Location::Address { address } => Some(Place::Address(address)),
-            Location::Register { register } => self.register(register.0).map(Place::Value),
-            Location::Value { value } => value.to_u64(u64::MAX).ok().map(Place::Value),
+            Location::Address { address } => Some(VariableLocation::Address(address)),
+            Location::Register { register } => self.register(register.0).map(VariableLocation::Value),
+            Location::Value { value } => value.to_u64(u64::MAX).ok().map(VariableLocation::Value),
             _ => None,
         }
     }

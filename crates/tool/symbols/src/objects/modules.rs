@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use fieldstone_sys::smaps::Mapping;
 
-use super::image::Image;
+use super::image::ElfImage;
 use super::maps::Maps;
 
 const PAGE_BYTES: u64 = 4096;
@@ -21,19 +21,19 @@ const DELETED: &str = " (deleted)";
 
 /// The files, by address.
 #[derive(Debug, Default)]
-pub(super) struct Modules(Vec<Module>);
+pub(super) struct LoadedModules(Vec<LoadedModule>);
 
 /// A file in memory.
 #[derive(Debug)]
-pub(super) struct Module {
+pub(super) struct LoadedModule {
     /// The name of its file.
     pub(super) name: String,
     pub(super) bias: u64,
-    pub(super) image: Image,
+    pub(super) image: ElfImage,
     mapping: (u64, u64),
 }
 
-impl Modules {
+impl LoadedModules {
     /// Those of process `pid` that have code. `before` is what is known already.
     pub(super) fn of(pid: u32, maps: &Maps, before: Self) -> Self {
         let mut before = before.0;
@@ -45,7 +45,7 @@ impl Modules {
             }
             let mapping = (first.start, first.inode);
             let name = base_name(&first.name);
-            let known = before.iter().position(|module: &Module| module.mapping == mapping && module.name == name);
+            let known = before.iter().position(|module: &LoadedModule| module.mapping == mapping && module.name == name);
             match known {
                 Some(place) => modules.push(before.swap_remove(place)),
                 None => modules.extend(load(pid, first, name)),
@@ -55,20 +55,20 @@ impl Modules {
     }
 
     /// The file that an address belongs to, its bss too; its number among them.
-    pub(super) fn at(&self, address: u64) -> Option<(usize, &Module)> {
+    pub(super) fn at(&self, address: u64) -> Option<(usize, &LoadedModule)> {
         self.0.iter().enumerate().find(|(_, module)| {
             let own = address.wrapping_sub(module.bias);
             module.image.segments.iter().any(|segment| segment.addresses.contains(&own))
         })
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<&Module> {
+    pub(super) fn get(&self, number: usize) -> Option<&LoadedModule> {
         self.0.get(number)
     }
 
     /// Those whose file has this name, with or without a version behind it; all where there is none.
-    pub(super) fn called<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a Module> {
-        let is = move |module: &&Module| {
+    pub(super) fn with_name<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a LoadedModule> {
+        let is = move |module: &&LoadedModule| {
             name.is_none_or(|name| {
                 module.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
@@ -77,7 +77,7 @@ impl Modules {
     }
 
     /// The one whose file is `path`, as the kernel tells both.
-    pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&Module> {
+    pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&LoadedModule> {
         let named = |mapping: &&Mapping| Path::new(&mapping.name) == path;
         let first = maps.0.iter().find(named)?;
         self.0.iter().find(|module| module.mapping == (first.start, first.inode))
@@ -99,16 +99,16 @@ fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     groups
 }
 
-fn load(pid: u32, first: &Mapping, name: String) -> Option<Module> {
+fn load(pid: u32, first: &Mapping, name: String) -> Option<LoadedModule> {
     let (file, path) = open(pid, first)?;
-    let image = Image::open(file, &path)?;
+    let image = ElfImage::open(file, &path)?;
     let down = |address: u64| address - address % PAGE_BYTES;
     let starts_here = image.segments.iter().find(|segment| {
         let from = down(segment.offset);
         (from..segment.offset.saturating_add(segment.file_bytes)).contains(&first.offset)
     })?;
     let wanted = down(starts_here.addresses.start).checked_add(first.offset - down(starts_here.offset))?;
-    Some(Module { name, bias: first.start.wrapping_sub(wanted), image, mapping: (first.start, first.inode) })
+    Some(LoadedModule { name, bias: first.start.wrapping_sub(wanted), image, mapping: (first.start, first.inode) })
 }
 
 /// The file of a mapping, and a path beside which its neighbours are.

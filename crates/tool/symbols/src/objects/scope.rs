@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use addr2line::gimli::{self, UnitOffset};
 
-use super::dwarf::{Entry, Reading, Unit, Value, ranges};
+use super::dwarf::{DwarfEntry, DwarfReader, Unit, Value, ranges};
 use super::globals::name_and_type;
 
 /// Entries of a unit, and of a function, that are passed.
@@ -18,7 +18,7 @@ const MOST_STATICS: usize = 256;
 
 /// Where a unit's functions are, and its variables that are none of a function.
 #[derive(Debug, Default)]
-pub(super) struct Outline {
+pub(super) struct UnitOutline {
     functions: Vec<(Range<u64>, usize)>,
     statics: Vec<usize>,
 }
@@ -34,21 +34,21 @@ pub(super) struct Scope<'a> {
 /// A variable or a parameter.
 pub(super) struct Variable<'a> {
     pub(super) name: String,
-    pub(super) kind: Entry<'a>,
+    pub(super) kind: DwarfEntry<'a>,
     pub(super) location: Value<'a>,
     /// It is the function's, not the source file's.
     pub(super) local: bool,
 }
 
-impl Outline {
-    pub(super) fn of<'a>(reading: &Reading<'a>, unit: &Unit<'a>) -> Self {
+impl UnitOutline {
+    pub(super) fn of<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>) -> Self {
         let mut outline = Self::default();
         // What was read before an error holds.
-        let _ = outline.fill(reading, unit);
+        let _ = outline.fill(reader, unit);
         outline
     }
 
-    fn fill<'a>(&mut self, reading: &Reading<'a>, unit: &Unit<'a>) -> gimli::Result<()> {
+    fn fill<'a>(&mut self, reader: &DwarfReader<'a>, unit: &Unit<'a>) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut function = None;
         for _ in 0..MOST_ENTRIES {
@@ -63,7 +63,7 @@ impl Outline {
             }
             if kind.tag() == gimli::DW_TAG_subprogram {
                 let entry = unit.entry(offset)?;
-                self.functions.extend(ranges(&reading.dwarf, unit, &entry).into_iter().map(|code| (code, offset.0)));
+                self.functions.extend(ranges(&reader.dwarf, unit, &entry).into_iter().map(|code| (code, offset.0)));
                 function = function.or(Some(depth));
             } else if kind.tag() == gimli::DW_TAG_variable && function.is_none() && self.statics.len() < MOST_STATICS {
                 self.statics.push(offset.0);
@@ -80,14 +80,14 @@ impl Outline {
 }
 
 /// What the instruction at an address in the file sees; none where no function is known there.
-pub(super) fn at<'a>(reading: &Reading<'a>, counter: u64) -> Option<Scope<'a>> {
-    reading.units_with_code(counter).into_iter().find_map(|unit| {
-        let outline = reading.outline(&unit)?;
+pub(super) fn at<'a>(reader: &DwarfReader<'a>, counter: u64) -> Option<Scope<'a>> {
+    reader.units_with_code(counter).into_iter().find_map(|unit| {
+        let outline = reader.outline(&unit)?;
         let function = outline.function(counter)?;
         let mut variables = Vec::new();
         // As above.
-        let _ = locals(reading, &unit, function, counter, &mut variables);
-        let statics = outline.statics.iter().filter_map(|&offset| variable(reading, &unit, UnitOffset(offset), false));
+        let _ = locals(reader, &unit, function, counter, &mut variables);
+        let statics = outline.statics.iter().filter_map(|&offset| variable(reader, &unit, UnitOffset(offset), false));
         variables.extend(statics);
         let base = unit.entry(function).ok()?.attr_value(gimli::DW_AT_frame_base);
         Some(Scope { unit, base, variables })
@@ -96,7 +96,7 @@ pub(super) fn at<'a>(reading: &Reading<'a>, counter: u64) -> Option<Scope<'a>> {
 
 /// The variables of a function and of what is inlined into it, as far as they hold at the instruction.
 fn locals<'a>(
-    reading: &Reading<'a>,
+    reader: &DwarfReader<'a>,
     unit: &Rc<Unit<'a>>,
     function: UnitOffset,
     counter: u64,
@@ -117,10 +117,10 @@ fn locals<'a>(
         beside = None;
         match kind.tag() {
             gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
-                into.extend(variable(reading, unit, offset, true));
+                into.extend(variable(reader, unit, offset, true));
             }
             gimli::DW_TAG_lexical_block | gimli::DW_TAG_inlined_subroutine | gimli::DW_TAG_subprogram => {
-                let code = ranges(&reading.dwarf, unit, &unit.entry(offset)?);
+                let code = ranges(&reader.dwarf, unit, &unit.entry(offset)?);
                 // A block without addresses of its own has those of what is around it.
                 let around = code.is_empty() && kind.tag() == gimli::DW_TAG_lexical_block;
                 if !around && !code.iter().any(|code| code.contains(&counter)) {
@@ -133,9 +133,9 @@ fn locals<'a>(
     Ok(())
 }
 
-fn variable<'a>(reading: &Reading<'a>, unit: &Rc<Unit<'a>>, offset: UnitOffset, local: bool) -> Option<Variable<'a>> {
-    let entry = Entry::of(unit, unit.entry(offset).ok()?)?;
+fn variable<'a>(reader: &DwarfReader<'a>, unit: &Rc<Unit<'a>>, offset: UnitOffset, local: bool) -> Option<Variable<'a>> {
+    let entry = DwarfEntry::of(unit, unit.entry(offset).ok()?)?;
     let location = entry.value(gimli::DW_AT_location)?;
-    let (name, kind) = name_and_type(reading, &entry)?;
+    let (name, kind) = name_and_type(reader, &entry)?;
     Some(Variable { name, kind, location, local })
 }

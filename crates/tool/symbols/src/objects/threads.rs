@@ -25,44 +25,44 @@ use super::maps::Maps;
 const ALIGNMENT: u64 = 64;
 /// Thread-local memory is at most so far below.
 const MOST_LOCAL_BYTES: u64 = 64 << 10;
-/// Threads that are asked for.
+/// ThreadStacks that are asked for.
 const MOST_THREADS: usize = 4096;
 /// Functions that call none use so much below the stack pointer.
 const RED_ZONE_BYTES: u64 = 128;
 
 /// Stack pointers by thread.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Threads {
+pub(super) struct ThreadStacks {
     stacks: BTreeMap<u32, u64>,
 }
 
-impl Threads {
+impl ThreadStacks {
     /// Asks the kernel for those that wait.
-    pub(super) fn look(&mut self, pid: u32) {
+    pub(super) fn refresh(&mut self, pid: u32) {
         let Ok(threads) = threads(pid) else { return };
-        let seen = threads.into_iter().take(MOST_THREADS).map(|thread| (thread, waiting_at(pid, thread)));
+        let seen = threads.into_iter().take(MOST_THREADS).map(|thread| (thread, waiting_stack_pointer(pid, thread)));
         let before = std::mem::take(&mut self.stacks);
         self.stacks = seen.filter_map(|(thread, at)| Some((thread, at.or(before.get(&thread).copied())?))).collect();
     }
 
     /// A thread has these registers.
-    pub(super) fn saw(&mut self, thread: u32, registers: &Registers) {
+    pub(super) fn record_registers(&mut self, thread: u32, registers: &Registers) {
         self.stacks.insert(thread, registers.gpr[RSP]);
     }
 
     /// The thread whose stack `address` is in: of those in the same mapping the one that is nearest below.
-    pub(super) fn with_stack_at(&self, memory: &dyn Memory, maps: &Maps, address: u64) -> Option<u32> {
+    pub(super) fn stack_owner(&self, memory: &dyn Memory, maps: &Maps, address: u64) -> Option<u32> {
         let range = maps.at(address).filter(|mapping| mapping.is_read_write())?.range();
         // What lies below a stack pointer may still be used, and no longer.
         let far = |stack: u64| (stack > address.saturating_add(RED_ZONE_BYTES), address.abs_diff(stack));
         let (&thread, &stack) = self.within(&range).min_by_key(|&(_, &stack)| far(stack))?;
         let near_end = range.end.saturating_sub(MOST_LOCAL_BYTES).max(stack);
-        let pointer = [near_end, stack].into_iter().find_map(|from| pointer_above(memory, from, range.end))?;
+        let pointer = [near_end, stack].into_iter().find_map(|from| thread_pointer_above(memory, from, range.end))?;
         (maps.is_guarded(address) || range.end - pointer <= MOST_LOCAL_BYTES).then_some(thread)
     }
 
     /// Whether a thread has its stack pointer there.
-    pub(super) fn any_in(&self, range: &Range<u64>) -> bool {
+    pub(super) fn has_stack_in(&self, range: &Range<u64>) -> bool {
         self.within(range).next().is_some()
     }
 
@@ -72,14 +72,14 @@ impl Threads {
 }
 
 /// The stack pointer of a thread that waits in the kernel: the word before the last of `/proc/PID/task/TID/syscall`.
-fn waiting_at(pid: u32, thread: u32) -> Option<u64> {
+fn waiting_stack_pointer(pid: u32, thread: u32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
     let word = line.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
 /// The thread pointer that is nearest above `address`, before `end`.
-pub(super) fn pointer_above(memory: &dyn Memory, address: u64, end: u64) -> Option<u64> {
+pub(super) fn thread_pointer_above(memory: &dyn Memory, address: u64, end: u64) -> Option<u64> {
     let first = address.checked_next_multiple_of(ALIGNMENT)?;
     let bytes = end.checked_sub(first)?.min(MOST_LOCAL_BYTES);
     let mut read = vec![0; usize::try_from(bytes).ok()?];

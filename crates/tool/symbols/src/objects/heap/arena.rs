@@ -8,9 +8,9 @@
 
 use fieldstone_rewrite::Memory;
 
-use super::Area;
+use super::ChunkArea;
 use crate::objects::maps::{Maps, is_mapped};
-use crate::objects::read::words;
+use crate::objects::words::read_words;
 
 /// Where heaps begin, and the most that one has.
 const HEAP_BYTES: u64 = 64 << 20;
@@ -22,10 +22,10 @@ const ARENA_BYTES: u64 = 0x400;
 const SCAN_BYTES: u64 = 4096;
 
 /// The chunks of the heap that has `address`, if there is one.
-pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Area> {
+pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     let heap = start(address);
     let span = maps.span(heap, is_mapped)?;
-    let [arena, before, bytes, writable] = words::<4>(memory, heap)?;
+    let [arena, before, bytes, writable] = read_words::<4>(memory, heap)?;
     let sound = (PAGE_BYTES..=HEAP_BYTES).contains(&bytes)
         && bytes.is_multiple_of(PAGE_BYTES)
         && (bytes..=HEAP_BYTES).contains(&writable)
@@ -35,14 +35,14 @@ pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Are
     let (from, scan) = if start(arena) == heap {
         (before == 0).then_some((arena + ARENA_BYTES, SCAN_BYTES))?
     } else {
-        (before != 0 && is_first(memory, arena)).then_some((heap + (arena - start(arena)), 0))?
+        (before != 0 && is_first_heap(memory, arena)).then_some((heap + (arena - start(arena)), 0))?
     };
     // Of a later heap it is known where the first chunk is: one place is looked at.
-    Some(Area { from, scan: scan.max(1), end, main: false })
+    Some(ChunkArea { from, scan: scan.max(1), end, main: false })
 }
 
-fn is_first(memory: &dyn Memory, arena: u64) -> bool {
-    words::<2>(memory, start(arena)).is_some_and(|[own, before]| own == arena && before == 0)
+fn is_first_heap(memory: &dyn Memory, arena: u64) -> bool {
+    read_words::<2>(memory, start(arena)).is_some_and(|[own, before]| own == arena && before == 0)
 }
 
 const fn start(address: u64) -> u64 {

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use fieldstone_rewrite::Memory;
 
-use crate::objects::read::words;
+use crate::objects::words::read_words;
 
 const PAGE_BYTES: u64 = 4096;
 const FLAGS: u64 = 7;
@@ -54,7 +54,7 @@ fn before(memory: &dyn Memory, span: &Range<u64>, address: u64) -> Option<Range<
 }
 
 fn chunk(memory: &dyn Memory, at: u64, end: u64) -> Option<Range<u64>> {
-    let [before, field] = words::<2>(memory, at)?;
+    let [before, field] = read_words::<2>(memory, at)?;
     let bytes = field & !FLAGS;
     let sound = before == 0 && field & FLAGS == MAPPED && bytes >= PAGE_BYTES && bytes.is_multiple_of(PAGE_BYTES);
     let behind = at.checked_add(bytes).filter(|&behind| sound && behind <= end)?;
@@ -70,6 +70,6 @@ fn aligned(memory: &dyn Memory, chunk: &Range<u64>) -> u64 {
         let lead = if lead < LEAST_LEAD { lead + alignment } else { lead };
         (lead + HEADER < bytes).then_some(lead)
     });
-    let is_header = |lead: &u64| words::<2>(memory, chunk.start + lead) == Some([*lead, (bytes - lead) | MAPPED]);
+    let is_header = |lead: &u64| read_words::<2>(memory, chunk.start + lead) == Some([*lead, (bytes - lead) | MAPPED]);
     leads.into_iter().find(is_header).map_or(chunk.start, |lead| chunk.start + lead)
 }

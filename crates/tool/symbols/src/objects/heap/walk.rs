@@ -15,7 +15,7 @@
 
 use fieldstone_rewrite::Memory;
 
-use super::window::{Head, Window};
+use super::window::{ChunkHeader, MemoryWindow};
 
 /// Bytes that a walk may read, and chunks that it may pass: a tenth of a second by estimate.
 const MOST_BYTES: usize = 256 << 20;
@@ -35,7 +35,7 @@ const FENCE: u64 = 16;
 
 /// A chunk that was walked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Chunk {
+pub(super) struct HeapChunk {
     /// Its first byte.
     pub(super) start: u64,
     /// Its size.
@@ -46,34 +46,34 @@ pub(super) struct Chunk {
 
 /// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum WalkEnd {
     /// At the chunk.
-    Chunk(Chunk),
+    Chunk(HeapChunk),
     /// Chunks end here; others may begin behind.
     Fence(u64),
     /// At something that is no chunk.
-    Odd,
+    Inconsistent,
     /// At its bounds.
     TooLong,
 }
 
 /// A walk, with what it may still spend.
-pub(super) struct Walk<'a> {
+pub(super) struct ChunkWalk<'a> {
     memory: &'a dyn Memory,
-    window: Window<'a>,
+    window: MemoryWindow<'a>,
     left_chunks: usize,
     /// Flags that no chunk has here.
     forbidden: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ChunkWalk<'a> {
     pub(super) fn new(memory: &'a dyn Memory, main: bool) -> Self {
         let forbidden = if main { MAPPED | NOT_MAIN } else { MAPPED };
-        Self { memory, window: Window::new(memory, MOST_BYTES), left_chunks: MOST_CHUNKS, forbidden }
+        Self { memory, window: MemoryWindow::new(memory, MOST_BYTES), left_chunks: MOST_CHUNKS, forbidden }
     }
 
     /// From the first chunk at or behind `from`, at most `scan` bytes, to the one that has `target`. `marks` gets chunks on the way.
-    pub(super) fn search(&mut self, from: u64, scan: u64, end: u64, target: u64, marks: &mut Vec<u64>) -> End {
+    pub(super) fn search(&mut self, from: u64, scan: u64, end: u64, target: u64, marks: &mut Vec<u64>) -> WalkEnd {
         let first = from.next_multiple_of(ALIGNMENT);
         let last = end.min(target.saturating_add(1)).min(first.saturating_add(scan));
         let mut at = first;
@@ -81,30 +81,30 @@ impl<'a> Walk<'a> {
             let known = marks.len();
             let found = match self.head(at, end) {
                 Some(head) if head[1] & PREVIOUS_IN_USE != 0 => self.to(at, end, target, marks),
-                Some(_) => End::Odd,
-                None if self.window.is_spent() => End::TooLong,
-                None => End::Odd,
+                Some(_) => WalkEnd::Inconsistent,
+                None if self.window.is_spent() => WalkEnd::TooLong,
+                None => WalkEnd::Inconsistent,
             };
-            if found != End::Odd {
+            if found != WalkEnd::Inconsistent {
                 return found;
             }
             marks.truncate(known);
             at += ALIGNMENT;
         }
-        End::Odd
+        WalkEnd::Inconsistent
     }
 
     /// From the chunk at `from` to the one that has `target`.
-    pub(super) fn to(&mut self, from: u64, end: u64, target: u64, marks: &mut Vec<u64>) -> End {
+    pub(super) fn to(&mut self, from: u64, end: u64, target: u64, marks: &mut Vec<u64>) -> WalkEnd {
         let (mut at, mut before, mut marked) = (from, None, from);
         loop {
-            let Some((head, bytes, next)) = self.step(at, end, before) else { return self.gave_up() };
+            let Some((head, bytes, next)) = self.step(at, end, before) else { return self.failure() };
             if bytes == FENCE {
                 let other = self.head(next, end).is_some_and(|head| size(head) == FENCE);
-                return if other { End::Fence(next + FENCE) } else { End::Odd };
+                return if other { WalkEnd::Fence(next + FENCE) } else { WalkEnd::Inconsistent };
             }
             if target < next {
-                return self.arrived(Chunk { start: at, bytes, free: false }, head, end);
+                return self.arrived(HeapChunk { start: at, bytes, free: false }, head, end);
             }
             if next - marked >= MARK_BYTES {
                 marks.push(next);
@@ -115,7 +115,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The head of the chunk at `at`, its size and where the next one is; none where it is none.
-    fn step(&mut self, at: u64, end: u64, before: Option<u64>) -> Option<(Head, u64, u64)> {
+    fn step(&mut self, at: u64, end: u64, before: Option<u64>) -> Option<(ChunkHeader, u64, u64)> {
         self.left_chunks = self.left_chunks.checked_sub(1)?;
         let head = self.head(at, end)?;
         let bytes = size(head);
@@ -128,10 +128,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Looks at what follows the chunk: whether that fits, and whether the chunk is in use.
-    fn arrived(&mut self, chunk: Chunk, head: Head, end: u64) -> End {
+    fn arrived(&mut self, chunk: HeapChunk, head: ChunkHeader, end: u64) -> WalkEnd {
         let next = chunk.start + chunk.bytes;
         if next == end {
-            return self.unchanged(Chunk { free: true, ..chunk }, head, None);
+            return self.unchanged(HeapChunk { free: true, ..chunk }, head, None);
         }
         let (mut at, mut before, mut follower) = (next, chunk.bytes, None);
         for _ in 0..MORE_CHUNKS {
@@ -141,7 +141,7 @@ impl<'a> Walk<'a> {
                 if ends && follower.is_some() {
                     break;
                 }
-                return self.gave_up();
+                return self.failure();
             };
             follower.get_or_insert(head);
             if next == end || bytes == FENCE {
@@ -150,25 +150,25 @@ impl<'a> Walk<'a> {
             (at, before) = (next, bytes);
         }
         let free = follower.is_some_and(|head| head[1] & PREVIOUS_IN_USE == 0);
-        self.unchanged(Chunk { free, ..chunk }, head, follower)
+        self.unchanged(HeapChunk { free, ..chunk }, head, follower)
     }
 
     /// The chunk, if its head and the next one's are still what they were.
-    fn unchanged(&self, chunk: Chunk, head: Head, follower: Option<Head>) -> End {
-        let again = |at, was: Head| Window::new(self.memory, usize::MAX).head(at).is_some_and(|now| now[1] == was[1]);
+    fn unchanged(&self, chunk: HeapChunk, head: ChunkHeader, follower: Option<ChunkHeader>) -> WalkEnd {
+        let again = |at, was: ChunkHeader| MemoryWindow::new(self.memory, usize::MAX).head(at).is_some_and(|now| now[1] == was[1]);
         let same = again(chunk.start, head) && follower.is_none_or(|was| again(chunk.start + chunk.bytes, was));
-        if same { End::Chunk(chunk) } else { End::Odd }
+        if same { WalkEnd::Chunk(chunk) } else { WalkEnd::Inconsistent }
     }
 
-    fn gave_up(&self) -> End {
-        if self.left_chunks == 0 || self.window.is_spent() { End::TooLong } else { End::Odd }
+    fn failure(&self) -> WalkEnd {
+        if self.left_chunks == 0 || self.window.is_spent() { WalkEnd::TooLong } else { WalkEnd::Inconsistent }
     }
 
-    fn head(&mut self, at: u64, end: u64) -> Option<Head> {
+    fn head(&mut self, at: u64, end: u64) -> Option<ChunkHeader> {
         if at.checked_add(FENCE)? <= end { self.window.head(at) } else { None }
     }
 }
 
-fn size(head: Head) -> u64 {
+fn size(head: ChunkHeader) -> u64 {
     head[1] & !7
 }

@@ -7,10 +7,10 @@ const LEAST_BYTES: usize = 4096;
 const MOST_BYTES: usize = 256 << 10;
 
 /// Two words: the first two of a chunk.
-pub(super) type Head = [u64; 2];
+pub(super) type ChunkHeader = [u64; 2];
 
 /// The piece that was read last.
-pub(super) struct Window<'a> {
+pub(super) struct MemoryWindow<'a> {
     memory: &'a dyn Memory,
     start: u64,
     bytes: Vec<u8>,
@@ -18,13 +18,13 @@ pub(super) struct Window<'a> {
     left_bytes: usize,
 }
 
-impl<'a> Window<'a> {
+impl<'a> MemoryWindow<'a> {
     pub(super) fn new(memory: &'a dyn Memory, most_bytes: usize) -> Self {
         Self { memory, start: 0, bytes: Vec::new(), left_bytes: most_bytes }
     }
 
     /// The two words at `at`; none where there is no memory, or all has been read that may be.
-    pub(super) fn head(&mut self, at: u64) -> Option<Head> {
+    pub(super) fn head(&mut self, at: u64) -> Option<ChunkHeader> {
         if let Some(head) = self.known(at) {
             return Some(head);
         }
@@ -38,12 +38,12 @@ impl<'a> Window<'a> {
         self.known(at)
     }
 
-    /// Whether reading ended since it was enough.
+    /// Whether reader ended since it was enough.
     pub(super) const fn is_spent(&self) -> bool {
         self.left_bytes < MOST_BYTES
     }
 
-    fn known(&self, at: u64) -> Option<Head> {
+    fn known(&self, at: u64) -> Option<ChunkHeader> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
         let head = self.bytes.get(from..)?.first_chunk::<16>()?;
         let (first, second) = head.split_first_chunk::<8>()?;

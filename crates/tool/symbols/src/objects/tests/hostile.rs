@@ -6,8 +6,8 @@ use std::path::Path;
 use fieldstone_rewrite::{Image as Memory, Registers};
 use object::{Object, ObjectSection};
 
-use super::super::image::Image;
-use super::super::location::Frame;
+use super::super::image::ElfImage;
+use super::super::location::SampledFrame;
 use super::super::scope;
 use super::program::{build, compilers};
 
@@ -28,7 +28,7 @@ const ROUNDS: u64 = 150;
 
 /// Asks everything; how many answers there were.
 fn ask(path: &Path) -> usize {
-    let Some(image) = File::open(path).ok().and_then(|file| Image::open(file, path)) else { return 0 };
+    let Some(image) = File::open(path).ok().and_then(|file| ElfImage::open(file, path)) else { return 0 };
     let mut answers = 0;
     let data: Vec<u64> =
         image.segments.iter().flat_map(|segment| segment.addresses.clone().step_by(64).take(200)).collect();
@@ -37,19 +37,19 @@ fn ask(path: &Path) -> usize {
         answers += image.symbols_in(&(address..address.saturating_add(64))).len();
     }
     let Some(debug) = image.debug() else { return answers };
-    let (globals, reading) = (debug.globals(), debug.reading());
+    let (globals, reader) = (debug.globals(), debug.reader());
     for &address in &data {
-        answers += usize::from(globals.at(&reading, address).is_some());
-        answers += globals.within(&reading, &(address..address.saturating_add(64))).len();
-        answers += usize::from(globals.local_at(&reading, address % 64).is_some());
+        answers += usize::from(globals.at(&reader, address).is_some());
+        answers += globals.within(&reader, &(address..address.saturating_add(64))).len();
+        answers += usize::from(globals.local_at(&reader, address % 64).is_some());
     }
     let memory = Memory { start: 0x7000_0000, bytes: vec![0x70; 4096] };
     for address in image.segments.iter().flat_map(|segment| segment.addresses.clone().step_by(48).take(60)) {
         let registers = Registers { gpr: [0x7000_0100; 16], rip: address, ..Registers::default() };
-        let mut frame = Frame::of(&registers, &memory, 0, image.frames());
-        let Some(scope) = scope::at(&reading, address) else { continue };
-        frame.set_base(&reading, &scope.unit, scope.base);
-        let places = scope.variables.iter().filter_map(|one| frame.place(&reading, &scope.unit, one.location));
+        let mut frame = SampledFrame::of(&registers, &memory, 0, image.frames());
+        let Some(scope) = scope::at(&reader, address) else { continue };
+        frame.set_base(&reader, &scope.unit, scope.base);
+        let places = scope.variables.iter().filter_map(|one| frame.place(&reader, &scope.unit, one.location));
         answers += places.count();
     }
     answers
@@ -57,8 +57,8 @@ fn ask(path: &Path) -> usize {
 
 #[test]
 fn changed_bytes_end_in_an_answer_or_in_none() {
-    let room = tempfile::tempdir().unwrap();
-    let program = room.path().join("program");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
     for compiler in compilers() {
         if !build(compiler, "-g -O2", Path::new(SOURCE), &program) {
             return;

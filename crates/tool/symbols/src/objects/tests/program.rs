@@ -21,13 +21,13 @@ pub(super) fn compilers() -> Vec<&'static str> {
 }
 
 /// The program that runs, and what it said.
-pub(super) struct Running {
+pub(super) struct TestProgram {
     child: Child,
     said: Vec<(String, u64, u64)>,
-    room: TempDir,
+    directory: TempDir,
 }
 
-impl Drop for Running {
+impl Drop for TestProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -71,14 +71,14 @@ pub(super) fn samples(pid: u32, least: usize) -> Option<Vec<Registers>> {
     Some(taken.iter().map(|sample| registers(&sample.registers)).collect())
 }
 
-impl Running {
+impl TestProgram {
     /// Builds and starts the program, and waits until it has said everything.
     pub(super) fn start(compiler: &str, options: &str, arguments: &[&str]) -> Option<Self> {
-        let room = tempfile::tempdir().unwrap();
-        let program = room.path().join("program");
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
         let mut options = options.to_owned();
         if !options.contains("-static") {
-            let (source, library) = (room.path().join("shared.c"), room.path().join("libshared.so"));
+            let (source, library) = (directory.path().join("shared.c"), directory.path().join("libshared.so"));
             std::fs::write(&source, LIBRARY).unwrap();
             build(compiler, &format!("{options} -shared -fPIC").replace("-no-pie", ""), &source, &library)
                 .then_some(())?;
@@ -89,7 +89,7 @@ impl Running {
             Command::new(&program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let said = lines.map(|line| parse(&line)).take_while(|(name, ..)| name != "end").collect();
-        Some(Self { child, said, room })
+        Some(Self { child, said, directory })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -97,11 +97,11 @@ impl Running {
     }
 
     pub(super) fn objects(&self) -> Objects {
-        Objects::of(self.pid()).unwrap()
+        Objects::open(self.pid()).unwrap()
     }
 
     pub(super) fn file(&self) -> PathBuf {
-        self.room.path().join("program")
+        self.directory.path().join("program")
     }
 
     /// All addresses and sizes that were said under a name.
@@ -111,7 +111,7 @@ impl Running {
     }
 
     /// The first.
-    pub(super) fn said(&self, name: &str) -> (u64, u64) {
+    pub(super) fn reported(&self, name: &str) -> (u64, u64) {
         *self.all(name).first().unwrap_or_else(|| panic!("nothing was said of {name}: {:?}", self.said))
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use fieldstone_sharing::Object;
 
 use super::super::Objects;
-use super::program::{Running, build, compilers, samples};
+use super::program::{TestProgram, build, compilers, samples};
 
 const LINEAR_REGRESSION: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bench/workloads/src/sharing/linear_regression.c");
@@ -65,17 +65,17 @@ fn linear_regressions_array_is_known_by_its_threads() {
             ("-g -O0 -fomit-frame-pointer", &[][..]),
             ("-g -O2", &[][..]),
         ] {
-            let room = tempfile::tempdir().unwrap();
-            let program = room.path().join("linear_regression");
+            let directory = tempfile::tempdir().unwrap();
+            let program = directory.path().join("linear_regression");
             if !build(compiler, way, Path::new(LINEAR_REGRESSION), &program) {
                 continue;
             }
             let running = Regression::start(&program, arguments);
             let Some(samples) = samples(running.0.id(), 3 * ENOUGH) else { return };
             let array = running.array(&program);
-            let mut objects = Objects::of(running.0.id()).unwrap();
+            let mut objects = Objects::open(running.0.id()).unwrap();
             // Element 1, the last of its sums. The first samples are of the main thread, which draws points.
-            let object = objects.typed(array + 64 + 56, &samples[samples.len() - ENOUGH..]);
+            let object = objects.infer_type(array + 64 + 56, &samples[samples.len() - ENOUGH..]);
             let object = object.unwrap_or_else(|| panic!("{compiler} {way} {arguments:?}: no type"));
             assert_eq!((object.name.as_str(), object.stride, object.on_heap), ("lreg_args", 64, true), "{object:?}");
             assert_eq!(object.address, array, "{compiler} {way} {arguments:?}: {object:?}");
@@ -90,10 +90,10 @@ fn linear_regressions_array_is_known_by_its_threads() {
 
 /// The type that a thread which runs in a function of this name gives an address.
 fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Option<(Option<Object>, u64, u64)> {
-    let running = Running::start(compiler, way, &[name])?;
+    let running = TestProgram::start(compiler, way, &[name])?;
     let samples = samples(running.pid(), ENOUGH)?;
-    let (start, bytes) = running.said(block);
-    Some((running.objects().typed(start + offset, &samples), start, bytes))
+    let (start, bytes) = running.reported(block);
+    Some((running.objects().infer_type(start + offset, &samples), start, bytes))
 }
 
 #[test]

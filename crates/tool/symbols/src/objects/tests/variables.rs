@@ -2,17 +2,17 @@
 
 use fieldstone_sharing::{Member, Object};
 
-use super::super::{Kind, Objects, Place};
-use super::program::{Running, compilers};
+use super::super::{MemoryKind, Objects, AddressInfo};
+use super::program::{TestProgram, compilers};
 
 const WAYS: [&str; 5] = ["-O0", "-O2", "-O0 -no-pie", "-O2 -static", "-O2 -gdwarf-4"];
 
 /// The place of each byte of what the program called so, which has to be one.
-fn place(running: &Running, objects: &mut Objects, name: &str) -> Place {
-    let (start, bytes) = running.said(name);
-    let place = objects.at(start, 1);
+fn place(running: &TestProgram, objects: &mut Objects, name: &str) -> AddressInfo {
+    let (start, bytes) = running.reported(name);
+    let place = objects.describe(start, 1);
     for at in 1..bytes {
-        let other = objects.at(start + at, 1);
+        let other = objects.describe(start + at, 1);
         assert_eq!((&other.name, other.offset), (&place.name, place.offset + at), "{name}+{at}");
     }
     place
@@ -26,7 +26,7 @@ fn declarations(object: &Object) -> Vec<(&str, &str)> {
 fn debug_information_tells_members() {
     for compiler in compilers() {
         for way in WAYS {
-            let Some(running) = Running::start(compiler, &format!("-g {way}"), &[]) else { continue };
+            let Some(running) = TestProgram::start(compiler, &format!("-g {way}"), &[]) else { continue };
             let mut objects = running.objects();
             slots(&running, &mut objects);
             simple(&running, &mut objects);
@@ -37,10 +37,10 @@ fn debug_information_tells_members() {
 }
 
 /// The array of structures: each member where the compiler put it.
-fn slots(running: &Running, objects: &mut Objects) {
+fn slots(running: &TestProgram, objects: &mut Objects) {
     let found = place(running, objects, "slots");
-    let (start, bytes) = running.said("slots");
-    assert_eq!((found.kind, found.name.as_str(), found.range.clone()), (Kind::Global, "slots", start..start + bytes));
+    let (start, bytes) = running.reported("slots");
+    assert_eq!((found.kind, found.name.as_str(), found.range.clone()), (MemoryKind::Global, "slots", start..start + bytes));
     assert_eq!(found.module.as_deref(), Some("program"));
     let object = found.object.unwrap();
     assert_eq!((object.name.as_str(), object.address, object.elements), ("slot", start, 4));
@@ -74,11 +74,11 @@ fn slots(running: &Running, objects: &mut Objects) {
     }
     let alignments: Vec<u64> = object.members.iter().map(|member| member.alignment).collect();
     assert_eq!(alignments, [8, 4, 4, 0, 1, 8, 8, 8, 2, 2, 8, 8], "bits have none");
-    let (behind, _) = running.said("tight");
-    assert_ne!(objects.at(start + bytes, 64).name, "slots", "{behind:#x}");
+    let (behind, _) = running.reported("tight");
+    assert_ne!(objects.describe(start + bytes, 64).name, "slots", "{behind:#x}");
 }
 
-fn simple(running: &Running, objects: &mut Objects) {
+fn simple(running: &TestProgram, objects: &mut Objects) {
     // A member of each kind, its offset, and what its type asks for: nothing says that the structure is packed.
     let object = place(running, objects, "tight").object.unwrap();
     let told =
@@ -104,44 +104,44 @@ fn simple(running: &Running, objects: &mut Objects) {
 }
 
 /// Three variables on one line are one object, whichever is asked for.
-fn line(running: &Running, objects: &mut Objects, declared: bool) {
-    let start = ["counter", "flag", "corner"].map(|name| running.said(name).0).into_iter().min().unwrap();
+fn line(running: &TestProgram, objects: &mut Objects, declared: bool) {
+    let start = ["counter", "flag", "corner"].map(|name| running.reported(name).0).into_iter().min().unwrap();
     for name in ["counter", "flag", "corner"] {
-        let found = objects.at(running.said(name).0, 64);
+        let found = objects.describe(running.reported(name).0, 64);
         assert_eq!(found.name, name);
         let object = found.object.unwrap();
         object.check().unwrap();
         assert_eq!((object.address, object.elements), (start, 1), "{object:?}");
         for member in ["counter", "flag", "corner"] {
-            let (at, bytes) = running.said(member);
+            let (at, bytes) = running.reported(member);
             let told = object.members.iter().find(|told| told.name == member).unwrap();
             assert_eq!((told.offset, told.bytes), (at - start, bytes), "{object:?}");
             assert_ne!(told.declaration.is_empty(), declared, "{told:?}");
         }
-        assert_eq!(objects.at(running.said("counter").0, 1).object.unwrap().name, "counter", "alone");
+        assert_eq!(objects.describe(running.reported("counter").0, 1).object.unwrap().name, "counter", "alone");
     }
 }
 
 /// What each thread has of its own.
-fn locals(running: &Running, objects: &mut Objects, name: &str) {
+fn locals(running: &TestProgram, objects: &mut Objects, name: &str) {
     for said in ["main_own_count", "own_count"] {
         for (start, bytes) in running.all(said) {
-            let found = objects.at(start, 64);
-            assert_eq!((found.kind, found.name.as_str()), (Kind::ThreadLocal, name), "{said}: {found:?}");
+            let found = objects.describe(start, 64);
+            assert_eq!((found.kind, found.name.as_str()), (MemoryKind::ThreadLocal, name), "{said}: {found:?}");
             assert_eq!((found.range, found.offset), (start..start + bytes, 0));
         }
     }
-    assert_eq!(objects.at(running.said("own_place").0 + 4, 64).kind, Kind::ThreadLocal);
+    assert_eq!(objects.describe(running.reported("own_place").0 + 4, 64).kind, MemoryKind::ThreadLocal);
 }
 
 #[test]
 fn symbols_tell_names_and_sizes() {
     for way in ["-O0", "-O2 -no-pie", "-O2 -static"] {
-        let Some(running) = Running::start("cc", way, &[]) else { continue };
+        let Some(running) = TestProgram::start("cc", way, &[]) else { continue };
         let mut objects = running.objects();
         for name in ["slots", "together", "table"] {
             let found = place(&running, &mut objects, name);
-            let (start, bytes) = running.said(name);
+            let (start, bytes) = running.reported(name);
             let object = found.object.unwrap();
             assert_eq!((found.name.as_str(), found.range, object.members), (name, start..start + bytes, vec![]));
         }
@@ -153,8 +153,8 @@ fn symbols_tell_names_and_sizes() {
 #[test]
 fn without_symbols_there_is_the_place_in_the_file() {
     for way in ["-O0", "-O2 -no-pie", "-O2 -static"] {
-        let Some(with) = Running::start("cc", way, &[]) else { continue };
-        let Some(running) = Running::start("cc", &format!("{way} -s"), &[]) else { continue };
+        let Some(with) = TestProgram::start("cc", way, &[]) else { continue };
+        let Some(running) = TestProgram::start("cc", &format!("{way} -s"), &[]) else { continue };
         let listing = std::process::Command::new("nm").arg(with.file()).output().unwrap();
         let listing = String::from_utf8(listing.stdout).unwrap();
         let symbol = |name: &str| {
@@ -163,14 +163,14 @@ fn without_symbols_there_is_the_place_in_the_file() {
         };
         let mut objects = running.objects();
         for name in ["slots", "table"] {
-            let found = objects.at(running.said(name).0 + 8, 64);
-            assert_eq!((found.kind, found.object.is_none()), (Kind::Global, true), "{found:?}");
+            let found = objects.describe(running.reported(name).0 + 8, 64);
+            assert_eq!((found.kind, found.object.is_none()), (MemoryKind::Global, true), "{found:?}");
             assert_eq!(found.name, format!("program+{:#x}", symbol(name) + 8), "{way}");
         }
         if let Some(&(start, _)) = running.all("shared_table").first() {
-            assert_eq!(objects.at(start + 8, 64).name, "shared_table", "a library keeps what it gives to others");
+            assert_eq!(objects.describe(start + 8, 64).name, "shared_table", "a library keeps what it gives to others");
         }
-        let found = objects.at(running.said("main_own_count").0, 64);
-        assert_eq!(found.kind, Kind::ThreadLocal, "{found:?}");
+        let found = objects.describe(running.reported("main_own_count").0, 64);
+        assert_eq!(found.kind, MemoryKind::ThreadLocal, "{found:?}");
     }
 }

@@ -17,29 +17,29 @@ const ADDRESS_BYTES: u8 = 8;
 
 /// A file's tables.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
-    frame: Section,
-    index: Section,
-    debug: Section,
+pub(super) struct UnwindTables {
+    frame: SectionBytes,
+    index: SectionBytes,
+    debug: SectionBytes,
     text: u64,
 }
 
 #[derive(Debug, Default)]
-struct Section {
+struct SectionBytes {
     address: u64,
     bytes: Vec<u8>,
 }
 
 /// How the address is found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rule<'a> {
+pub(super) enum FrameRule<'a> {
     /// A register, by DWARF's number, and what is added to it.
     Register(u16, i64),
     /// An expression.
     Expression(Expression<Slice<'a>>),
 }
 
-impl Frames {
+impl UnwindTables {
     pub(super) fn read(file: &File) -> Option<Self> {
         let data = ReadCache::new(file);
         let file = object::read::elf::ElfFile64::<Endianness, _>::parse(&data).ok()?;
@@ -47,14 +47,14 @@ impl Frames {
         let section = |name| {
             let section = file.section_by_name(name)?;
             let data = section.compressed_data().ok().filter(|data| data.uncompressed_size <= MOST_BYTES)?;
-            Some(Section { address: section.address(), bytes: data.decompress().ok()?.into_owned() })
+            Some(SectionBytes { address: section.address(), bytes: data.decompress().ok()?.into_owned() })
         };
         let named = |name| section(name).unwrap_or_default();
         Some(Self { frame: named(".eh_frame"), index: named(".eh_frame_hdr"), debug: named(".debug_frame"), text })
     }
 
     /// The rule at an address in the file. Costs a search in the file's index; where it has none, a walk through all functions.
-    pub(super) fn rule(&self, address: u64) -> Option<Rule<'_>> {
+    pub(super) fn rule(&self, address: u64) -> Option<FrameRule<'_>> {
         self.by_index(address).or_else(|| self.by_frames(address)).or_else(|| {
             let mut section = DebugFrame::from(slice(&self.debug.bytes));
             section.set_address_size(ADDRESS_BYTES);
@@ -62,7 +62,7 @@ impl Frames {
         })
     }
 
-    fn by_index(&self, address: u64) -> Option<Rule<'_>> {
+    fn by_index(&self, address: u64) -> Option<FrameRule<'_>> {
         let bases = self.bases();
         let index = EhFrameHdr::from(slice(&self.index.bytes)).parse(&bases, ADDRESS_BYTES).ok()?;
         let table = index.table()?;
@@ -71,7 +71,7 @@ impl Frames {
         rule(&self.eh_frame(), &bases, address, Some(EhFrameOffset(usize::try_from(offset).ok()?)))
     }
 
-    fn by_frames(&self, address: u64) -> Option<Rule<'_>> {
+    fn by_frames(&self, address: u64) -> Option<FrameRule<'_>> {
         rule(&self.eh_frame(), &self.bases(), address, None)
     }
 
@@ -97,7 +97,7 @@ fn rule<'a, S: UnwindSection<Slice<'a>>>(
     bases: &BaseAddresses,
     address: u64,
     entry: Option<S::Offset>,
-) -> Option<Rule<'a>> {
+) -> Option<FrameRule<'a>> {
     let function = match entry {
         Some(entry) => section.fde_from_offset(bases, entry, S::cie_from_offset),
         None => section.fde_for_address(bases, address, S::cie_from_offset),
@@ -106,7 +106,7 @@ fn rule<'a, S: UnwindSection<Slice<'a>>>(
     let mut context = UnwindContext::new();
     let row = function.unwind_info_for_address(section, bases, &mut context, address).ok()?;
     match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => Some(Rule::Register(register.0, *offset)),
-        CfaRule::Expression(expression) => expression.get(section).ok().map(Rule::Expression),
+        CfaRule::RegisterAndOffset { register, offset } => Some(FrameRule::Register(register.0, *offset)),
+        CfaRule::Expression(expression) => expression.get(section).ok().map(FrameRule::Expression),
     }
 }

@@ -10,55 +10,55 @@ use addr2line::Loader;
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
-use super::{FrameName, Known, demangled};
+use super::{FrameName, NameSource, demangled};
 
 /// Where distributions put debug info, by build id.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
 
 /// A file's tables.
-pub(super) struct Module {
+pub(super) struct SymbolFile {
     lines: Option<Loader>,
-    symbols: Vec<Symbol>,
+    symbols: Vec<FunctionSymbol>,
     path: PathBuf,
-    loaded: Vec<Loaded>,
+    segments: Vec<LoadedSegment>,
 }
 
 /// Addresses that the file is loaded at, and where in the file the first of them lies.
-struct Loaded {
+struct LoadedSegment {
     addresses: Range<u64>,
     offset: u64,
 }
 
-impl fmt::Debug for Module {
+impl fmt::Debug for SymbolFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module").field("lines", &self.lines.is_some()).field("symbols", &self.symbols.len()).finish()
+        f.debug_struct("SymbolFile").field("lines", &self.lines.is_some()).field("symbols", &self.symbols.len()).finish()
     }
 }
 
 /// A function of the symbol tables.
-struct Symbol {
+struct FunctionSymbol {
     start: u64,
     bytes: u64,
     name: String,
 }
 
 /// What is read from one ELF file at once.
-struct Tables {
-    symbols: Vec<Symbol>,
-    loaded: Vec<Loaded>,
+struct ElfTables {
+    symbols: Vec<FunctionSymbol>,
+    segments: Vec<LoadedSegment>,
     has_lines: bool,
     build_id: Option<Vec<u8>>,
     /// What several debug files share is in this one (dwz).
     supplement: Option<PathBuf>,
 }
 
-impl Module {
+impl SymbolFile {
     /// Reads the tables; `None` for what is no ELF file.
     pub(super) fn open(path: &Path) -> Option<Self> {
-        let own = Tables::read(path)?;
+        let own = ElfTables::read(path)?;
         let apart = || {
             let path = debug_file(own.build_id.as_deref()?)?;
-            Some((Tables::read(&path)?, path))
+            Some((ElfTables::read(&path)?, path))
         };
         let apart = if own.has_lines { None } else { apart() };
         let mut symbols = own.symbols;
@@ -71,13 +71,13 @@ impl Module {
             None => None,
         };
         symbols.sort_by_key(|symbol| (symbol.start, symbol.bytes));
-        Some(Self { lines, symbols, path: path.to_owned(), loaded: own.loaded })
+        Some(Self { lines, symbols, path: path.to_owned(), segments: own.segments })
     }
 
     /// Where the debug info of a file is that has none of its own.
     #[cfg(test)]
-    pub(super) fn debug_info_apart(path: &Path) -> Option<PathBuf> {
-        debug_file(Tables::read(path)?.build_id.as_deref()?)
+    pub(super) fn separate_debug_file(path: &Path) -> Option<PathBuf> {
+        debug_file(ElfTables::read(path)?.build_id.as_deref()?)
     }
 
     /// Names of the functions at an address in the file, inlined ones first; none where nothing is known.
@@ -87,11 +87,11 @@ impl Module {
     }
 
     /// The function that is called by the instruction before `after`, where that names it: `e8`, and how far away it begins.
-    pub(super) fn called_before(&self, after: u64, module: &str) -> Option<FrameName> {
+    pub(super) fn callee_before(&self, after: u64, module: &str) -> Option<FrameName> {
         let mut call = [0; 5];
         let at = after.checked_sub(call.len() as u64)?;
-        let loaded = self.loaded.iter().find(|loaded| loaded.addresses.contains(&at))?;
-        File::open(&self.path).ok()?.read_exact_at(&mut call, loaded.offset + (at - loaded.addresses.start)).ok()?;
+        let segments = self.segments.iter().find(|segments| segments.addresses.contains(&at))?;
+        File::open(&self.path).ok()?.read_exact_at(&mut call, segments.offset + (at - segments.addresses.start)).ok()?;
         let [0xe8, distance @ ..] = call else { return None };
         let target = after.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
         // What a linker makes to reach another file's function has no symbol; anything else was no such call.
@@ -108,7 +108,7 @@ impl Module {
             let function = demangled(&function.raw_name().ok()?, function.language);
             let file = frame.location.as_ref().and_then(|location| location.file).map(PathBuf::from);
             let line = frame.location.and_then(|location| location.line);
-            names.push(FrameName { function, file, line, module: module.to_owned(), known: Known::DebugInfo });
+            names.push(FrameName { function, file, line, module: module.to_owned(), source: NameSource::DebugInfo });
         }
         Some(names)
     }
@@ -118,15 +118,15 @@ impl Module {
         let symbol = self.symbols[..below].last()?;
         let name = demangled(&symbol.name, None);
         let (function, known) = if offset - symbol.start < symbol.bytes {
-            (name, Known::Symbol)
+            (name, NameSource::Symbol)
         } else {
-            (format!("{name}+{:#x}", offset - symbol.start), Known::Nearby)
+            (format!("{name}+{:#x}", offset - symbol.start), NameSource::NearestSymbol)
         };
         Some(FrameName { function, file: None, line: None, module: module.to_owned(), known })
     }
 }
 
-impl Tables {
+impl ElfTables {
     fn read(path: &Path) -> Option<Self> {
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
@@ -136,16 +136,16 @@ impl Tables {
             .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text);
         let symbols = functions.filter_map(|symbol| {
             let name = symbol.name().ok().filter(|name| !name.is_empty())?;
-            Some(Symbol { start: symbol.address(), bytes: symbol.size(), name: name.to_owned() })
+            Some(FunctionSymbol { start: symbol.address(), bytes: symbol.size(), name: name.to_owned() })
         });
         let supplement = supplement(&file, path);
-        let loaded = file.segments().map(|segment| {
+        let segments = file.segments().map(|segment| {
             let (offset, bytes) = segment.file_range();
-            Loaded { addresses: segment.address()..segment.address() + bytes, offset }
+            LoadedSegment { addresses: segment.address()..segment.address() + bytes, offset }
         });
         Some(Self {
             symbols: symbols.collect(),
-            loaded: loaded.collect(),
+            segments: segments.collect(),
             has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),
             build_id: file.build_id().ok().flatten().map(<[u8]>::to_vec),
             supplement,

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use fieldstone_sharing::{Member, Object};
 
-use super::globals::Global;
-use super::heap::Found;
-use super::image::Symbol;
-use super::modules::Module;
+use super::globals::GlobalVariable;
+use super::heap::HeapLookup;
+use super::image::VariableSymbol;
+use super::modules::LoadedModule;
 
 /// What kind of memory an address lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MemoryKind {
     /// A variable, or other memory of a file that is loaded.
     Global,
     /// A variable of which each thread has its own.
@@ -28,9 +28,9 @@ pub enum Kind {
 
 /// Whose memory an address is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AddressInfo {
     /// The kind of memory.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// In a report's words: a variable's name, `heap block of 136 bytes`, `stack of thread 17`, a mapping's name; `libx.so+0x1234`
     /// where a file's symbols say nothing.
     pub name: String,
@@ -43,17 +43,17 @@ pub struct Place {
     /// What is there, where it is known: of a variable its members, of a block its size alone; [`super::Objects::typed`] may tell more.
     pub object: Option<Object>,
     /// What could not be told, and why.
-    pub untold: Option<&'static str>,
+    pub unknown: Option<&'static str>,
 }
 
-impl Place {
-    pub(super) fn of(kind: Kind, name: String, range: Range<u64>, address: u64) -> Self {
+impl AddressInfo {
+    pub(super) fn of(kind: MemoryKind, name: String, range: Range<u64>, address: u64) -> Self {
         let offset = address.saturating_sub(range.start);
-        Self { kind, name, module: None, range, offset, object: None, untold: None }
+        Self { kind, name, module: None, range, offset, object: None, unknown: None }
     }
 
     /// A variable of a file, `bias` below where it is in memory.
-    fn of_variable(kind: Kind, module: &Module, variable: Global, bias: u64, address: u64) -> Self {
+    fn of_variable(kind: MemoryKind, module: &LoadedModule, variable: Global, bias: u64, address: u64) -> Self {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
         let layout = variable.layout;
@@ -73,7 +73,7 @@ impl Place {
     }
 
     /// A variable of which the symbol alone is known.
-    fn of_symbol(kind: Kind, module: &Module, symbol: &Symbol, bias: u64, address: u64) -> Self {
+    fn of_symbol(kind: MemoryKind, module: &LoadedModule, symbol: &VariableSymbol, bias: u64, address: u64) -> Self {
         let start = symbol.start.wrapping_add(bias);
         let range = start..start.saturating_add(symbol.bytes);
         Self {
@@ -90,35 +90,35 @@ fn plain(name: String, range: &Range<u64>, on_heap: bool) -> Object {
 }
 
 /// What malloc says.
-pub(super) fn of_heap(found: Found, mapping: Range<u64>, address: u64) -> Place {
+pub(super) fn of_heap(found: HeapLookup, mapping: Range<u64>, address: u64) -> AddressInfo {
     match found {
-        Found::Block(range) => {
+        HeapLookup::Block(range) => {
             let name = format!("heap block of {} bytes", range.end - range.start);
             let object = Some(plain(name.clone(), &range, true));
-            Place { object, ..Place::of(Kind::Heap, name, range, address) }
+            AddressInfo { object, ..AddressInfo::of(MemoryKind::Heap, name, range, address) }
         }
-        Found::Free(range) => Place {
-            untold: Some("malloc has not given it out, or has it back"),
-            ..Place::of(Kind::Heap, "free memory of the heap".to_owned(), range, address)
+        HeapLookup::Free(range) => AddressInfo {
+            unknown: Some("malloc has not given it out, or has it back"),
+            ..AddressInfo::of(MemoryKind::Heap, "free memory of the heap".to_owned(), range, address)
         },
-        Found::NotTold(why) => {
-            Place { untold: Some(why), ..Place::of(Kind::Heap, "heap".to_owned(), mapping, address) }
+        HeapLookup::Unknown(why) => {
+            AddressInfo { unknown: Some(why), ..AddressInfo::of(MemoryKind::Heap, "heap".to_owned(), mapping, address) }
         }
-        Found::Elsewhere => Place::of(Kind::Mapping, String::new(), mapping, address),
+        HeapLookup::NotMalloc => AddressInfo::of(MemoryKind::Mapping, String::new(), mapping, address),
     }
 }
 
 /// What a file says of its memory.
-pub(super) fn of_module(module: &Module, address: u64, line_bytes: u64) -> Place {
+pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) -> AddressInfo {
     let own = address.wrapping_sub(module.bias);
     let line = own - own % line_bytes..(own - own % line_bytes).saturating_add(line_bytes);
     let known = module.image.debug().and_then(|debug| {
-        let (globals, reading) = (debug.globals(), debug.reading());
-        Some((globals.at(&reading, own)?, globals.within(&reading, &line)))
+        let (globals, reader) = (debug.globals(), debug.reader());
+        Some((globals.at(&reader, own)?, globals.within(&reader, &line)))
     });
     if let Some((variable, together)) = known {
         let whole = variable.start >= line.start && variable.start + variable.bytes <= line.end;
-        let place = Place::of_variable(Kind::Global, module, variable, module.bias, address);
+        let place = AddressInfo::of_variable(MemoryKind::Global, module, variable, module.bias, address);
         let members = together.into_iter().map(|other| Member {
             name: other.name,
             declaration: other.declaration,
@@ -137,15 +137,15 @@ pub(super) fn of_module(module: &Module, address: u64, line_bytes: u64) -> Place
             bytes: other.bytes,
             alignment: 0,
         });
-        let place = Place::of_symbol(Kind::Global, module, symbol, module.bias, address);
+        let place = AddressInfo::of_symbol(MemoryKind::Global, module, symbol, module.bias, address);
         return if whole { joined(place, members.collect(), module.bias) } else { place };
     }
     let name = format!("{}+{own:#x}", module.name);
-    Place { module: Some(module.name.clone()), ..Place::of(Kind::Global, name, address..address, address) }
+    AddressInfo { module: Some(module.name.clone()), ..AddressInfo::of(MemoryKind::Global, name, address..address, address) }
 }
 
 /// The place with all variables of its line as one object; `members` lie where they do in the file.
-fn joined(place: Place, mut members: Vec<Member>, bias: u64) -> Place {
+fn joined(place: AddressInfo, mut members: Vec<Member>, bias: u64) -> AddressInfo {
     let Some(first) = members.first().map(|member| member.offset).filter(|_| members.len() > 1) else { return place };
     let end = members.iter().map(|member| member.offset.saturating_add(member.bytes)).max().unwrap_or(first);
     for member in &mut members {
@@ -154,24 +154,24 @@ fn joined(place: Place, mut members: Vec<Member>, bias: u64) -> Place {
     let name = members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
     let address = first.wrapping_add(bias);
     let object = Object { name, address, elements: 1, stride: end - first, members, on_heap: false };
-    if object.check().is_ok() { Place { object: Some(object), ..place } } else { place }
+    if object.check().is_ok() { AddressInfo { object: Some(object), ..place } } else { place }
 }
 
 /// The program's thread-local variable at `address`, where its thread pointer is `pointer`.
-pub(super) fn local(program: &Module, pointer: u64, address: u64) -> Option<Place> {
+pub(super) fn local(program: &LoadedModule, pointer: u64, address: u64) -> Option<AddressInfo> {
     let (bytes, alignment) = program.image.local?;
     let start = pointer.checked_sub(bytes.checked_next_multiple_of(alignment)?)?;
     let offset = address.checked_sub(start).filter(|&offset| offset < bytes)?;
-    let known = program.image.debug().and_then(|debug| debug.globals().local_at(&debug.reading(), offset));
+    let known = program.image.debug().and_then(|debug| debug.globals().local_at(&debug.reader(), offset));
     if let Some(variable) = known {
-        return Some(Place::of_variable(Kind::ThreadLocal, program, variable, start, address));
+        return Some(AddressInfo::of_variable(MemoryKind::ThreadLocal, program, variable, start, address));
     }
     if let Some(symbol) = program.image.local_symbol(offset) {
-        return Some(Place::of_symbol(Kind::ThreadLocal, program, symbol, start, address));
+        return Some(AddressInfo::of_symbol(MemoryKind::ThreadLocal, program, symbol, start, address));
     }
     let name = format!("{}: thread-local memory+{offset:#x}", program.name);
-    Some(Place {
+    Some(AddressInfo {
         module: Some(program.name.clone()),
-        ..Place::of(Kind::ThreadLocal, name, start..start + bytes, address)
+        ..AddressInfo::of(MemoryKind::ThreadLocal, name, start..start + bytes, address)
     })
 }

@@ -12,7 +12,7 @@
 //! A slot that was not written yet holds what was there before. So of several types that would fit the one that more samples
 //! vouch for is told.
 //!
-//! **Cost.** A question reads the debug information of each sample's function, and at most [`MOST_READS`] words of the process.
+//! **Cost.** A query reads the debug information of each sample's function, and at most [`MOST_READS`] words of the process.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -22,14 +22,14 @@ use std::ops::Range;
 use fieldstone_rewrite::{Memory, Registers};
 use fieldstone_sharing::Object;
 
-use super::dwarf::{Debug, Entry, Reading};
-use super::layout::{self, Layout};
-use super::location::{Frame, Place};
-use super::modules::Modules;
-use super::read::words;
+use super::dwarf::{DebugInfo, DwarfEntry, DwarfReader};
+use super::layout::{self, TypeLayout};
+use super::location::{SampledFrame, VariableLocation};
+use super::modules::LoadedModules;
+use super::words::read_words;
 use super::scope::{self, Variable};
 
-/// Samples that are looked at, and words that are read for one question.
+/// Samples that are looked at, and words that are read for one query.
 const MOST_SAMPLES: usize = 64;
 const MOST_READS: usize = 4096;
 /// Pointers in one structure that are followed.
@@ -39,7 +39,7 @@ const MOST_WASTE_BYTES: u64 = 24;
 
 /// A type that something of this name has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct TypeKey {
     module: usize,
     name: String,
     bytes: u64,
@@ -48,8 +48,8 @@ struct Key {
 
 /// What speaks for a type.
 #[derive(Debug)]
-struct Evidence<'a> {
-    kind: Entry<'a>,
+struct TypeEvidence<'a> {
+    kind: DwarfEntry<'a>,
     variable: String,
     flexible: bool,
     /// Where elements of it are.
@@ -60,9 +60,9 @@ struct Evidence<'a> {
     local: bool,
 }
 
-/// A question.
-pub(super) struct Question<'a> {
-    modules: &'a Modules,
+/// A query.
+pub(super) struct TypeQuery<'a> {
+    modules: &'a LoadedModules,
     memory: &'a dyn Memory,
     address: u64,
     /// The block of malloc's that has the address.
@@ -72,33 +72,33 @@ pub(super) struct Question<'a> {
 
 /// Elements that lie where the address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent {
+struct ArrayExtent {
     start: u64,
     elements: u64,
     /// The pointer that has the address in what it points to.
     direct: Option<u64>,
 }
 
-type Found<'a> = HashMap<Key, Evidence<'a>>;
+type Candidates<'a> = HashMap<TypeKey, TypeEvidence<'a>>;
 
-impl<'a> Question<'a> {
-    pub(super) fn new(modules: &'a Modules, memory: &'a dyn Memory, address: u64, block: Option<Range<u64>>) -> Self {
+impl<'a> TypeQuery<'a> {
+    pub(super) fn new(modules: &'a LoadedModules, memory: &'a dyn Memory, address: u64, block: Option<Range<u64>>) -> Self {
         Self { modules, memory, address, block, left_reads: Cell::new(MOST_READS) }
     }
 
     /// The object, by what these samples see.
     pub(super) fn answer(&self, samples: &[Registers]) -> Option<Object> {
-        let mut readings: HashMap<usize, Option<Reading>> = HashMap::new();
+        let mut readers: HashMap<usize, Option<DwarfReader>> = HashMap::new();
         for registers in samples.iter().take(MOST_SAMPLES) {
             if let Some((number, module)) = self.modules.at(registers.rip) {
-                readings.entry(number).or_insert_with(|| module.image.debug().map(Debug::reading));
+                readers.entry(number).or_insert_with(|| module.image.debug().map(DebugInfo::reader));
             }
         }
-        let mut found = Found::new();
+        let mut found = Candidates::new();
         for (count, registers) in samples.iter().take(MOST_SAMPLES).enumerate() {
             let Some((number, _)) = self.modules.at(registers.rip) else { continue };
-            if let Some(Some(reading)) = readings.get(&number) {
-                self.sample(reading, number, registers, count, &mut found);
+            if let Some(Some(reader)) = readers.get(&number) {
+                self.sample(reader, number, registers, count, &mut found);
             }
         }
         let ranked = found.iter().filter_map(|(key, evidence)| {
@@ -106,75 +106,75 @@ impl<'a> Question<'a> {
             Some((rank(key, evidence, extent), key, extent))
         });
         let (_, key, extent) = ranked.min_by(|one, other| one.0.cmp(&other.0))?;
-        let reading = readings.get(&key.module)?.as_ref()?;
-        self.object(reading, found.get(key)?, extent)
+        let reader = readers.get(&key.module)?.as_ref()?;
+        self.object(reader, found.get(key)?, extent)
     }
 
     /// What the variables of one sample say.
     fn sample<'r>(
         &self,
-        reading: &Reading<'r>,
+        reader: &DwarfReader<'r>,
         number: usize,
         registers: &Registers,
         count: usize,
-        found: &mut Found<'r>,
+        found: &mut Candidates<'r>,
     ) {
         let Some(module) = self.modules.get(number) else { return };
-        let mut frame = Frame::of(registers, self.memory, module.bias, module.image.frames());
-        let Some(scope) = scope::at(reading, frame.counter()) else { return };
-        frame.set_base(reading, &scope.unit, scope.base);
+        let mut frame = SampledFrame::of(registers, self.memory, module.bias, module.image.frames());
+        let Some(scope) = scope::at(reader, frame.counter()) else { return };
+        frame.set_base(reader, &scope.unit, scope.base);
         for variable in &scope.variables {
-            let Some(place) = frame.place(reading, &scope.unit, variable.location) else { continue };
-            let mut seen = Seen { question: self, reading, number, count, local: variable.local, found };
+            let Some(place) = frame.place(reader, &scope.unit, variable.location) else { continue };
+            let mut seen = PointerWalk { query: self, reader, number, count, local: variable.local, found };
             seen.variable(variable, place);
         }
     }
 
     /// The elements around the address, if pointers of this type say that there are some.
-    fn extent(&self, key: &Key, evidence: &Evidence) -> Option<Extent> {
+    fn extent(&self, key: &TypeKey, evidence: &TypeEvidence) -> Option<ArrayExtent> {
         let bytes = key.bytes;
-        let room = self.block.clone();
-        let inside = |pointer: u64| room.as_ref().is_none_or(|room| room.contains(&pointer));
+        let block = self.block.clone();
+        let inside = |pointer: u64| block.as_ref().is_none_or(|block| block.contains(&pointer));
         let pointers: Vec<u64> = evidence.pointers.iter().copied().filter(|&pointer| inside(pointer)).collect();
         let has = |&pointer: &u64| pointer <= self.address && self.address - pointer < bytes;
         let direct = pointers.iter().copied().filter(has).max();
         if evidence.flexible
-            && let Some(room) = &room
+            && let Some(block) = &block
         {
             let start = pointers.iter().copied().filter(|&pointer| pointer <= self.address).max()?;
-            let fits = start.checked_add(bytes)? <= room.end;
-            return fits.then_some(Extent { start, elements: 1, direct: Some(start) });
+            let fits = start.checked_add(bytes)? <= block.end;
+            return fits.then_some(ArrayExtent { start, elements: 1, direct: Some(start) });
         }
         let base = direct.or_else(|| pointers.iter().copied().min_by_key(|pointer| pointer.abs_diff(self.address)))?;
         let own = element_start(base, bytes, self.address)?;
         let in_step = |pointer: &u64| pointer.abs_diff(base).is_multiple_of(bytes);
         let told = || pointers.iter().copied().filter(in_step).chain([own]);
         let (start, end) = (told().min()?, told().max()?.checked_add(bytes)?);
-        let Some(room) = room else {
+        let Some(block) = block else {
             // Without bounds only what is pointed to is known to be there.
-            return direct.map(|_| Extent { start, elements: (end - start) / bytes, direct });
+            return direct.map(|_| ArrayExtent { start, elements: (end - start) / bytes, direct });
         };
-        if start < room.start || end > room.end {
+        if start < block.start || end > block.end {
             return None;
         }
-        let from_start = (start - room.start).is_multiple_of(bytes);
-        let fits = (room.end - room.start) % bytes < MOST_WASTE_BYTES;
+        let from_start = (start - block.start).is_multiple_of(bytes);
+        let fits = (block.end - block.start) % bytes < MOST_WASTE_BYTES;
         let (start, end) = match (from_start, fits || direct.is_none()) {
-            (true, true) => (room.start, room.end),
-            (false, _) if direct.is_none() => (start, room.end),
+            (true, true) => (block.start, block.end),
+            (false, _) if direct.is_none() => (start, block.end),
             _ => (start, end),
         };
-        Some(Extent { start, elements: (end - start) / bytes, direct })
+        Some(ArrayExtent { start, elements: (end - start) / bytes, direct })
     }
 
-    fn object<'r>(&self, reading: &Reading<'r>, evidence: &Evidence<'r>, extent: Extent) -> Option<Object> {
-        let mut layout = Layout::of(reading, &evidence.kind, &evidence.variable)?;
+    fn object<'r>(&self, reader: &DwarfReader<'r>, evidence: &TypeEvidence<'r>, extent: ArrayExtent) -> Option<Object> {
+        let mut layout = TypeLayout::of(reader, &evidence.kind, &evidence.variable)?;
         if extent.elements > 1 {
-            layout.repeat(reading, &evidence.kind);
+            layout.repeat(reader, &evidence.kind);
         }
         let stride = match &self.block {
             // The array at its end has the rest.
-            Some(room) if layout.flexible => room.end.checked_sub(extent.start)?.max(layout.stride),
+            Some(block) if layout.flexible => block.end.checked_sub(extent.start)?.max(layout.stride),
             _ => layout.stride,
         };
         let object = Object {
@@ -190,13 +190,13 @@ impl<'a> Question<'a> {
 
     fn word(&self, address: u64) -> Option<u64> {
         self.left_reads.set(self.left_reads.get().checked_sub(1)?);
-        words::<1>(self.memory, address).map(|[word]| word)
+        read_words::<1>(self.memory, address).map(|[word]| word)
     }
 }
 
 /// What is told before what: structures, those pointed to, by the function's own variables; then what more samples vouch for, what is
 /// within another one, and of two that begin at one place the larger.
-fn rank<'k>(key: &'k Key, evidence: &Evidence, extent: Extent) -> impl Ord + use<'k> {
+fn rank<'k>(key: &'k TypeKey, evidence: &TypeEvidence, extent: ArrayExtent) -> impl Ord + use<'k> {
     let sure = (!key.structure, extent.direct.is_none(), !evidence.local);
     (sure, Reverse(evidence.samples), Reverse(extent.direct.unwrap_or(extent.start)), Reverse(key.bytes), &key.name)
 }
@@ -210,48 +210,48 @@ fn element_start(base: u64, bytes: u64, address: u64) -> Option<u64> {
 }
 
 /// A variable of a sample, followed.
-struct Seen<'q, 'a, 'r, 'f> {
-    question: &'q Question<'a>,
-    reading: &'f Reading<'r>,
+struct PointerWalk<'q, 'a, 'r, 'f> {
+    query: &'q TypeQuery<'a>,
+    reader: &'f DwarfReader<'r>,
     number: usize,
     count: usize,
     local: bool,
-    found: &'f mut Found<'r>,
+    found: &'f mut Candidates<'r>,
 }
 
-impl<'r> Seen<'_, '_, 'r, '_> {
-    fn variable(&mut self, variable: &Variable<'r>, place: Place) {
-        let Some((plain, _)) = layout::stripped(self.reading, &variable.kind) else { return };
+impl<'r> PointerWalk<'_, '_, 'r, '_> {
+    fn variable(&mut self, variable: &Variable<'r>, place: VariableLocation) {
+        let Some((plain, _)) = layout::stripped(self.reader, &variable.kind) else { return };
         if layout::is_pointer(&plain) {
             let value = match place {
-                Place::Address(at) => self.question.word(at),
-                Place::Value(value) => Some(value),
+                VariableLocation::Address(at) => self.query.word(at),
+                VariableLocation::Value(value) => Some(value),
             };
-            if let (Some(value), Some(kind)) = (value, layout::target(self.reading, &plain)) {
+            if let (Some(value), Some(kind)) = (value, layout::target(self.reader, &plain)) {
                 self.elements(&kind, value, &variable.name, true);
             }
-        } else if let Place::Address(at) = place {
+        } else if let VariableLocation::Address(at) = place {
             self.elements(&variable.kind, at, &variable.name, true);
         }
     }
 
     /// Elements of a type lie at `pointer`: do they have the address, and what do they lead to?
-    fn elements(&mut self, kind: &Entry<'r>, pointer: u64, name: &str, follow: bool) {
-        let Some((element, count, alias)) = layout::element(self.reading, kind) else { return };
+    fn elements(&mut self, kind: &DwarfEntry<'r>, pointer: u64, name: &str, follow: bool) {
+        let Some((element, count, alias)) = layout::element(self.reader, kind) else { return };
         // What points to single bytes may point to anything.
-        let Some(bytes) = layout::bytes(self.reading, &element).filter(|&bytes| bytes > 1) else { return };
-        let address = self.question.address;
+        let Some(bytes) = layout::bytes(self.reader, &element).filter(|&bytes| bytes > 1) else { return };
+        let address = self.query.address;
         let all = bytes.saturating_mul(count.max(1));
         let has = pointer <= address && address - pointer < all;
-        let near = self.question.block.as_ref().is_some_and(|block| block.contains(&pointer));
+        let near = self.query.block.as_ref().is_some_and(|block| block.contains(&pointer));
         let structure = layout::is_structure(&element);
         if has || near {
             // Of an array that is known to be one, the element that counts.
             let own = if has { address - (address - pointer) % bytes } else { pointer };
-            let known = if structure { self.reading.name(&element).or(alias) } else { None };
+            let known = if structure { self.reader.name(&element).or(alias) } else { None };
             let name = known.unwrap_or_else(|| name.to_owned());
-            let key = Key { module: self.number, name: name.clone(), bytes, structure };
-            let declared = layout::declared_element(self.reading, kind).unwrap_or_else(|| element.clone());
+            let key = TypeKey { module: self.number, name: name.clone(), bytes, structure };
+            let declared = layout::declared_element(self.reader, kind).unwrap_or_else(|| element.clone());
             self.note(key, declared, &name, own);
         }
         if follow && structure {
@@ -259,10 +259,10 @@ impl<'r> Seen<'_, '_, 'r, '_> {
         }
     }
 
-    fn note(&mut self, key: Key, kind: Entry<'r>, variable: &str, pointer: u64) {
-        let reading = self.reading;
-        let evidence = self.found.entry(key).or_insert_with(|| Evidence {
-            flexible: layout::is_flexible(reading, &kind),
+    fn note(&mut self, key: TypeKey, kind: DwarfEntry<'r>, variable: &str, pointer: u64) {
+        let reader = self.reader;
+        let evidence = self.found.entry(key).or_insert_with(|| TypeEvidence {
+            flexible: layout::is_flexible(reader, &kind),
             kind,
             variable: variable.to_owned(),
             pointers: Vec::new(),
@@ -281,10 +281,10 @@ impl<'r> Seen<'_, '_, 'r, '_> {
     }
 
     /// Where the pointers in a structure lead.
-    fn lead(&mut self, structure: &Entry<'r>, start: u64) {
+    fn lead(&mut self, structure: &DwarfEntry<'r>, start: u64) {
         let local = std::mem::replace(&mut self.local, false);
-        for (name, offset, kind) in layout::pointers(self.reading, structure).into_iter().take(MOST_FOLLOWED) {
-            let value = start.checked_add(offset).and_then(|at| self.question.word(at));
+        for (name, offset, kind) in layout::pointers(self.reader, structure).into_iter().take(MOST_FOLLOWED) {
+            let value = start.checked_add(offset).and_then(|at| self.query.word(at));
             if let Some(value) = value {
                 self.elements(&kind, value, &name, false);
             }
