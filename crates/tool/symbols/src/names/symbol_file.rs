@@ -1,4 +1,5 @@
-//! What one file knows of its code: debug info, its own or the one that the distribution keeps apart, and symbols.
+//! Looks up functions and lines of one ELF file, in its debug info, in a separate debug file, and in its
+//! symbol tables.
 
 use std::fmt;
 use std::fs::File;
@@ -12,10 +13,10 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use super::{FrameName, NameSource, demangled};
 
-/// Where distributions put debug info, by build id.
+/// The directory of separate debug files, named by build id.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
 
-/// A file's tables.
+/// The tables of one file.
 pub(super) struct SymbolFile {
     lines: Option<Loader>,
     symbols: Vec<FunctionSymbol>,
@@ -23,7 +24,7 @@ pub(super) struct SymbolFile {
     segments: Vec<LoadedSegment>,
 }
 
-/// Addresses that the file is loaded at, and where in the file the first of them lies.
+/// A loaded address range, and its offset in the file.
 struct LoadedSegment {
     addresses: Range<u64>,
     offset: u64,
@@ -35,34 +36,34 @@ impl fmt::Debug for SymbolFile {
     }
 }
 
-/// A function of the symbol tables.
+/// A function in a symbol table.
 struct FunctionSymbol {
     start: u64,
     bytes: u64,
     name: String,
 }
 
-/// What is read from one ELF file at once.
+/// The tables read from one ELF file.
 struct ElfTables {
     symbols: Vec<FunctionSymbol>,
     segments: Vec<LoadedSegment>,
     has_lines: bool,
     build_id: Option<Vec<u8>>,
-    /// What several debug files share is in this one (dwz).
+    /// The file with debug info shared by several debug files (dwz).
     supplement: Option<PathBuf>,
 }
 
 impl SymbolFile {
-    /// Reads the tables; `None` for what is no ELF file.
+    /// Reads the tables; `None` if the file is not ELF.
     pub(super) fn open(path: &Path) -> Option<Self> {
         let own = ElfTables::read(path)?;
-        let apart = || {
+        let separate = || {
             let path = debug_file(own.build_id.as_deref()?)?;
             Some((ElfTables::read(&path)?, path))
         };
-        let apart = if own.has_lines { None } else { apart() };
+        let separate = if own.has_lines { None } else { separate() };
         let mut symbols = own.symbols;
-        let lines = match apart {
+        let lines = match separate {
             Some((tables, path)) => {
                 symbols.extend(tables.symbols);
                 Loader::new_with_sup(path, tables.supplement).ok()
@@ -74,27 +75,28 @@ impl SymbolFile {
         Some(Self { lines, symbols, path: path.to_owned(), segments: own.segments })
     }
 
-    /// Where the debug info of a file is that has none of its own.
+    /// The separate debug file of the file at `path`; `None` if it is not installed.
     #[cfg(test)]
     pub(super) fn separate_debug_file(path: &Path) -> Option<PathBuf> {
         debug_file(ElfTables::read(path)?.build_id.as_deref()?)
     }
 
-    /// Names of the functions at an address in the file, inlined ones first; none where nothing is known.
+    /// The functions at an address in the file, inlined ones first; empty without any name.
     pub(super) fn names(&self, offset: u64, module: &str) -> Vec<FrameName> {
         let names = self.lines_at(offset, module).unwrap_or_default();
         if names.is_empty() { self.symbol_at(offset, module).into_iter().collect() } else { names }
     }
 
-    /// The function that is called by the instruction before `after`, where that names it: `e8`, and how far away it begins.
+    /// The function called by the instruction before the address `after`: a direct call (opcode `e8` and
+    /// a relative address). `None` for any other instruction.
     pub(super) fn callee_before(&self, after: u64, module: &str) -> Option<FrameName> {
         let mut call = [0; 5];
         let at = after.checked_sub(call.len() as u64)?;
-        let segments = self.segments.iter().find(|segments| segments.addresses.contains(&at))?;
-        File::open(&self.path).ok()?.read_exact_at(&mut call, segments.offset + (at - segments.addresses.start)).ok()?;
+        let segment = self.segments.iter().find(|segment| segment.addresses.contains(&at))?;
+        File::open(&self.path).ok()?.read_exact_at(&mut call, segment.offset + (at - segment.addresses.start)).ok()?;
         let [0xe8, distance @ ..] = call else { return None };
         let target = after.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
-        // What a linker makes to reach another file's function has no symbol; anything else was no such call.
+        // A target without a symbol is a PLT entry, or the bytes are not a call.
         self.symbols.binary_search_by_key(&target, |symbol| symbol.start).ok()?;
         self.names(target, module).pop()
     }
@@ -103,7 +105,7 @@ impl SymbolFile {
         let mut frames = self.lines.as_ref()?.find_frames(offset).ok()?;
         let mut names = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
-            // A function without a name is a unit of assembly with lines only: the symbols say more.
+            // Assembly code has lines but no function name: use the symbols.
             let function = frame.function?;
             let function = demangled(&function.raw_name().ok()?, function.language);
             let file = frame.location.as_ref().and_then(|location| location.file).map(PathBuf::from);
@@ -117,12 +119,12 @@ impl SymbolFile {
         let below = self.symbols.partition_point(|symbol| symbol.start <= offset);
         let symbol = self.symbols[..below].last()?;
         let name = demangled(&symbol.name, None);
-        let (function, known) = if offset - symbol.start < symbol.bytes {
+        let (function, source) = if offset - symbol.start < symbol.bytes {
             (name, NameSource::Symbol)
         } else {
             (format!("{name}+{:#x}", offset - symbol.start), NameSource::NearestSymbol)
         };
-        Some(FrameName { function, file: None, line: None, module: module.to_owned(), known })
+        Some(FrameName { function, file: None, line: None, module: module.to_owned(), source })
     }
 }
 
@@ -153,13 +155,13 @@ impl ElfTables {
     }
 }
 
-/// Where the file is that the one at `path` shares debug info with others in.
+/// The path of the file with debug info that the file at `path` shares with others.
 pub(crate) fn supplement<'data>(file: &impl Object<'data>, path: &Path) -> Option<PathBuf> {
     let (name, _) = file.gnu_debugaltlink().ok().flatten()?;
     Some(path.parent()?.join(std::str::from_utf8(name).ok()?))
 }
 
-/// Where the distribution keeps the debug info of the file with this build id.
+/// The separate debug file for this build id; `None` if it is not installed.
 pub(crate) fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (first, rest) = build_id.split_at_checked(1)?;

@@ -1,4 +1,4 @@
-//! A small program compiled in several ways, and what is known of its code in each.
+//! Names of functions and lines in a small program, compiled with and without debug info and symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// `main` calls `work`, which calls `inlined`, which calls `xmalloc`, which calls `malloc`: each on a line of its own, told
-/// by its comment.
+/// `main` calls `work`, which calls `inlined`, which calls `xmalloc`, which calls `malloc`. A comment
+/// marks the line of each call.
 const SOURCE: &str = r#"#include <stdlib.h>
 void *volatile kept;
 __attribute__((noinline, noclone)) void *xmalloc(size_t bytes) {
@@ -56,13 +56,13 @@ fn objdump(program: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The call of `callee` in `caller`: the last byte of the instruction, as objdump sees it.
+/// The last byte of the instruction in `caller` that calls `callee`, by objdump.
 fn call(listing: &str, caller: &str, callee: &str) -> u64 {
     let body = listing.lines().skip_while(|line| !line.ends_with(&format!("<{caller}>:")));
     let mut after = body.skip_while(|line| !(line.contains("call") && line.contains(&format!("<{callee}"))));
     after.next().unwrap_or_else(|| panic!("{caller} does not call {callee}: {listing}"));
     let next = after.find_map(|line| u64::from_str_radix(line.split(':').next()?.trim(), 16).ok());
-    next.expect("something follows the call") - 1
+    next.expect("an instruction follows the call") - 1
 }
 
 fn stack(program: &Path, listing: &str) -> Vec<CodeLocation> {
@@ -112,9 +112,9 @@ fn without_debug_info_the_symbols_name_functions() {
 }
 
 #[test]
-fn a_stripped_file_has_its_exported_functions_and_their_neighbourhood() {
+fn in_a_stripped_file_the_nearest_exported_function_names_an_address() {
     let directory = tempfile::tempdir().unwrap();
-    // Of the three only `xmalloc` is exported; `work` lies somewhere behind it.
+    // Only `xmalloc` is exported; `work` has a higher address.
     let program =
         compile(&directory, "-O2 -g0 -fno-toplevel-reorder -fno-reorder-functions -Wl,--export-dynamic-symbol=xmalloc");
     let frames = stack(&program, &objdump(&program));
@@ -127,7 +127,7 @@ fn a_stripped_file_has_its_exported_functions_and_their_neighbourhood() {
 }
 
 #[test]
-fn a_function_that_jumps_to_the_allocator_is_named_by_its_caller_s_call() {
+fn a_function_with_a_tail_call_is_named_by_the_call_in_its_caller() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(&directory, "-g -O2 -DJUMPING");
     let listing = objdump(&program);
@@ -139,25 +139,25 @@ fn a_function_that_jumps_to_the_allocator_is_named_by_its_caller_s_call() {
 }
 
 #[test]
-fn without_any_symbol_there_is_the_address() {
+fn without_symbols_the_name_is_the_address() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(&directory, "-O2 -s");
     let frames = [CodeLocation { module: Some(program), offset: 0x10 }, CodeLocation { module: None, offset: 0x7000 }];
     let gone = CodeLocation { module: Some("/no/such/lib.so".into()), offset: 0x123 };
     let name = Symbolizer::default().name(&[frames[0].clone(), frames[1].clone(), gone]);
-    let known = NameSource::Address;
-    assert_eq!(functions(&name), [("site+0x10", known), ("0x7000", known), ("lib.so+0x123", known)]);
+    let source = NameSource::Address;
+    assert_eq!(functions(&name), [("site+0x10", source), ("0x7000", source), ("lib.so+0x123", source)]);
     assert_eq!(name.function, "site+0x10");
 }
 
 #[test]
-fn debug_info_that_is_kept_apart_is_found_by_its_build_id() {
+fn separate_debug_info_is_found_by_build_id() {
     let libc = "/usr/lib/x86_64-linux-gnu/libc.so.6";
-    let Some(apart) = SymbolFile::separate_debug_file(Path::new(libc)) else {
+    let Some(separate) = SymbolFile::separate_debug_file(Path::new(libc)) else {
         println!("SKIP there is no debug info of the C library here");
         return;
     };
-    let listing = Command::new("nm").arg(&apart).output().unwrap();
+    let listing = Command::new("nm").arg(&separate).output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
     let line = listing.lines().find(|line| line.ends_with(" T __libc_calloc")).unwrap();
     let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
@@ -168,7 +168,7 @@ fn debug_info_that_is_kept_apart_is_found_by_its_build_id() {
 }
 
 #[test]
-fn a_record_leads_to_addresses_in_files() {
+fn recorded_frames_become_addresses_in_files() {
     let sites = record();
     let module = sites.intern_module(0x5000, 0x5000..0x9000, b"/bin/x");
     let number =
@@ -178,8 +178,8 @@ fn a_record_leads_to_addresses_in_files() {
     assert_eq!(frames, expected);
 }
 
-#[allow(unsafe_code, reason = "a record is made as the kernel makes it: of zeroes")]
+#[allow(unsafe_code, reason = "creates a record of zeros, as the kernel does")]
 pub(super) fn record() -> Box<Sites> {
-    // SAFETY: all zeroes are a valid record: numbers and atomics.
+    // SAFETY: `Sites` consists of integers and atomics, for which all zeros are a valid value.
     unsafe { Box::<Sites>::new_zeroed().assume_init() }
 }
