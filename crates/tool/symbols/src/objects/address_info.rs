@@ -1,4 +1,4 @@
-//! What is told of an address: the place's words, and the object there.
+//! The description of an address: memory kind, name, range, and the object there.
 
 use std::ops::Range;
 
@@ -9,14 +9,14 @@ use super::heap::HeapLookup;
 use super::image::VariableSymbol;
 use super::modules::LoadedModule;
 
-/// What kind of memory an address lies in.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
-    /// A variable, or other memory of a file that is loaded.
+    /// A global or static variable, or other memory of a loaded file.
     Global,
-    /// A variable of which each thread has its own.
+    /// A thread-local variable.
     ThreadLocal,
-    /// A block of malloc's.
+    /// Memory of malloc.
     Heap,
     /// Another mapping.
     Mapping,
@@ -26,33 +26,34 @@ pub enum MemoryKind {
     Nothing,
 }
 
-/// Whose memory an address is.
+/// The description of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressInfo {
     /// The kind of memory.
     pub kind: MemoryKind,
-    /// In a report's words: a variable's name, `heap block of 136 bytes`, `stack of thread 17`, a mapping's name; `libx.so+0x1234`
-    /// where a file's symbols say nothing.
+    /// The name in a report: a variable, `heap block of 136 bytes`, `stack of thread 17`, or a mapping.
+    /// `libx.so+0x1234` if the file has no symbol for the address.
     pub name: String,
-    /// The name of the file whose variable it is.
+    /// The base name of the file that contains the variable; `None` for other memory.
     pub module: Option<String>,
-    /// Where what is named starts and ends. A variable of no known size has none of its own: then this is empty.
+    /// The addresses of the named memory; empty if a variable's size is unknown.
     pub range: Range<u64>,
-    /// Bytes from its start to the address.
+    /// Bytes from the start of `range` to the address.
     pub offset: u64,
-    /// What is there, where it is known: of a variable its members, of a block its size alone; [`super::Objects::typed`] may tell more.
+    /// The object, if it is known: a variable with its members, or a block with its size.
+    /// [`super::Objects::infer_type`] may find a block's members.
     pub object: Option<Object>,
-    /// What could not be told, and why.
-    pub unknown: Option<&'static str>,
+    /// Why the description is incomplete; `None` if it is complete.
+    pub unknown_reason: Option<&'static str>,
 }
 
 impl AddressInfo {
     pub(super) fn of(kind: MemoryKind, name: String, range: Range<u64>, address: u64) -> Self {
         let offset = address.saturating_sub(range.start);
-        Self { kind, name, module: None, range, offset, object: None, unknown: None }
+        Self { kind, name, module: None, range, offset, object: None, unknown_reason: None }
     }
 
-    /// A variable of a file, `bias` below where it is in memory.
+    /// A variable known by debug info. `bias` is the distance from its address in the file to memory.
     fn of_variable(kind: MemoryKind, module: &LoadedModule, variable: Global, bias: u64, address: u64) -> Self {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
@@ -72,43 +73,43 @@ impl AddressInfo {
         }
     }
 
-    /// A variable of which the symbol alone is known.
+    /// A variable known by its symbol.
     fn of_symbol(kind: MemoryKind, module: &LoadedModule, symbol: &VariableSymbol, bias: u64, address: u64) -> Self {
         let start = symbol.start.wrapping_add(bias);
         let range = start..start.saturating_add(symbol.bytes);
         Self {
             module: Some(module.name.clone()),
-            object: Some(plain(symbol.name.clone(), &range, false)),
+            object: Some(plain_object(symbol.name.clone(), &range, false)),
             ..Self::of(kind, symbol.name.clone(), range, address)
         }
     }
 }
 
-/// An object of which the size alone is known.
-fn plain(name: String, range: &Range<u64>, on_heap: bool) -> Object {
+/// An object without known members.
+fn plain_object(name: String, range: &Range<u64>, on_heap: bool) -> Object {
     Object { name, address: range.start, elements: 1, stride: range.end - range.start, members: Vec::new(), on_heap }
 }
 
-/// What malloc says.
-pub(super) fn of_heap(found: HeapLookup, mapping: Range<u64>, address: u64) -> AddressInfo {
-    match found {
+/// The description of an address in memory of malloc. `mapping` is the range around the address.
+pub(super) fn of_heap(lookup: HeapLookup, mapping: Range<u64>, address: u64) -> AddressInfo {
+    match lookup {
         HeapLookup::Block(range) => {
             let name = format!("heap block of {} bytes", range.end - range.start);
-            let object = Some(plain(name.clone(), &range, true));
+            let object = Some(plain_object(name.clone(), &range, true));
             AddressInfo { object, ..AddressInfo::of(MemoryKind::Heap, name, range, address) }
         }
         HeapLookup::Free(range) => AddressInfo {
-            unknown: Some("malloc has not given it out, or has it back"),
+            unknown_reason: Some("malloc has not allocated it, or it was freed"),
             ..AddressInfo::of(MemoryKind::Heap, "free memory of the heap".to_owned(), range, address)
         },
         HeapLookup::Unknown(why) => {
-            AddressInfo { unknown: Some(why), ..AddressInfo::of(MemoryKind::Heap, "heap".to_owned(), mapping, address) }
+            AddressInfo { unknown_reason: Some(why), ..AddressInfo::of(MemoryKind::Heap, "heap".to_owned(), mapping, address) }
         }
         HeapLookup::NotMalloc => AddressInfo::of(MemoryKind::Mapping, String::new(), mapping, address),
     }
 }
 
-/// What a file says of its memory.
+/// The description of an address in the memory of a loaded file.
 pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) -> AddressInfo {
     let own = address.wrapping_sub(module.bias);
     let line = own - own % line_bytes..(own - own % line_bytes).saturating_add(line_bytes);
@@ -118,7 +119,7 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
     });
     if let Some((variable, together)) = known {
         let whole = variable.start >= line.start && variable.start + variable.bytes <= line.end;
-        let place = AddressInfo::of_variable(MemoryKind::Global, module, variable, module.bias, address);
+        let info = AddressInfo::of_variable(MemoryKind::Global, module, variable, module.bias, address);
         let members = together.into_iter().map(|other| Member {
             name: other.name,
             declaration: other.declaration,
@@ -126,7 +127,7 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
             bytes: other.bytes,
             alignment: 0,
         });
-        return if whole { joined(place, members.collect(), module.bias) } else { place };
+        return if whole { joined(info, members.collect(), module.bias) } else { info };
     }
     if let Some(symbol) = module.image.symbol(own) {
         let whole = symbol.start >= line.start && symbol.start + symbol.bytes <= line.end;
@@ -137,16 +138,17 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
             bytes: other.bytes,
             alignment: 0,
         });
-        let place = AddressInfo::of_symbol(MemoryKind::Global, module, symbol, module.bias, address);
-        return if whole { joined(place, members.collect(), module.bias) } else { place };
+        let info = AddressInfo::of_symbol(MemoryKind::Global, module, symbol, module.bias, address);
+        return if whole { joined(info, members.collect(), module.bias) } else { info };
     }
     let name = format!("{}+{own:#x}", module.name);
     AddressInfo { module: Some(module.name.clone()), ..AddressInfo::of(MemoryKind::Global, name, address..address, address) }
 }
 
-/// The place with all variables of its line as one object; `members` lie where they do in the file.
-fn joined(place: AddressInfo, mut members: Vec<Member>, bias: u64) -> AddressInfo {
-    let Some(first) = members.first().map(|member| member.offset).filter(|_| members.len() > 1) else { return place };
+/// Replaces the object by one with all variables of the cache line as members. The offsets of `members`
+/// are addresses in the file on entry.
+fn joined(info: AddressInfo, mut members: Vec<Member>, bias: u64) -> AddressInfo {
+    let Some(first) = members.first().map(|member| member.offset).filter(|_| members.len() > 1) else { return info };
     let end = members.iter().map(|member| member.offset.saturating_add(member.bytes)).max().unwrap_or(first);
     for member in &mut members {
         member.offset -= first;
@@ -154,11 +156,12 @@ fn joined(place: AddressInfo, mut members: Vec<Member>, bias: u64) -> AddressInf
     let name = members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
     let address = first.wrapping_add(bias);
     let object = Object { name, address, elements: 1, stride: end - first, members, on_heap: false };
-    if object.check().is_ok() { AddressInfo { object: Some(object), ..place } } else { place }
+    if object.check().is_ok() { AddressInfo { object: Some(object), ..info } } else { info }
 }
 
-/// The program's thread-local variable at `address`, where its thread pointer is `pointer`.
-pub(super) fn local(program: &LoadedModule, pointer: u64, address: u64) -> Option<AddressInfo> {
+/// The program's thread-local memory at `address`, for the thread with thread pointer `pointer`.
+/// `None` if the address is outside of it.
+pub(super) fn thread_local(program: &LoadedModule, pointer: u64, address: u64) -> Option<AddressInfo> {
     let (bytes, alignment) = program.image.local?;
     let start = pointer.checked_sub(bytes.checked_next_multiple_of(alignment)?)?;
     let offset = address.checked_sub(start).filter(|&offset| offset < bytes)?;

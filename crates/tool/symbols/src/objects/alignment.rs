@@ -1,20 +1,21 @@
-//! What the address of a variable of some type has to be a multiple of, by the rules of the System V ABI for x86-64.
+//! Computes the alignment of a type by the rules of the System V ABI for x86-64.
 //!
-//! Debug information says it only where a programmer asked for it (`DW_AT_alignment`, DWARF 5). Of a plain type it is the size, of an array
-//! that of its elements, of a structure that of its most demanding member. That a structure is packed is not recorded: its members then lie
-//! at other places than this asks for.
+//! Debug info contains an alignment only if the programmer specified one (`DW_AT_alignment`, DWARF 5).
+//! The alignment of a scalar is its size, that of an array the one of its elements, that of a structure
+//! the largest of its members. Debug info does not mark packed structures, so the members of one may
+//! violate the computed alignment.
 
 use addr2line::gimli;
 
 use super::dwarf::{DwarfEntry, DwarfReader};
 use super::layout::{bytes, element, is_pointer, parts, target};
 
-/// Structures in structures that are followed.
+/// Limit of nested structures.
 const MOST_DEPTH: usize = 8;
-/// No type asks for more by itself.
+/// The largest natural alignment.
 const MOST_BYTES: u64 = 16;
 
-/// In bytes; 0 where it is not known.
+/// The alignment of a type in bytes; 0 if it is unknown.
 pub(super) fn alignment<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> u64 {
     of_type(reader, kind, MOST_DEPTH).unwrap_or(0)
 }
@@ -26,7 +27,7 @@ fn of_type<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, depth: usize) ->
     }
     let size = || bytes(reader, &element).filter(|bytes| bytes.is_power_of_two() && *bytes <= MOST_BYTES);
     match element.tag() {
-        // A number of two parts has the alignment of one.
+        // A complex number has the alignment of one component.
         gimli::DW_TAG_base_type if is_complex(&element) => size().map(|bytes| (bytes / 2).max(1)),
         gimli::DW_TAG_base_type | gimli::DW_TAG_enumeration_type => size(),
         gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type => {
@@ -41,13 +42,13 @@ fn is_complex(number: &DwarfEntry) -> bool {
     number.value(gimli::DW_AT_encoding) == Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_complex_float))
 }
 
-/// The largest of its members and bases; none where one of them is not known.
+/// The largest alignment of the members and bases; `None` if one is unknown.
 fn of_parts<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, depth: usize) -> Option<u64> {
     let own = |part: &DwarfEntry<'a>| of_part(reader, part, depth);
     parts(reader, structure).iter().map(own).try_fold(1, |most, own| Some(most.max(own?)))
 }
 
-/// That of a member, which may be declared with one of its own.
+/// The alignment of a member in bytes, specified for the member or by its type; 0 if it is unknown.
 pub(super) fn of_member<'a>(reader: &DwarfReader<'a>, member: &DwarfEntry<'a>) -> u64 {
     of_part(reader, member, MOST_DEPTH).unwrap_or(0)
 }

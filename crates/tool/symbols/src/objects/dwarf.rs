@@ -1,16 +1,16 @@
-//! Debug information as entries that refer to each other: found, followed, and asked for their attributes.
+//! Reads DWARF debug info: finds entries, follows references between them, reads their attributes.
 //!
 //! ```text
 //!   unit ─ function ─ block ─ variable ── type ──→ typedef ──→ structure ─ member ── type ──→ …
-//!     └ partial unit, or a file that several share (dwz): a reference may lead there
+//!     └ a reference may also point into a partial unit, or into a file shared by several (dwz)
 //! ```
-//! It is written by others and may say anything. What is followed is followed so often and no more, what is counted is counted with
-//! checks, and what cannot be read is not there.
+//! Debug info is untrusted input. Loops have limits and arithmetic is checked. An entry that cannot be
+//! read is treated as absent.
 //!
-//! **Cost.** The sections lie in memory as long as the file's [`DebugInfo`] does. The first question reads the head of each unit, or (for
-//! variables) every entry; a unit's abbreviations are read anew for each question.
+//! **Cost.** A [`DebugInfo`] keeps the sections of a file in memory. The first query reads the root entry
+//! of each unit, or every entry (for variables). Each query parses the abbreviations of the units it uses.
 //!
-//! **Not read**: split debug information (`.dwo`), type units of DWARF 4.
+//! **Not supported**: split debug info (`.dwo`), type units of DWARF 4.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -34,12 +34,12 @@ pub(super) type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
 pub(super) type Value<'a> = AttributeValue<Slice<'a>>;
 
-/// Units, ranges of one entry, and children of one that are looked at.
+/// Limits: units of a file, code ranges of an entry, children of an entry.
 const MOST_UNITS: usize = 1 << 20;
 const MOST_RANGES: usize = 1 << 16;
 const MOST_CHILDREN: usize = 4096;
 
-/// A file's debug information.
+/// The debug info of a file.
 #[derive(Debug)]
 pub(super) struct DebugInfo {
     sections: DwarfSections<Vec<u8>>,
@@ -49,23 +49,23 @@ pub(super) struct DebugInfo {
     outlines: RefCell<HashMap<usize, Arc<UnitOutline>>>,
 }
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct EntryOffset {
-    /// In the file that several share.
+    /// Whether the entry is in the file shared by several (dwz).
     shared: bool,
-    /// From the start of `.debug_info`.
+    /// Bytes from the start of `.debug_info`.
     offset: usize,
 }
 
-/// Where units begin, and what is in them.
+/// The units of a file: their offsets, code ranges and numbered types.
 #[derive(Debug, Default)]
 struct UnitIndex {
     units: Vec<usize>,
     shared_units: Vec<usize>,
-    /// Code, by its start, and its unit.
+    /// Code ranges ordered by start, each with the offset of its unit.
     code: Vec<(Range<u64>, usize)>,
-    /// Types that are known by a number.
+    /// Types of type units, by signature.
     types: HashMap<u64, EntryOffset>,
 }
 
@@ -77,14 +77,14 @@ impl DebugInfo {
         Some(Self { sections, shared, index, globals, outlines })
     }
 
-    /// Opens it for a question.
+    /// A reader for one query.
     pub(super) fn reader(&self) -> DwarfReader<'_> {
         let dwarf = self.sections.borrow_with_sup(self.shared.as_ref(), |bytes| EndianSlice::new(bytes, LittleEndian));
         let index = self.index.get_or_init(|| UnitIndex::of(&dwarf));
         DwarfReader { dwarf, index, outlines: &self.outlines, units: RefCell::default(), scopes: RefCell::default() }
     }
 
-    /// Its variables with an address of their own.
+    /// The variables with a fixed address.
     pub(super) fn globals(&self) -> &Globals {
         self.globals.get_or_init(|| Globals::of(&self.reader()))
     }
@@ -120,7 +120,7 @@ impl UnitIndex {
     }
 }
 
-/// The addresses of an entry's code.
+/// The code ranges of an entry.
 pub(super) fn ranges<'a>(
     dwarf: &Dwarf<'a>,
     unit: &Unit<'a>,
@@ -146,7 +146,7 @@ pub(super) fn ranges<'a>(
     start.zip(end).map(|(start, end)| start..end).into_iter().collect()
 }
 
-/// Debug information that is open for a question.
+/// A reader of debug info, with caches for one query.
 pub(super) struct DwarfReader<'a> {
     pub(super) dwarf: Dwarf<'a>,
     index: &'a UnitIndex,
@@ -155,7 +155,7 @@ pub(super) struct DwarfReader<'a> {
     scopes: RefCell<HashMap<EntryOffset, String>>,
 }
 
-/// An entry, with the unit that it is in.
+/// An entry and its unit.
 #[derive(Clone, Debug)]
 pub(super) struct DwarfEntry<'a> {
     pub(super) at: EntryOffset,
@@ -164,21 +164,21 @@ pub(super) struct DwarfEntry<'a> {
 }
 
 impl<'a> DwarfReader<'a> {
-    /// All units of the file itself, and where each begins. None of them is kept.
+    /// All units of the file and their offsets. Units are not cached.
     pub(super) fn units(&self) -> impl Iterator<Item = (usize, Unit<'a>)> {
         self.index.units.iter().filter_map(|&offset| Some((offset, self.fresh(EntryOffset { shared: false, offset })?)))
     }
 
-    /// The units with code at an address in the file.
+    /// The units with code at an address in the file; several if debug info is inconsistent.
     pub(super) fn units_with_code(&self, address: u64) -> Vec<Rc<Unit<'a>>> {
-        // Units' ranges do not overlap, but for those of functions that were thrown away, which begin at 0.
+        // Ranges of units do not overlap, except for discarded functions, whose ranges start at 0.
         let code = &self.index.code;
         let below = code.partition_point(|(range, _)| range.start <= address);
         let has = code[..below].iter().rev().take(8).filter(|(range, _)| range.start > 0 && range.contains(&address));
         has.filter_map(|&(_, start)| self.unit(EntryOffset { shared: false, offset: start })).collect()
     }
 
-    /// The functions of a unit; kept for later questions.
+    /// The functions of a unit; cached across queries.
     pub(super) fn outline(&self, unit: &Unit<'a>) -> Option<Arc<UnitOutline>> {
         let start = unit.header.debug_info_offset()?.0;
         let known = self.outlines.borrow().get(&start).cloned();
@@ -189,12 +189,12 @@ impl<'a> DwarfReader<'a> {
         }))
     }
 
-    /// The entry at a place in the file itself.
+    /// The entry at an offset in the file (not the shared one).
     pub(super) fn entry_at(&self, offset: usize) -> Option<DwarfEntry<'a>> {
         self.entry(EntryOffset { shared: false, offset })
     }
 
-    /// The entry at a place.
+    /// The entry at a position; `None` if it cannot be read.
     pub(super) fn entry(&self, at: EntryOffset) -> Option<DwarfEntry<'a>> {
         let units = if at.shared { &self.index.shared_units } else { &self.index.units };
         let start = units[..units.partition_point(|&start| start <= at.offset)].last()?;
@@ -203,7 +203,7 @@ impl<'a> DwarfReader<'a> {
         Some(DwarfEntry { at, unit, entry })
     }
 
-    /// A unit; those of a question are kept.
+    /// A unit; cached for the query.
     fn unit(&self, at: EntryOffset) -> Option<Rc<Unit<'a>>> {
         if let Some(known) = self.units.borrow().get(&at) {
             return known.clone();
@@ -222,15 +222,15 @@ impl<'a> DwarfReader<'a> {
         if shared { self.dwarf.sup() } else { Some(&self.dwarf) }
     }
 
-    /// The name of an entry; none where it has none, or an empty one.
+    /// The name of an entry; `None` if it has no name or an empty one.
     pub(super) fn name(&self, entry: &DwarfEntry<'a>) -> Option<String> {
         let value = entry.value(gimli::DW_AT_name)?;
         let name = self.file(entry.at.shared)?.attr_string(&entry.unit, value).ok()?;
         Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
     }
 
-    /// The namespaces and classes that an entry is declared in: `std::`; nothing where it is in none. Reads the unit up to there, once for each
-    /// entry that is asked for.
+    /// The namespaces and classes around an entry, as in `std::`; empty without any. Reads the unit up to
+    /// the entry, once for each entry.
     pub(super) fn scope(&self, entry: &DwarfEntry<'a>) -> String {
         let known = self.scopes.borrow().get(&entry.at).cloned();
         known.unwrap_or_else(|| {
@@ -273,7 +273,7 @@ impl<'a> DwarfReader<'a> {
         self.entry(at)
     }
 
-    /// The entries right below an entry.
+    /// The direct children of an entry.
     pub(super) fn children(&self, entry: &DwarfEntry<'a>) -> Vec<DwarfEntry<'a>> {
         let mut children = Vec::new();
         let Some(start) = entry.unit.header.debug_info_offset().filter(|_| entry.entry.has_children()) else {
@@ -295,7 +295,7 @@ impl<'a> DwarfReader<'a> {
 }
 
 impl<'a> DwarfEntry<'a> {
-    /// An entry that a walk through its unit found.
+    /// An entry found while iterating over its unit.
     pub(super) fn of(unit: &Rc<Unit<'a>>, entry: DebuggingInformationEntry<Slice<'a>>) -> Option<Self> {
         let start = unit.header.debug_info_offset()?.0;
         let at = EntryOffset { shared: false, offset: start.checked_add(entry.offset().0)? };
@@ -310,7 +310,7 @@ impl<'a> DwarfEntry<'a> {
         self.entry.attr_value(name)
     }
 
-    /// A number that stands there as it is; none for one that has to be computed.
+    /// A constant attribute; `None` if the attribute is absent or an expression.
     pub(super) fn number(&self, name: DwAt) -> Option<u64> {
         self.value(name)?.udata_value()
     }

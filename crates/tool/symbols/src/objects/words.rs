@@ -1,8 +1,8 @@
-//! A few words of a process's memory.
+//! Reads 64-bit words of a process's memory.
 
 use fieldstone_rewrite::Memory;
 
-/// So many words from `address` on; none where not all of them are mapped.
+/// `COUNT` little-endian words at `address`; `None` if one of them cannot be read.
 pub(super) fn read_words<const COUNT: usize>(memory: &dyn Memory, address: u64) -> Option<[u64; COUNT]> {
     let mut bytes = [[0; 8]; COUNT];
     let got = memory.read(address, bytes.as_flattened_mut());
