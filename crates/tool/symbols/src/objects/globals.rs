@@ -1,7 +1,8 @@
-//! Variables with an address of their own: globals, statics of functions and of classes, thread-local ones.
+//! Finds variables with a fixed address: globals, statics of functions and classes, and thread-local
+//! variables by their offset in thread-local memory.
 //!
-//! **Cost.** Every entry of the debug information is passed once, by estimate 10 million a second, and 30 million at most: variables behind
-//! that are told by their symbols.
+//! **Cost.** Iterates once over every entry of the debug info, about 10 million per second (estimate), and
+//! at most 30 million. Later variables are named by their symbols only.
 
 use std::ops::Range;
 
@@ -11,23 +12,23 @@ use super::dwarf::{DwarfEntry, DwarfReader, Slice, Unit};
 use super::layout::{self, TypeLayout};
 
 const MOST_ENTRIES: usize = 30_000_000;
-/// Variables at one address, and such that begin on one line.
+/// Limit of variables on one cache line.
 const MOST_TOGETHER: usize = 64;
 
-/// Where the variables are: their address, or how far they are into thread-local memory, and their entry.
+/// The variables, ordered: address or offset in thread-local memory, and offset of the entry.
 #[derive(Debug, Default)]
 pub(super) struct Globals {
     fixed: Vec<(u64, usize)>,
     local: Vec<(u64, usize)>,
 }
 
-/// A variable.
+/// A variable with a fixed address.
 #[derive(Clone, Debug)]
 pub(super) struct GlobalVariable {
     pub(super) name: String,
     pub(super) start: u64,
     pub(super) bytes: u64,
-    /// Its declaration.
+    /// The declaration in C; empty if a type in it has no name.
     pub(super) declaration: String,
     pub(super) layout: TypeLayout,
 }
@@ -43,12 +44,12 @@ impl Globals {
         let mut globals = Self::default();
         let mut left = MOST_ENTRIES;
         for (start, unit) in reader.units() {
-            // A unit that cannot be read to its end has given what it could.
+            // After an error, the variables read so far are kept.
             let _ = globals.add(reader, start, &unit, &mut left);
         }
-        for places in [&mut globals.fixed, &mut globals.local] {
-            places.sort_unstable();
-            places.dedup_by_key(|(start, _)| *start);
+        for variables in [&mut globals.fixed, &mut globals.local] {
+            variables.sort_unstable();
+            variables.dedup_by_key(|(start, _)| *start);
         }
         globals
     }
@@ -60,32 +61,32 @@ impl Globals {
             *left -= 1;
             let offset = start.saturating_add(entries.next_offset().0);
             let Some(kind) = entries.read_abbreviation()? else { continue };
-            let has_place = kind.attributes().iter().any(|attribute| attribute.name() == gimli::DW_AT_location);
-            if kind.tag() != gimli::DW_TAG_variable || !has_place {
+            let has_location = kind.attributes().iter().any(|attribute| attribute.name() == gimli::DW_AT_location);
+            if kind.tag() != gimli::DW_TAG_variable || !has_location {
                 entries.skip_attributes(kind.attributes())?;
                 continue;
             }
             entries.read_attributes(kind.attributes(), &mut attributes)?;
             match location(reader, unit, &attributes) {
                 Some(StaticLocation::Fixed(address)) => self.fixed.push((address, offset)),
-                Some(StaticLocation::Local(far)) => self.local.push((far, offset)),
+                Some(StaticLocation::Local(position)) => self.local.push((position, offset)),
                 None => {}
             }
         }
         Ok(())
     }
 
-    /// The variable that has an address in the file.
+    /// The variable that contains an address in the file.
     pub(super) fn at(&self, reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
         at(&self.fixed, reader, address)
     }
 
-    /// The variable so far into thread-local memory.
+    /// The variable at an offset in thread-local memory.
     pub(super) fn local_at(&self, reader: &DwarfReader, offset: u64) -> Option<GlobalVariable> {
         at(&self.local, reader, offset)
     }
 
-    /// The variables that have some of these bytes.
+    /// The variables that overlap the addresses in the file.
     pub(super) fn within(&self, reader: &DwarfReader, addresses: &Range<u64>) -> Vec<GlobalVariable> {
         let first = self.fixed.partition_point(|&(start, _)| start <= addresses.start);
         let before = first.checked_sub(1).and_then(|place| self.fixed.get(place));
@@ -95,9 +96,9 @@ impl Globals {
     }
 }
 
-fn at(places: &[(u64, usize)], reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
-    let below = places.partition_point(|&(start, _)| start <= address);
-    let global = global(reader, *places[..below].last()?)?;
+fn at(variables: &[(u64, usize)], reader: &DwarfReader, address: u64) -> Option<GlobalVariable> {
+    let below = variables.partition_point(|&(start, _)| start <= address);
+    let global = global(reader, *variables[..below].last()?)?;
     (address - global.start < global.bytes).then_some(global)
 }
 
@@ -110,7 +111,8 @@ fn global(reader: &DwarfReader, (start, entry): (u64, usize)) -> Option<GlobalVa
     Some(GlobalVariable { name, start, bytes, declaration, layout })
 }
 
-/// A variable's name and type, its own or those of the declaration or the inlined original that it stands for.
+/// The name and type of a variable. An entry without them refers to a declaration
+/// (`DW_AT_specification`) or to the original of an inlined function (`DW_AT_abstract_origin`).
 pub(super) fn name_and_type<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(String, DwarfEntry<'a>)> {
     let first = reader.follow(entry, gimli::DW_AT_abstract_origin);
     let of = |entry: &DwarfEntry<'a>| reader.follow(entry, gimli::DW_AT_specification);
@@ -121,14 +123,14 @@ pub(super) fn name_and_type<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>
     Some((name, kind))
 }
 
-/// Where a variable is, if that is an address and nothing has to be computed.
+/// The location of a variable; `None` if it is not a constant.
 fn location<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, attributes: &[Attribute<Slice<'a>>]) -> Option<StaticLocation> {
     let attribute = attributes.iter().find(|attribute| attribute.name() == gimli::DW_AT_location)?;
     let AttributeValue::Exprloc(expression) = attribute.value() else { return None };
-    place(reader, unit, expression)
+    constant_location(reader, unit, expression)
 }
 
-fn place<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, expression: Expression<Slice<'a>>) -> Option<StaticLocation> {
+fn constant_location<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, expression: Expression<Slice<'a>>) -> Option<StaticLocation> {
     let mut operations = expression.operations(unit.encoding());
     let mut next = || operations.next().ok().flatten();
     let (first, second) = (next()?, next());
@@ -142,7 +144,7 @@ fn place<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, expression: Expression<S
     };
     let is_address = matches!(first, Operation::Address { .. } | Operation::AddressIndex { .. });
     match second {
-        // Those of functions that the linker threw away are at 0.
+        // Variables of functions that the linker discarded have address 0.
         None if is_address && value > 0 => Some(StaticLocation::Fixed(value)),
         Some(Operation::PlusConstant { value: more }) if is_address && value > 0 && next().is_none() => {
             value.checked_add(more).map(StaticLocation::Fixed)

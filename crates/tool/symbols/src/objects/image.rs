@@ -1,6 +1,7 @@
-//! One file of a program: where it is loaded, its variables by symbol, and what it knows more of them, read when it is asked for.
+//! One ELF file of a process: load segments, variables by symbol, debug info and unwind tables. The tables
+//! are read at the first use.
 //!
-//! The file is held open: it may be replaced, and the process may end, before somebody asks.
+//! The file stays open, because it may be replaced, or the process may end, before the tables are read.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -19,28 +20,28 @@ use super::dwarf::DebugInfo;
 use super::unwind::UnwindTables;
 use crate::names::{debug_file, demangled, supplement};
 
-/// More debug information than this, unpacked, is left alone.
+/// Limit of the uncompressed debug info. Larger debug info is not read.
 const MOST_DEBUG_BYTES: u64 = 1 << 30;
-/// Segments and symbols that are looked at.
+/// Limits of segments and symbols.
 const MOST_SEGMENTS: usize = 256;
 const MOST_SYMBOLS: usize = 4 << 20;
 
 type ElfFile<'data> = ElfFile64<'data, Endianness, &'data ReadCache<&'data File>>;
 
-/// A file.
+/// An ELF file.
 #[derive(Debug)]
 pub(super) struct ElfImage {
     file: File,
     path: PathBuf,
     pub(super) segments: Vec<LoadSegment>,
-    /// Thread-local memory: its size, and what its address is a multiple of.
+    /// Thread-local memory (PT_TLS): size and alignment in bytes.
     pub(super) local: Option<(u64, u64)>,
     tables: OnceCell<VariableSymbols>,
     debug: OnceCell<Option<DebugInfo>>,
     frames: OnceCell<Option<UnwindTables>>,
 }
 
-/// Addresses in a file that are loaded, and their bytes in it.
+/// A load segment: addresses, and position and length in the file.
 #[derive(Clone, Debug)]
 pub(super) struct LoadSegment {
     pub(super) addresses: Range<u64>,
@@ -48,7 +49,7 @@ pub(super) struct LoadSegment {
     pub(super) file_bytes: u64,
 }
 
-/// A variable of the symbol tables.
+/// A variable in a symbol table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VariableSymbol {
     pub(super) start: u64,
@@ -56,7 +57,7 @@ pub(super) struct VariableSymbol {
     pub(super) name: String,
 }
 
-/// What the symbol tables have, by address.
+/// The variables of the symbol tables, ordered by address or by offset in thread-local memory.
 #[derive(Debug, Default)]
 struct VariableSymbols {
     fixed: Vec<VariableSymbol>,
@@ -64,7 +65,8 @@ struct VariableSymbols {
 }
 
 impl ElfImage {
-    /// The file's headers; `None` for what is no 64-bit ELF file of this machine's byte order. `path` is where its neighbours are.
+    /// Reads the headers; `None` if the file is not 64-bit little-endian ELF. Files that it refers to by
+    /// relative paths are looked up beside `path`.
     pub(super) fn open(file: File, path: &Path) -> Option<Self> {
         let data = ReadCache::new(&file);
         let header = FileHeader64::<Endianness>::parse(&data).ok()?;
@@ -84,12 +86,12 @@ impl ElfImage {
         Some(Self { file, path: path.to_owned(), segments, local, tables, debug, frames })
     }
 
-    /// The variable of the symbol tables at an address in the file.
+    /// The variable at an address in the file.
     pub(super) fn symbol(&self, address: u64) -> Option<&VariableSymbol> {
         at(&self.tables().fixed, address)
     }
 
-    /// The variable of this name. Symbols are read only where a file has such a string.
+    /// The variable with this name. Reads the symbols only if a string table contains the name.
     pub(super) fn named(&self, name: &str) -> Option<&VariableSymbol> {
         if self.tables.get().is_none() && !self.mentions(name) {
             return None;
@@ -97,19 +99,20 @@ impl ElfImage {
         self.tables().fixed.iter().find(|symbol| symbol.name == name)
     }
 
-    /// Whether its symbols may have a variable of this name: a plain one is a part of what stands in the string tables, mangled or not.
+    /// Whether a symbol may have this name. A mangled symbol contains a plain name unchanged; for other
+    /// names the answer is always true.
     fn mentions(&self, name: &str) -> bool {
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let finder = Finder::new(name);
         !is_plain || mentions(&self.file, &finder) || self.separate_debug_file().is_some_and(|(_, file)| mentions(&file, &finder))
     }
 
-    /// The one so far into thread-local memory.
+    /// The variable at an offset in thread-local memory.
     pub(super) fn local_symbol(&self, offset: u64) -> Option<&VariableSymbol> {
         at(&self.tables().local, offset)
     }
 
-    /// Those that have some of these bytes.
+    /// The variables that overlap the addresses in the file.
     pub(super) fn symbols_in(&self, addresses: &Range<u64>) -> Vec<&VariableSymbol> {
         let fixed = &self.tables().fixed;
         let first = fixed.partition_point(|symbol| symbol.start + symbol.bytes <= addresses.start);
@@ -118,12 +121,12 @@ impl ElfImage {
         found
     }
 
-    /// Its debug information, its own or the one that the distribution keeps apart.
+    /// The debug info, in the file or in a separate debug file.
     pub(super) fn debug(&self) -> Option<&DebugInfo> {
         self.debug.get_or_init(|| DebugInfo::read(&self.file, &self.path).or_else(|| self.read_separate_debug())).as_ref()
     }
 
-    /// How its functions' frames lie on the stack.
+    /// The tables for unwinding.
     pub(super) fn frames(&self) -> Option<&UnwindTables> {
         self.frames.get_or_init(|| UnwindTables::read(&self.file)).as_ref()
     }
@@ -133,7 +136,7 @@ impl ElfImage {
         DebugInfo::read(&file, &path)
     }
 
-    /// The file that the distribution keeps apart, with its symbols and debug information.
+    /// The separate debug file.
     fn separate_debug_file(&self) -> Option<(PathBuf, File)> {
         let data = ReadCache::new(&self.file);
         let path = debug_file(parse(&data)?.build_id().ok()??)?;
@@ -186,7 +189,7 @@ fn parse<'data>(data: &'data ReadCache<&'data File>) -> Option<ElfFile<'data>> {
     ElfFile::parse(data).ok()
 }
 
-/// Whether one of a file's string tables has these bytes.
+/// Whether a string table of the file contains the name.
 fn mentions(file: &File, name: &Finder<'_>) -> bool {
     let data = ReadCache::new(file);
     let Some(file) = parse(&data) else { return false };
@@ -195,7 +198,7 @@ fn mentions(file: &File, name: &Finder<'_>) -> bool {
     strings.filter_map(|section| section.data().ok()).any(|bytes| name.find(bytes).is_some())
 }
 
-/// The sections of a file that hold debug information, unpacked; `None` where it has none, or too much.
+/// The uncompressed debug sections of a file; `None` without debug info, or above the limit.
 pub(super) fn debug_sections(file: &File) -> Option<gimli::DwarfSections<Vec<u8>>> {
     let data = ReadCache::new(file);
     let file = parse(&data)?;
@@ -204,14 +207,15 @@ pub(super) fn debug_sections(file: &File) -> Option<gimli::DwarfSections<Vec<u8>
     gimli::DwarfSections::load(|id| section(&file, id.name(), &mut left).ok_or(())).ok()
 }
 
-/// The file in which several share their debug information.
+/// The file with debug info shared by several files (dwz).
 pub(super) fn debug_supplement(file: &File, path: &Path) -> Option<File> {
     let data = ReadCache::new(file);
     let file = parse(&data)?;
     File::open(supplement(&file, path)?).ok()
 }
 
-/// A section's bytes, empty where there is none; `None` where it is larger than what is left, or cannot be unpacked.
+/// The uncompressed bytes of a section; empty if it is absent. `None` if it has more than `left` bytes or
+/// cannot be decompressed.
 fn section<'data>(file: &impl Object<'data>, name: &str, left: &mut u64) -> Option<Vec<u8>> {
     let Some(section) = file.section_by_name(name) else { return Some(Vec::new()) };
     let data = section.compressed_data().ok()?;
@@ -226,13 +230,13 @@ mod tests {
     static NAMED_ONLY_HERE: [u64; 2] = [1, 2];
 
     #[test]
-    fn symbols_are_read_only_where_a_name_may_be() {
+    fn symbols_are_read_only_if_a_string_table_has_the_name() {
         let path = std::env::current_exe().unwrap();
         let image = ElfImage::open(File::open(&path).unwrap(), &path).unwrap();
         let absent = ["there", "is", "none"].join("_");
         assert!(image.named(&absent).is_none() && image.tables.get().is_none());
         std::hint::black_box(&NAMED_ONLY_HERE);
-        assert!(image.mentions("NAMED_ONLY_HERE"), "a part of a mangled name");
+        assert!(image.mentions("NAMED_ONLY_HERE"), "part of a mangled name");
         assert!(image.named(&format!("{}::NAMED_ONLY_HERE", module_path!())).is_some(), "{:?}", image.tables().fixed);
     }
 }

@@ -1,12 +1,13 @@
-//! Types as layouts: which members lie where in an element, how many elements there are, and how each is declared.
+//! Computes the memory layout of a type: elements, members and their declarations.
 //!
 //! ```text
 //!   struct slot { long hits; struct { int x, y; } at; unsigned a : 3, b : 5; } slots[8];
-//!   layout   8 elements, 24 bytes from one to the next
-//!   members  hits (0, 8)   at.x (8, 4)   at.y (12, 4)   "a, b" (16, 1)
+//!   layout   8 elements, stride 24 bytes
+//!   members  hits (0, 8)   at.x (8, 4)   at.y (12, 4)   "a, b" (16, 1)     name (offset, bytes)
 //! ```
-//! Structures in structures are taken apart once, but for those that are derived from others; a union is one member, and so are bit fields that share bytes. Members are in order
-//! and disjoint, whatever the debug information says: what overlaps becomes one member.
+//! A structure inside a structure is split into its members, one level deep, unless it has a base class.
+//! A union is one member, and so are bit fields that share bytes. Members are ordered and disjoint,
+//! whatever the debug info contains: overlapping members are merged.
 
 use addr2line::gimli;
 use fieldstone_sharing::Member;
@@ -14,32 +15,32 @@ use fieldstone_sharing::Member;
 use super::alignment;
 use super::dwarf::{DwarfEntry, DwarfReader};
 
-/// How often a type is followed through typedefs, arrays and pointers.
+/// Limit of typedefs, arrays and pointers in one type.
 const MOST_STEPS: usize = 24;
 const MOST_MEMBERS: usize = 1024;
 const POINTER_BYTES: u64 = 8;
-/// The member of an element that is no structure.
+/// The member name for an array element that is no structure.
 const VALUE: &str = "value";
 
-/// What lies in a variable.
+/// The layout of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TypeLayout {
-    /// Of the structure; of the variable where its type is none.
+    /// The name of the structure, or of the variable if its type is no structure.
     pub(super) name: String,
-    /// How many there are.
+    /// Number of elements; 1 if the variable is no array.
     pub(super) elements: u64,
-    /// Bytes of one.
+    /// Bytes of one element.
     pub(super) stride: u64,
-    /// What is in one.
+    /// Members of one element.
     pub(super) members: Vec<Member>,
-    /// Elements are structures.
+    /// Whether the elements are structures.
     pub(super) structure: bool,
-    /// The structure ends in an array of no known length.
+    /// Whether the structure ends in a flexible array member.
     pub(super) flexible: bool,
 }
 
 impl TypeLayout {
-    /// The layout of a variable of this type; none where its size is not known.
+    /// The layout of a variable of this type; `None` if its size is unknown.
     pub(super) fn of<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, variable: &str) -> Option<Self> {
         let (element, elements, alias) = element(reader, kind)?;
         let stride = bytes(reader, &element).filter(|&bytes| bytes > 0)?;
@@ -60,7 +61,7 @@ impl TypeLayout {
         Some(layout)
     }
 
-    /// An element of an array has no name; what a structure of it would hold is called its value.
+    /// Renames the member of a scalar element to [`VALUE`], because an element of an array has no name.
     pub(super) fn repeat<'a>(&mut self, reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) {
         if let ([member], false) = (self.members.as_mut_slice(), self.structure) {
             VALUE.clone_into(&mut member.name);
@@ -69,7 +70,7 @@ impl TypeLayout {
         }
     }
 
-    /// All its bytes.
+    /// The size of all elements in bytes.
     pub(super) fn bytes(&self) -> Option<u64> {
         self.elements.checked_mul(self.stride)
     }
@@ -97,12 +98,12 @@ pub(super) fn is_pointer(entry: &DwarfEntry) -> bool {
     )
 }
 
-/// The type that an entry refers to.
+/// The type of an entry (`DW_AT_type`).
 pub(super) fn target<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<DwarfEntry<'a>> {
     reader.follow(entry, gimli::DW_AT_type)
 }
 
-/// A type without typedefs and qualifiers, and the innermost typedef's name.
+/// A type without typedefs and qualifiers, and the name of the innermost typedef.
 pub(super) fn stripped<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<(DwarfEntry<'a>, Option<String>)> {
     let (mut kind, mut alias) = (kind.clone(), None);
     for _ in 0..MOST_STEPS {
@@ -117,7 +118,8 @@ pub(super) fn stripped<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> O
     None
 }
 
-/// The element type of arrays, of arrays of arrays too, and how many there are; 1 of anything else.
+/// The element type of a (nested) array, the number of elements, and the element type's typedef name.
+/// For any other type, the type itself and 1.
 pub(super) fn element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<(DwarfEntry<'a>, u64, Option<String>)> {
     let (mut kind, mut alias) = stripped(reader, kind)?;
     let mut elements = 1_u64;
@@ -131,7 +133,7 @@ pub(super) fn element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Op
     None
 }
 
-/// The element type of arrays as it is declared, typedefs and qualifiers kept; the type itself where it is no array.
+/// The element type of a (nested) array with its typedefs and qualifiers; of any other type, itself.
 pub(super) fn declared_element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<DwarfEntry<'a>> {
     let mut declared = kind.clone();
     for _ in 0..MOST_STEPS {
@@ -144,7 +146,7 @@ pub(super) fn declared_element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'
     None
 }
 
-/// How many elements an array has, a number a dimension; 0 for one that is not known.
+/// The number of elements in each dimension of an array; 0 if it is unknown.
 fn counts<'a>(reader: &DwarfReader<'a>, array: &DwarfEntry<'a>) -> Vec<u64> {
     let ranges = reader.children(array).into_iter().filter(|child| child.tag() == gimli::DW_TAG_subrange_type);
     let count = |range: DwarfEntry<'a>| {
@@ -154,24 +156,24 @@ fn counts<'a>(reader: &DwarfReader<'a>, array: &DwarfEntry<'a>) -> Vec<u64> {
     ranges.map(count).collect()
 }
 
-/// The size of a type; none where it is only declared.
+/// The size of a type in bytes; `None` for an incomplete type.
 pub(super) fn bytes<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<u64> {
     let (element, elements, _) = element(reader, kind)?;
     let bytes = match element.number(gimli::DW_AT_byte_size) {
         Some(bytes) => bytes,
         None if is_pointer(&element) => POINTER_BYTES,
-        None if element.tag() == gimli::DW_TAG_enumeration_type => bytes_of_target(reader, &element)?,
+        None if element.tag() == gimli::DW_TAG_enumeration_type => underlying_bytes(reader, &element)?,
         None => return None,
     };
     bytes.checked_mul(elements)
 }
 
-/// An enumeration may leave its size to the type that it lies on.
-fn bytes_of_target<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<u64> {
+/// The size of an enumeration's underlying type.
+fn underlying_bytes<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<u64> {
     stripped(reader, &target(reader, kind)?)?.0.number(gimli::DW_AT_byte_size)
 }
 
-/// The members of a structure, those of structures in it with both names.
+/// The members of a structure. A member of an inner structure is named `outer.inner`.
 fn members<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, stride: u64) -> Vec<Member> {
     let mut members = Vec::new();
     for child in parts(reader, structure) {
@@ -180,7 +182,7 @@ fn members<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, stride: u64
         }
         let Some((mut member, kind)) = member(reader, &child) else { continue };
         let inner = stripped(reader, &kind).map(|(inner, _)| inner).filter(is_structure);
-        // What is derived from something cannot be written as its parts.
+        // A class with a base cannot be declared by its members.
         let inner = inner.filter(|inner| !parts(reader, inner).iter().any(is_base));
         let inner: Vec<Member> = inner
             .iter()
@@ -202,7 +204,7 @@ fn members<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, stride: u64
     disjoint(members, stride)
 }
 
-/// A part of a structure in a structure: `outer.inner`, and in a declaration `outer_inner`.
+/// A member of an inner structure: named `outer.inner`, and `outer_inner` in its declaration.
 fn joined(outer: &Member, part: Member, declared: impl Fn(&str) -> String) -> Member {
     let (name, plain) = if outer.name.is_empty() {
         (part.name.clone(), part.name)
@@ -213,7 +215,7 @@ fn joined(outer: &Member, part: Member, declared: impl Fn(&str) -> String) -> Me
     Member { name, declaration: declared(&plain), offset, bytes: part.bytes, alignment: part.alignment }
 }
 
-/// The members of a structure that are pointers: their name, their offset, and what they point to.
+/// The pointer members of a structure: name, offset, and type of the target.
 pub(super) fn pointers<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>) -> Vec<(String, u64, DwarfEntry<'a>)> {
     let pointer = |part: DwarfEntry<'a>| {
         let (member, kind) = member(reader, &part)?;
@@ -226,7 +228,7 @@ pub(super) fn pointers<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>)
 /// The members and bases of a structure.
 pub(super) fn parts<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>) -> Vec<DwarfEntry<'a>> {
     let is_part = |child: &DwarfEntry<'a>| {
-        // A static member is declared here and lies elsewhere.
+        // A static member is declared here but not part of the structure.
         let data = child.tag() == gimli::DW_TAG_member && !child.has(gimli::DW_AT_declaration);
         (data && !child.has(gimli::DW_AT_external)) || is_base(child)
     };
@@ -241,7 +243,8 @@ fn is_bits(member: &DwarfEntry) -> bool {
     member.has(gimli::DW_AT_bit_size)
 }
 
-/// A member, without its declaration, and its type. A base has the name of its type, what is anonymous has none.
+/// A member, without its declaration, and its type. A base class has the name of its type. An anonymous
+/// member has an empty name.
 fn member<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(Member, DwarfEntry<'a>)> {
     let kind = target(reader, entry)?;
     let name = reader.name(if is_base(entry) { &kind } else { entry }).unwrap_or_default();
@@ -261,7 +264,8 @@ fn member<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(Membe
     Some((Member { name, declaration: String::new(), offset, bytes, alignment }, kind))
 }
 
-/// Where a bit field begins. Up to DWARF 3 that is counted from the high end of a number that has it.
+/// The first bit of a bit field, from the start of the structure. Up to DWARF 3, debug info counts from
+/// the most significant bit of the storage unit.
 fn first_bit(entry: &DwarfEntry, start: u64, size: u64, bits: u64) -> Option<u64> {
     if let Some(from_end) = entry.number(gimli::DW_AT_bit_offset) {
         let whole = entry.number(gimli::DW_AT_byte_size).unwrap_or(size).checked_mul(8)?;
@@ -270,30 +274,30 @@ fn first_bit(entry: &DwarfEntry, start: u64, size: u64, bits: u64) -> Option<u64
     entry.number(gimli::DW_AT_data_bit_offset).or_else(|| start.checked_mul(8))
 }
 
-/// Members in order, within the structure, without those of no size; such that overlap are one.
+/// Sorts the members, removes empty ones and those outside the structure, and merges overlapping ones.
 fn disjoint(mut members: Vec<Member>, stride: u64) -> Vec<Member> {
     let end = |member: &Member| member.offset.saturating_add(member.bytes);
     members.retain(|member| member.bytes > 0 && end(member) <= stride);
     members.sort_by_key(|member| member.offset);
-    let mut apart: Vec<Member> = Vec::new();
+    let mut disjoint: Vec<Member> = Vec::new();
     for mut member in members {
         if member.name.is_empty() {
             member.name = format!("unnamed_{}", member.offset);
         }
-        match apart.last_mut() {
+        match disjoint.last_mut() {
             Some(last) if end(last) > member.offset => {
                 last.bytes = end(last).max(end(&member)) - last.offset;
                 last.name = format!("{}, {}", last.name, member.name);
                 last.declaration.clear();
                 last.alignment = 0;
             }
-            _ => apart.push(member),
+            _ => disjoint.push(member),
         }
     }
-    apart
+    disjoint
 }
 
-/// Whether the last member is an array of no known length.
+/// Whether the last member is an array of unknown length.
 pub(super) fn is_flexible<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>) -> bool {
     let plain = stripped(reader, structure).map(|(plain, _)| plain).filter(is_structure);
     let last = plain.and_then(|plain| target(reader, parts(reader, &plain).last()?));
@@ -301,12 +305,12 @@ pub(super) fn is_flexible<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'
     last.is_some_and(|(_, elements, _)| elements == 0)
 }
 
-/// The declaration of something of this type, as in `char name[12]`; empty where a type in it has no name.
+/// The declaration of `name` with this type, as in `char name[12]`; empty if a type in it has no name.
 pub(super) fn declaration<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, name: &str) -> String {
     declared(reader, kind.clone(), name).unwrap_or_default()
 }
 
-/// From the name outwards, as C declares.
+/// Builds the declaration from the name outwards, as the C grammar does.
 fn declared<'a>(reader: &DwarfReader<'a>, mut kind: DwarfEntry<'a>, name: &str) -> Option<String> {
     let (mut text, mut qualifiers, mut after_pointer) = (name.to_owned(), String::new(), false);
     for _ in 0..MOST_STEPS {
@@ -319,7 +323,7 @@ fn declared<'a>(reader: &DwarfReader<'a>, mut kind: DwarfEntry<'a>, name: &str) 
         };
         let next = target(reader, &kind);
         if !word.is_empty() {
-            // Compilers qualify an array and its elements.
+            // Compilers qualify both an array and its elements.
             if !qualifiers.contains(word) {
                 qualifiers = format!("{qualifiers}{word} ");
             }
@@ -341,7 +345,7 @@ fn declared<'a>(reader: &DwarfReader<'a>, mut kind: DwarfEntry<'a>, name: &str) 
                 _ => text + "()",
             };
         } else {
-            return Some(format!("{qualifiers}{} {text}", named(reader, &kind)?));
+            return Some(format!("{qualifiers}{} {text}", type_name(reader, &kind)?));
         }
         match next {
             Some(next) => kind = next,
@@ -356,11 +360,11 @@ fn dimensions<'a>(reader: &DwarfReader<'a>, array: &DwarfEntry<'a>) -> String {
     counts.iter().map(|&count| if count == 0 { "[]".to_owned() } else { format!("[{count}]") }).collect()
 }
 
-/// The words for a type with a name.
-fn named<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<String> {
+/// The name of a type in a declaration; `None` for an anonymous type.
+fn type_name<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<String> {
     let name = reader.name(kind)?;
     let scope = reader.scope(kind);
-    // C++, then, which takes a class by its name alone.
+    // The type is C++, which needs no `struct` before the name.
     if !scope.is_empty() || name.contains('<') {
         return Some(scope + &name);
     }

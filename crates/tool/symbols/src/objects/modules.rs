@@ -1,12 +1,12 @@
-//! The files that a process runs: where each is loaded, and which of its addresses an address in memory is.
+//! The files that a process has loaded, and the bias between addresses in memory and in the file.
 //!
 //! ```text
 //!   mapping   7f12_3400_0000  offset 0        libx.so        address in memory = address in the file + bias
-//!             7f12_3400_1000  offset 0x1000   libx.so        the bias is where the first mapping is, less where the
-//!             7f12_3400_3000  offset 0x2df0   libx.so          file wants its first byte
-//!             7f12_3400_5000  anonymous                      the end of its last segment (bss) has no file behind it
+//!             7f12_3400_1000  offset 0x1000   libx.so        bias = start of the first mapping
+//!             7f12_3400_3000  offset 0x2df0   libx.so               − address of that offset in the file
+//!             7f12_3400_5000  anonymous                      end of the last segment: bss, not in the file
 //! ```
-//! A file is opened as the kernel has it, through `/proc/PID`, where this user may: it may be in another namespace, or deleted.
+//! If this user may, a file is opened through `/proc/PID`: it may be deleted, or in another namespace.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,22 +19,24 @@ use super::maps::Maps;
 const PAGE_BYTES: u64 = 4096;
 const DELETED: &str = " (deleted)";
 
-/// The files, by address.
+/// The files, ordered by address.
 #[derive(Debug, Default)]
 pub(super) struct LoadedModules(Vec<LoadedModule>);
 
-/// A file in memory.
+/// A loaded file.
 #[derive(Debug)]
 pub(super) struct LoadedModule {
-    /// The name of its file.
+    /// The base name of the file.
     pub(super) name: String,
+    /// Distance from addresses in the file to addresses in memory.
     pub(super) bias: u64,
     pub(super) image: ElfImage,
+    /// Start and inode of the first mapping.
     mapping: (u64, u64),
 }
 
 impl LoadedModules {
-    /// Those of process `pid` that have code. `before` is what is known already.
+    /// The files of process `pid` that contain code. Files that are in `before` are not opened again.
     pub(super) fn of(pid: u32, maps: &Maps, before: Self) -> Self {
         let mut before = before.0;
         let mut modules = Vec::new();
@@ -47,14 +49,14 @@ impl LoadedModules {
             let name = base_name(&first.name);
             let known = before.iter().position(|module: &LoadedModule| module.mapping == mapping && module.name == name);
             match known {
-                Some(place) => modules.push(before.swap_remove(place)),
+                Some(index) => modules.push(before.swap_remove(index)),
                 None => modules.extend(load(pid, first, name)),
             }
         }
         Self(modules)
     }
 
-    /// The file that an address belongs to, its bss too; its number among them.
+    /// The file whose segments contain an address (bss included), and its index.
     pub(super) fn at(&self, address: u64) -> Option<(usize, &LoadedModule)> {
         self.0.iter().enumerate().find(|(_, module)| {
             let own = address.wrapping_sub(module.bias);
@@ -66,17 +68,17 @@ impl LoadedModules {
         self.0.get(number)
     }
 
-    /// Those whose file has this name, with or without a version behind it; all where there is none.
+    /// The files with this base name, with or without a version suffix; all files for `None`.
     pub(super) fn with_name<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a LoadedModule> {
-        let is = move |module: &&LoadedModule| {
+        let matches = move |module: &&LoadedModule| {
             name.is_none_or(|name| {
                 module.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        self.0.iter().filter(is)
+        self.0.iter().filter(matches)
     }
 
-    /// The one whose file is `path`, as the kernel tells both.
+    /// The file with this path, as `/proc/PID/maps` and `/proc/PID/exe` show it.
     pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&LoadedModule> {
         let named = |mapping: &&Mapping| Path::new(&mapping.name) == path;
         let first = maps.0.iter().find(named)?;
@@ -84,7 +86,7 @@ impl LoadedModules {
     }
 }
 
-/// The mappings of each file, as often as it is loaded: offsets in it only grow.
+/// The mappings of each loaded file. A file that is loaded twice has two groups: offsets grow in a group.
 fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     let files = mappings.iter().filter(|mapping| mapping.inode != 0 && mapping.name.starts_with('/'));
@@ -111,7 +113,7 @@ fn load(pid: u32, first: &Mapping, name: String) -> Option<LoadedModule> {
     Some(LoadedModule { name, bias: first.start.wrapping_sub(wanted), image, mapping: (first.start, first.inode) })
 }
 
-/// The file of a mapping, and a path beside which its neighbours are.
+/// The file of a mapping, and its path for files that it refers to.
 fn open(pid: u32, mapping: &Mapping) -> Option<(File, PathBuf)> {
     let path = Path::new(mapping.name.trim_end_matches(DELETED));
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
@@ -119,7 +121,7 @@ fn open(pid: u32, mapping: &Mapping) -> Option<(File, PathBuf)> {
     let deleted = mapping.name.ends_with(DELETED);
     let by_path = [inside.clone(), path.to_owned()].into_iter().filter(|_| !deleted);
     let mut opened = std::iter::once(by_kernel).chain(by_path).filter_map(|path| {
-        // A device may do anything when it is opened.
+        // Opening a device may have side effects.
         std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
         File::open(path).ok()
     });

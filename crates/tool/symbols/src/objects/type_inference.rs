@@ -1,18 +1,21 @@
-//! What a piece of memory is, by who points to it: the variables that an instruction sees, and where they lead.
+//! Infers the type of memory from the variables in scope at sampled instructions that point to it.
 //!
 //! ```text
-//!   sample        args ──→ ┌ element 1 ┐        a variable's value in memory or a register, by DWARF;
-//!   another one   args ────│───────────│──→ ┌   element 2 ┐      its type says what lies there and how large it is
-//!                 block ───┴───────────┴────┴─────────────┘      malloc's block, where it is one, bounds both
+//!   sample          args ──→ ┌ element 1 ┐        value of a variable in memory or a register, by DWARF;
+//!   other sample    args ────│───────────│──→ ┌   element 2 ┐      its type gives the target's type and size;
+//!                   block ───┴───────────┴────┴─────────────┘      a block of malloc bounds both
 //! ```
-//! A pointer that has the address within what it points to tells the type. Of one that points elsewhere into the same block it is a
-//! guess, better than none: arrays are walked by an index. Elements repeat where several pointers of one type lie whole elements apart,
-//! or where the block is a multiple of one. One step is taken through pointers in structures and in the source file's own variables.
+//! 1. Candidates are the target types of all pointers. Pointer members of structures are followed one
+//!    level deep. Variables of the source file count too.
+//! 2. A pointer whose target contains the address determines the type. A pointer elsewhere into the same
+//!    block is weaker evidence, needed for arrays that are accessed by index.
+//! 3. Elements form an array if pointers of one type are whole elements apart, or if the block's size is a
+//!    multiple of the element size.
+//! 4. A variable that is not yet initialised has a random value. So the candidate with the most samples
+//!    wins among equals.
 //!
-//! A slot that was not written yet holds what was there before. So of several types that would fit the one that more samples
-//! vouch for is told.
-//!
-//! **Cost.** A query reads the debug information of each sample's function, and at most [`MOST_READS`] words of the process.
+//! **Cost.** A query reads the debug info of each sample's function, and at most [`MOST_READS`] words of
+//! the process.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -29,15 +32,15 @@ use super::modules::LoadedModules;
 use super::words::read_words;
 use super::scope::{self, Variable};
 
-/// Samples that are looked at, and words that are read for one query.
+/// Limits of samples and of memory reads in one query.
 const MOST_SAMPLES: usize = 64;
 const MOST_READS: usize = 4096;
-/// Pointers in one structure that are followed.
+/// Limit of pointers that are followed in one structure.
 const MOST_FOLLOWED: usize = 32;
-/// What malloc adds to a block at most.
+/// Largest difference between a block's usable and requested size.
 const MOST_WASTE_BYTES: u64 = 24;
 
-/// A type that something of this name has.
+/// The identity of a candidate type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct TypeKey {
     module: usize,
@@ -46,36 +49,36 @@ struct TypeKey {
     structure: bool,
 }
 
-/// What speaks for a type.
+/// The evidence for a candidate type.
 #[derive(Debug)]
 struct TypeEvidence<'a> {
     kind: DwarfEntry<'a>,
     variable: String,
     flexible: bool,
-    /// Where elements of it are.
+    /// Addresses of elements.
     pointers: Vec<u64>,
     samples: usize,
     last_sample: usize,
-    /// A local variable says so, not something that one leads to.
+    /// Whether a local variable points to it directly.
     local: bool,
 }
 
-/// A query.
+/// A query for the type at an address.
 pub(super) struct TypeQuery<'a> {
     modules: &'a LoadedModules,
     memory: &'a dyn Memory,
     address: u64,
-    /// The block of malloc's that has the address.
+    /// The block of malloc that contains the address.
     block: Option<Range<u64>>,
     left_reads: Cell<usize>,
 }
 
-/// Elements that lie where the address is.
+/// The elements around the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ArrayExtent {
     start: u64,
     elements: u64,
-    /// The pointer that has the address in what it points to.
+    /// The pointer whose target contains the address.
     direct: Option<u64>,
 }
 
@@ -86,7 +89,7 @@ impl<'a> TypeQuery<'a> {
         Self { modules, memory, address, block, left_reads: Cell::new(MOST_READS) }
     }
 
-    /// The object, by what these samples see.
+    /// The object of the best candidate; `None` without candidates.
     pub(super) fn answer(&self, samples: &[Registers]) -> Option<Object> {
         let mut readers: HashMap<usize, Option<DwarfReader>> = HashMap::new();
         for registers in samples.iter().take(MOST_SAMPLES) {
@@ -94,43 +97,43 @@ impl<'a> TypeQuery<'a> {
                 readers.entry(number).or_insert_with(|| module.image.debug().map(DebugInfo::reader));
             }
         }
-        let mut found = Candidates::new();
+        let mut candidates = Candidates::new();
         for (count, registers) in samples.iter().take(MOST_SAMPLES).enumerate() {
             let Some((number, _)) = self.modules.at(registers.rip) else { continue };
             if let Some(Some(reader)) = readers.get(&number) {
-                self.sample(reader, number, registers, count, &mut found);
+                self.add_sample(reader, number, registers, count, &mut candidates);
             }
         }
-        let ranked = found.iter().filter_map(|(key, evidence)| {
+        let ranked = candidates.iter().filter_map(|(key, evidence)| {
             let extent = self.extent(key, evidence)?;
             Some((rank(key, evidence, extent), key, extent))
         });
         let (_, key, extent) = ranked.min_by(|one, other| one.0.cmp(&other.0))?;
         let reader = readers.get(&key.module)?.as_ref()?;
-        self.object(reader, found.get(key)?, extent)
+        self.object(reader, candidates.get(key)?, extent)
     }
 
-    /// What the variables of one sample say.
-    fn sample<'r>(
+    /// Adds the evidence of the variables in scope at one sample.
+    fn add_sample<'r>(
         &self,
         reader: &DwarfReader<'r>,
         number: usize,
         registers: &Registers,
         count: usize,
-        found: &mut Candidates<'r>,
+        candidates: &mut Candidates<'r>,
     ) {
         let Some(module) = self.modules.get(number) else { return };
         let mut frame = SampledFrame::of(registers, self.memory, module.bias, module.image.frames());
         let Some(scope) = scope::at(reader, frame.counter()) else { return };
         frame.set_base(reader, &scope.unit, scope.base);
         for variable in &scope.variables {
-            let Some(place) = frame.place(reader, &scope.unit, variable.location) else { continue };
-            let mut seen = PointerWalk { query: self, reader, number, count, local: variable.local, found };
-            seen.variable(variable, place);
+            let Some(location) = frame.locate(reader, &scope.unit, variable.location) else { continue };
+            let mut walk = PointerWalk { query: self, reader, number, count, local: variable.local, candidates };
+            walk.variable(variable, location);
         }
     }
 
-    /// The elements around the address, if pointers of this type say that there are some.
+    /// The elements around the address; `None` if the evidence does not fit the address or the block.
     fn extent(&self, key: &TypeKey, evidence: &TypeEvidence) -> Option<ArrayExtent> {
         let bytes = key.bytes;
         let block = self.block.clone();
@@ -148,10 +151,10 @@ impl<'a> TypeQuery<'a> {
         let base = direct.or_else(|| pointers.iter().copied().min_by_key(|pointer| pointer.abs_diff(self.address)))?;
         let own = element_start(base, bytes, self.address)?;
         let in_step = |pointer: &u64| pointer.abs_diff(base).is_multiple_of(bytes);
-        let told = || pointers.iter().copied().filter(in_step).chain([own]);
-        let (start, end) = (told().min()?, told().max()?.checked_add(bytes)?);
+        let elements = || pointers.iter().copied().filter(in_step).chain([own]);
+        let (start, end) = (elements().min()?, elements().max()?.checked_add(bytes)?);
         let Some(block) = block else {
-            // Without bounds only what is pointed to is known to be there.
+            // Without a block, only the targets of pointers are certain.
             return direct.map(|_| ArrayExtent { start, elements: (end - start) / bytes, direct });
         };
         if start < block.start || end > block.end {
@@ -173,7 +176,7 @@ impl<'a> TypeQuery<'a> {
             layout.repeat(reader, &evidence.kind);
         }
         let stride = match &self.block {
-            // The array at its end has the rest.
+            // A flexible array member extends to the end of the block.
             Some(block) if layout.flexible => block.end.checked_sub(extent.start)?.max(layout.stride),
             _ => layout.stride,
         };
@@ -194,14 +197,14 @@ impl<'a> TypeQuery<'a> {
     }
 }
 
-/// What is told before what: structures, those pointed to, by the function's own variables; then what more samples vouch for, what is
-/// within another one, and of two that begin at one place the larger.
+/// The order of candidates: structures first, then direct pointers, then local variables, then by number
+/// of samples, then the innermost element, and of two with one start the larger.
 fn rank<'k>(key: &'k TypeKey, evidence: &TypeEvidence, extent: ArrayExtent) -> impl Ord + use<'k> {
     let sure = (!key.structure, extent.direct.is_none(), !evidence.local);
     (sure, Reverse(evidence.samples), Reverse(extent.direct.unwrap_or(extent.start)), Reverse(key.bytes), &key.name)
 }
 
-/// Where the element with `address` starts, if one starts at `base`.
+/// The start of the element that contains `address`, in an array with an element at `base`.
 fn element_start(base: u64, bytes: u64, address: u64) -> Option<u64> {
     if address >= base {
         return Some(address - (address - base) % bytes);
@@ -209,36 +212,37 @@ fn element_start(base: u64, bytes: u64, address: u64) -> Option<u64> {
     base.checked_sub((base - address).div_ceil(bytes).checked_mul(bytes)?)
 }
 
-/// A variable of a sample, followed.
+/// Follows the pointers of one variable and adds the evidence to `candidates`.
 struct PointerWalk<'q, 'a, 'r, 'f> {
     query: &'q TypeQuery<'a>,
     reader: &'f DwarfReader<'r>,
     number: usize,
     count: usize,
     local: bool,
-    found: &'f mut Candidates<'r>,
+    candidates: &'f mut Candidates<'r>,
 }
 
 impl<'r> PointerWalk<'_, '_, 'r, '_> {
-    fn variable(&mut self, variable: &Variable<'r>, place: VariableLocation) {
+    fn variable(&mut self, variable: &Variable<'r>, location: VariableLocation) {
         let Some((plain, _)) = layout::stripped(self.reader, &variable.kind) else { return };
         if layout::is_pointer(&plain) {
-            let value = match place {
+            let value = match location {
                 VariableLocation::Address(at) => self.query.word(at),
                 VariableLocation::Value(value) => Some(value),
             };
             if let (Some(value), Some(kind)) = (value, layout::target(self.reader, &plain)) {
                 self.elements(&kind, value, &variable.name, true);
             }
-        } else if let VariableLocation::Address(at) = place {
+        } else if let VariableLocation::Address(at) = location {
             self.elements(&variable.kind, at, &variable.name, true);
         }
     }
 
-    /// Elements of a type lie at `pointer`: do they have the address, and what do they lead to?
+    /// Adds the evidence that elements of a type are at `pointer`. With `follow`, also follows their
+    /// pointer members.
     fn elements(&mut self, kind: &DwarfEntry<'r>, pointer: u64, name: &str, follow: bool) {
         let Some((element, count, alias)) = layout::element(self.reader, kind) else { return };
-        // What points to single bytes may point to anything.
+        // A pointer to single bytes may point to any type.
         let Some(bytes) = layout::bytes(self.reader, &element).filter(|&bytes| bytes > 1) else { return };
         let address = self.query.address;
         let all = bytes.saturating_mul(count.max(1));
@@ -246,22 +250,22 @@ impl<'r> PointerWalk<'_, '_, 'r, '_> {
         let near = self.query.block.as_ref().is_some_and(|block| block.contains(&pointer));
         let structure = layout::is_structure(&element);
         if has || near {
-            // Of an array that is known to be one, the element that counts.
+            // In an array, the element that contains the address.
             let own = if has { address - (address - pointer) % bytes } else { pointer };
             let known = if structure { self.reader.name(&element).or(alias) } else { None };
             let name = known.unwrap_or_else(|| name.to_owned());
             let key = TypeKey { module: self.number, name: name.clone(), bytes, structure };
             let declared = layout::declared_element(self.reader, kind).unwrap_or_else(|| element.clone());
-            self.note(key, declared, &name, own);
+            self.add_evidence(key, declared, &name, own);
         }
         if follow && structure {
-            self.lead(&element, pointer);
+            self.follow_members(&element, pointer);
         }
     }
 
-    fn note(&mut self, key: TypeKey, kind: DwarfEntry<'r>, variable: &str, pointer: u64) {
+    fn add_evidence(&mut self, key: TypeKey, kind: DwarfEntry<'r>, variable: &str, pointer: u64) {
         let reader = self.reader;
-        let evidence = self.found.entry(key).or_insert_with(|| TypeEvidence {
+        let evidence = self.candidates.entry(key).or_insert_with(|| TypeEvidence {
             flexible: layout::is_flexible(reader, &kind),
             kind,
             variable: variable.to_owned(),
@@ -280,8 +284,8 @@ impl<'r> PointerWalk<'_, '_, 'r, '_> {
         evidence.local |= self.local;
     }
 
-    /// Where the pointers in a structure lead.
-    fn lead(&mut self, structure: &DwarfEntry<'r>, start: u64) {
+    /// Follows the pointer members of a structure.
+    fn follow_members(&mut self, structure: &DwarfEntry<'r>, start: u64) {
         let local = std::mem::replace(&mut self.local, false);
         for (name, offset, kind) in layout::pointers(self.reader, structure).into_iter().take(MOST_FOLLOWED) {
             let value = start.checked_add(offset).and_then(|at| self.query.word(at));

@@ -1,4 +1,4 @@
-//! Where the frame of a function lies on the stack: what unwinding calls the canonical frame address, by `.eh_frame` or `.debug_frame`.
+//! Finds the rule for the canonical frame address of a function in `.eh_frame` or `.debug_frame`.
 
 use std::fs::File;
 
@@ -11,11 +11,11 @@ use object::{Endianness, Object, ObjectSection};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// More of it is left alone.
+/// Limit of a section. A larger section is not read.
 const MOST_BYTES: u64 = 256 << 20;
 const ADDRESS_BYTES: u8 = 8;
 
-/// A file's tables.
+/// The unwind sections of a file.
 #[derive(Debug, Default)]
 pub(super) struct UnwindTables {
     frame: SectionBytes,
@@ -30,12 +30,12 @@ struct SectionBytes {
     bytes: Vec<u8>,
 }
 
-/// How the address is found.
+/// The rule for the canonical frame address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameRule<'a> {
-    /// A register, by DWARF's number, and what is added to it.
+    /// The value of a register (DWARF number) plus an offset.
     Register(u16, i64),
-    /// An expression.
+    /// The value of a DWARF expression.
     Expression(Expression<Slice<'a>>),
 }
 
@@ -53,7 +53,8 @@ impl UnwindTables {
         Some(Self { frame: named(".eh_frame"), index: named(".eh_frame_hdr"), debug: named(".debug_frame"), text })
     }
 
-    /// The rule at an address in the file. Costs a search in the file's index; where it has none, a walk through all functions.
+    /// The rule at an address in the file. Cost: a binary search in `.eh_frame_hdr`, or without that
+    /// section a linear search over all functions.
     pub(super) fn rule(&self, address: u64) -> Option<FrameRule<'_>> {
         self.by_index(address).or_else(|| self.by_frames(address)).or_else(|| {
             let mut section = DebugFrame::from(slice(&self.debug.bytes));
@@ -91,7 +92,7 @@ fn slice(bytes: &[u8]) -> Slice<'_> {
     EndianSlice::new(bytes, LittleEndian)
 }
 
-/// The rule of the function whose entry is known, or else looked for.
+/// The rule in one section. `entry` is the offset of the function's entry; without it, it is searched.
 fn rule<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     bases: &BaseAddresses,

@@ -1,8 +1,8 @@
-//! Arenas of threads: memory that begins at a multiple of 64 MiB and says so.
+//! Finds heaps of thread arenas: memory at a multiple of 64 MiB that starts with a `heap_info`.
 //!
 //! ```text
-//!   heap_info   0  the arena's address      8  the heap before      16  bytes in use      24  bytes that may be written
-//!               32 (since 2.35) the size of a page; then, in the first heap, the arena itself
+//!   heap_info   0  address of the arena      8  previous heap      16  bytes in use      24  writable bytes
+//!               32  page size (since glibc 2.35); in the first heap, the arena follows
 //! ```
 //! Source: glibc, `malloc/arena.c`.
 
@@ -12,16 +12,16 @@ use super::ChunkArea;
 use crate::objects::maps::{Maps, is_mapped};
 use crate::objects::words::read_words;
 
-/// Where heaps begin, and the most that one has.
+/// Alignment and largest size of a heap.
 const HEAP_BYTES: u64 = 64 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// How large a `heap_info` is, by version.
+/// Size of a `heap_info`; it depends on the version.
 const INFO_BYTES: std::ops::RangeInclusive<u64> = 0x20..=0x40;
-/// An arena is so large at least; the first chunk is found by looking for one behind that.
+/// Smallest size of an arena. The first chunk is searched within [`SCAN_BYTES`] behind it.
 const ARENA_BYTES: u64 = 0x400;
 const SCAN_BYTES: u64 = 4096;
 
-/// The chunks of the heap that has `address`, if there is one.
+/// The heap that contains `address`; `None` without a valid `heap_info`.
 pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     let heap = start(address);
     let span = maps.span(heap, is_mapped)?;
@@ -37,7 +37,7 @@ pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Chu
     } else {
         (before != 0 && is_first_heap(memory, arena)).then_some((heap + (arena - start(arena)), 0))?
     };
-    // Of a later heap it is known where the first chunk is: one place is looked at.
+    // In a later heap the position of the first chunk is known, so the search tries one address.
     Some(ChunkArea { from, scan: scan.max(1), end, main: false })
 }
 

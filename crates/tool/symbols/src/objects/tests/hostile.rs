@@ -49,8 +49,8 @@ fn ask(path: &Path) -> usize {
         let mut frame = SampledFrame::of(&registers, &memory, 0, image.frames());
         let Some(scope) = scope::at(&reader, address) else { continue };
         frame.set_base(&reader, &scope.unit, scope.base);
-        let places = scope.variables.iter().filter_map(|one| frame.place(&reader, &scope.unit, one.location));
-        answers += places.count();
+        let locations = scope.variables.iter().filter_map(|one| frame.locate(&reader, &scope.unit, one.location));
+        answers += locations.count();
     }
     answers
 }
