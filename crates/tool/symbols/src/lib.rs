@@ -1,4 +1,5 @@
-//! Names for a program's code and memory: functions and source lines, variables, heap blocks and types.
+//! Names for a program's code and memory: functions and source lines, variables, heap blocks and
+//! types.
 //!
 //! ```text
 //! names      address in code → function, file, line        from ELF symbols and debug information

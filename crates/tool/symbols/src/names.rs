@@ -10,9 +10,9 @@
 //! advice             how to get more precise names                                    remedies
 //! ```
 //!
-//! An optimised function that ends with `return malloc(…)` jumps to malloc (tail call) and has no frame.
-//! The call instruction before the first return address names that function. It is inserted before the
-//! first frame, with the line of its first instruction.
+//! An optimised function that ends with `return malloc(…)` jumps to malloc (tail call) and has no
+//! frame. The call instruction before the first return address names that function. It is inserted
+//! before the first frame, with the line of its first instruction.
 //!
 //! Each name has a source ([`NameSource`]). In a stripped file it is the nearest symbol at best.
 
@@ -61,7 +61,8 @@ pub enum NameSource {
 /// The name of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameName {
-    /// The function, demangled; `name+0x1f` for [`NameSource::NearestSymbol`], `file+0x1f` for [`NameSource::Address`].
+    /// The function, demangled; `name+0x1f` for [`NameSource::NearestSymbol`], `file+0x1f` for
+    /// [`NameSource::Address`].
     pub function: String,
     /// The source file; `None` without debug info.
     pub file: Option<PathBuf>,
@@ -112,7 +113,8 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// Names a stack, innermost frame first. Frames in an unreadable file are named by their address.
+    /// Names a stack, innermost frame first. Frames in an unreadable file are named by their
+    /// address.
     pub fn name(&mut self, frames: &[CodeLocation]) -> SiteName {
         let tail_call = frames.first().and_then(|frame| self.tail_call(frame));
         let stack: Vec<FrameName> =

@@ -1,5 +1,5 @@
-//! Describes the memory at an address of a running process: variable, heap block, stack or mapping, and
-//! the type of the object there.
+//! Describes the memory at an address of a running process: variable, heap block, stack or mapping,
+//! and the type of the object there.
 //!
 //! ```text
 //!   address ─┬─ data or bss of a file ────→ variable, by debug info or symbol      modules, image, globals
@@ -11,9 +11,9 @@
 //!                                                   type_inference, scope, location, unwind
 //!   type ─────────────────────────────────→ members, elements         layout, dwarf, alignment
 //! ```
-//! The process is neither stopped nor modified: its memory is read while it runs. An answer describes one
-//! moment. If the data read are inconsistent, there is no answer. Memory and debug info are untrusted
-//! input, so every loop over them has a limit.
+//! The process is neither stopped nor modified: its memory is read while it runs. An answer
+//! describes one moment. If the data read are inconsistent, there is no answer. Memory and debug
+//! info are untrusted input, so every loop over them has a limit.
 //!
 //! | query | cost (estimated times) |
 //! |---|---|
@@ -23,8 +23,8 @@
 //! | heap block | the heap below it: about 2 GB/s, at most 100 ms; later from the nearest mark |
 //! | [`Objects::infer_type`] | once the functions of each source file; later about 100 µs per sample |
 //!
-//! Reading a page that was moved under userfaultfd blocks the reader until the page is restored. Query
-//! before pages are moved, and never in the thread that handles the faults.
+//! Reading a page that was moved under userfaultfd blocks the reader until the page is restored.
+//! Query before pages are moved, and never in the thread that handles the faults.
 
 mod address_info;
 mod alignment;
@@ -94,8 +94,8 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Re-reads mappings and threads and discards the positions of heap blocks. Call it before each series
-    /// of queries. After an exec, a new `Objects` is needed.
+    /// Re-reads mappings and threads and discards the positions of heap blocks. Call it before each
+    /// series of queries. After an exec, a new `Objects` is needed.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -108,14 +108,14 @@ impl Objects {
         Ok(())
     }
 
-    /// Records sampled registers of a thread. The kernel does not show the stack pointer of a running
-    /// thread.
+    /// Records sampled registers of a thread. The kernel does not show the stack pointer of a
+    /// running thread.
     pub fn record_registers(&mut self, thread: u32, registers: &Registers) {
         self.threads.record_registers(thread, registers);
     }
 
-    /// Describes the memory at `address`. If other variables share the cache line of `line_bytes` bytes
-    /// with a variable that is entirely on it, the object has all of them as members.
+    /// Describes the memory at `address`. If other variables share the cache line of `line_bytes`
+    /// bytes with a variable that is entirely on it, the object has all of them as members.
     pub fn describe(&mut self, address: u64, line_bytes: u64) -> AddressInfo {
         if let Some((_, module)) = self.modules.at(address) {
             return address_info::of_module(module, address, line_bytes.max(1));
@@ -149,9 +149,9 @@ impl Objects {
         AddressInfo::of(MemoryKind::Mapping, name, range, address)
     }
 
-    /// Infers the object at `address` from variables that point to it or into its heap block. The variables
-    /// are those in scope at each sample, the registers of a thread at one moment. Some samples of each
-    /// thread that uses the memory give the best result.
+    /// Infers the object at `address` from variables that point to it or into its heap block. The
+    /// variables are those in scope at each sample, the registers of a thread at one moment. Some
+    /// samples of each thread that uses the memory give the best result.
     pub fn infer_type(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
         let block = self.heap_block(address);
         type_inference::TypeQuery::new(&self.modules, &self.memory, address, block).answer(samples)
@@ -197,8 +197,8 @@ impl Objects {
         if let Some(info) = pointer.zip(program).and_then(variable) {
             return Some(info);
         }
-        // The size of the libraries' thread-local memory is unknown. Outside a thread's mapping, only the
-        // program's variables are certain.
+        // The size of the libraries' thread-local memory is unknown. Outside a thread's mapping,
+        // only the program's variables are certain.
         let thread = stack?;
         let close = pointer.is_some_and(|pointer| pointer - address < LOCAL_BYTES);
         let name = if close { "thread-local memory or stack" } else { "stack" };

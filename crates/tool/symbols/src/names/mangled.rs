@@ -5,8 +5,8 @@ use addr2line::{demangle_auto, gimli};
 /// Prefixes of mangled names in C++ and Rust.
 const PREFIXES: [&str; 3] = ["_Z", "__Z", "_R"];
 
-/// The demangled name. A name without a prefix of [`PREFIXES`] is returned unchanged: the demangler would
-/// turn a C variable `w` into the type `wchar_t`.
+/// The demangled name. A name without a prefix of [`PREFIXES`] is returned unchanged: the demangler
+/// would turn a C variable `w` into the type `wchar_t`.
 pub(crate) fn demangled(name: &str, language: Option<gimli::DwLang>) -> String {
     if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         demangle_auto(name.into(), language).into_owned()

@@ -1,4 +1,5 @@
-//! Advice for reports of allocation sites whose names are imprecise: one sentence each, with the remedy.
+//! Advice for reports of allocation sites whose names are imprecise: one sentence each, with the
+//! remedy.
 
 use std::ops::RangeInclusive;
 
@@ -12,8 +13,8 @@ pub const UNATTRIBUTED: &str = "(mapped by the program, or an allocator's own)";
 const UNATTRIBUTED_SHARE: f64 = 0.2;
 /// Share of a site's walks below which its module causes no advice.
 const MINIMUM_SHARE: f64 = 0.01;
-/// Average length of the blocks at a site that maps Python's arenas. An arena has 256 KiB up to Python
-/// 3.9 and 1 MiB later; the range allows for some other blocks.
+/// Average length of the blocks at a site that maps Python's arenas. An arena has 256 KiB up to
+/// Python 3.9 and 1 MiB later; the range allows for some other blocks.
 const ARENA_BYTES: RangeInclusive<u64> = 128 << 10..=1 << 20;
 
 /// Advice for the rows `sites`, measured on a program that filled `record`; empty if there is none.

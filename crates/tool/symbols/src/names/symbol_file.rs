@@ -1,5 +1,5 @@
-//! Looks up functions and lines of one ELF file, in its debug info, in a separate debug file, and in its
-//! symbol tables.
+//! Looks up functions and lines of one ELF file, in its debug info, in a separate debug file, and
+//! in its symbol tables.
 
 use std::fmt;
 use std::fs::File;
@@ -87,8 +87,8 @@ impl SymbolFile {
         if names.is_empty() { self.symbol_at(offset, module).into_iter().collect() } else { names }
     }
 
-    /// The function called by the instruction before the address `after`: a direct call (opcode `e8` and
-    /// a relative address). `None` for any other instruction.
+    /// The function called by the instruction before the address `after`: a direct call (opcode
+    /// `e8` and a relative address). `None` for any other instruction.
     pub(super) fn callee_before(&self, after: u64, module: &str) -> Option<FrameName> {
         let mut call = [0; 5];
         let at = after.checked_sub(call.len() as u64)?;

@@ -1,4 +1,5 @@
-//! Names of functions and lines in a small program, compiled with and without debug info and symbols.
+//! Names of functions and lines in a small program, compiled with and without debug info and
+//! symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// `main` calls `work`, which calls `inlined`, which calls `xmalloc`, which calls `malloc`. A comment
-/// marks the line of each call.
+/// `main` calls `work`, which calls `inlined`, which calls `xmalloc`, which calls `malloc`. A
+/// comment marks the line of each call.
 const SOURCE: &str = r#"#include <stdlib.h>
 void *volatile kept;
 __attribute__((noinline, noclone)) void *xmalloc(size_t bytes) {

@@ -1,20 +1,24 @@
 //! Recognises frames between a program's code and its allocator: wrappers of allocation functions.
 //!
-//! "100 MiB in `xmalloc`" does not help the user, so the site is the first frame that is not a wrapper.
-//! Guesses by the sound of a name would also skip `table_new`. A frame is therefore a wrapper only if
+//! "100 MiB in `xmalloc`" does not help the user, so the site is the first frame that is not a
+//! wrapper. Guesses by the sound of a name would also skip `table_new`. A frame is therefore a
+//! wrapper only if
 //!
-//! 1. its code is in the C or C++ run-time library, the loader, or a library with a file name `lib…alloc…`,
-//! 2. or its name begins with a namespace of [`NAMESPACES`], or its source file belongs to a standard
-//!    library (with line tables alone, debug info names `alloc::alloc::alloc` just `alloc`),
-//! 3. or it is `operator new` of a class, one of [`NAMES`], or begins with one of [`PREFIXES`]: allocation
-//!    functions and well-known wrappers.
+//! 1. its code is in the C or C++ run-time library, the loader, or a library with a file name
+//!    `lib…alloc…`,
+//! 2. or its name begins with a namespace of [`NAMESPACES`], or its source file belongs to a
+//!    standard library (with line tables alone, debug info names `alloc::alloc::alloc` just
+//!    `alloc`),
+//! 3. or it is `operator new` of a class, one of [`NAMES`], or begins with one of [`PREFIXES`]:
+//!    allocation functions and well-known wrappers.
 //!
-//! A function of the program that maps a pool for many blocks is no wrapper. The caller that happened to
-//! find the pool empty does not own its memory. So `_PyObject_ArenaMmap` is a site.
+//! A function of the program that maps a pool for many blocks is no wrapper. The caller that
+//! happened to find the pool empty does not own its memory. So `_PyObject_ArenaMmap` is a site.
 //!
 //! Suffixes added by the compiler (`.part.0`) are ignored. The name of the nearest symbol does not
-//! identify a function. But a frame without its own name that is called by a wrapper of the same file
-//! counts as part of that wrapper. SQLite's static allocator below `sqlite3Malloc` is an example.
+//! identify a function. But a frame without its own name that is called by a wrapper of the same
+//! file counts as part of that wrapper. SQLite's static allocator below `sqlite3Malloc` is an
+//! example.
 
 use std::path::Path;
 
@@ -74,8 +78,8 @@ const PREFIXES: &[&str] = &[
     "os::pd_reserve_memory", "AllocateHeap", "ReallocateHeap",
 ];
 
-/// The allocation site of a stack: its first frame that is not a wrapper. If all frames are wrappers (in
-/// a library's constructor), the innermost one. `None` for an empty stack.
+/// The allocation site of a stack: its first frame that is not a wrapper. If all frames are
+/// wrappers (in a library's constructor), the innermost one. `None` for an empty stack.
 pub(super) fn site(stack: &[FrameName]) -> Option<&FrameName> {
     let callers = stack.iter().skip(1).map(Some).chain([None]);
     let is_site = |(frame, caller): &(&FrameName, Option<&FrameName>)| {
@@ -113,8 +117,9 @@ fn is_wrapper_name(function: &str) -> bool {
     is_operator || NAMES.contains(&name) || NAMESPACES.iter().chain(PREFIXES).any(|prefix| name.starts_with(prefix))
 }
 
-/// A demangled name without its arguments, template arguments and return type: `std::vector::push_back` for
-/// `void std::vector<int, std::allocator<int> >::push_back(int const&)`.
+/// A demangled name without its arguments, template arguments and return type:
+/// `std::vector::push_back` for `void std::vector<int, std::allocator<int> >::push_back(int
+/// const&)`.
 fn function_path(function: &str) -> String {
     let (mut depth, mut kept) = (0_u32, String::new());
     for sign in without_generics(function).chars() {

@@ -31,8 +31,8 @@ pub enum MemoryKind {
 pub struct AddressInfo {
     /// The kind of memory.
     pub kind: MemoryKind,
-    /// The name in a report: a variable, `heap block of 136 bytes`, `stack of thread 17`, or a mapping.
-    /// `libx.so+0x1234` if the file has no symbol for the address.
+    /// The name in a report: a variable, `heap block of 136 bytes`, `stack of thread 17`, or a
+    /// mapping. `libx.so+0x1234` if the file has no symbol for the address.
     pub name: String,
     /// The base name of the file that contains the variable; `None` for other memory.
     pub module: Option<String>,
@@ -53,7 +53,8 @@ impl AddressInfo {
         Self { kind, name, module: None, range, offset, object: None, unknown_reason: None }
     }
 
-    /// A variable known by debug info. `bias` is the distance from its address in the file to memory.
+    /// A variable known by debug info. `bias` is the distance from its address in the file to
+    /// memory.
     fn of_variable(kind: MemoryKind, module: &LoadedModule, variable: Global, bias: u64, address: u64) -> Self {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
@@ -145,8 +146,8 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
     AddressInfo { module: Some(module.name.clone()), ..AddressInfo::of(MemoryKind::Global, name, address..address, address) }
 }
 
-/// Replaces the object by one with all variables of the cache line as members. The offsets of `members`
-/// are addresses in the file on entry.
+/// Replaces the object by one with all variables of the cache line as members. The offsets of
+/// `members` are addresses in the file on entry.
 fn joined(info: AddressInfo, mut members: Vec<Member>, bias: u64) -> AddressInfo {
     let Some(first) = members.first().map(|member| member.offset).filter(|_| members.len() > 1) else { return info };
     let end = members.iter().map(|member| member.offset.saturating_add(member.bytes)).max().unwrap_or(first);

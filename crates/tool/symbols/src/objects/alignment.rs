@@ -1,9 +1,9 @@
 //! Computes the alignment of a type by the rules of the System V ABI for x86-64.
 //!
-//! Debug info contains an alignment only if the programmer specified one (`DW_AT_alignment`, DWARF 5).
-//! The alignment of a scalar is its size, that of an array the one of its elements, that of a structure
-//! the largest of its members. Debug info does not mark packed structures, so the members of one may
-//! violate the computed alignment.
+//! Debug info contains an alignment only if the programmer specified one (`DW_AT_alignment`, DWARF
+//! 5). The alignment of a scalar is its size, that of an array the one of its elements, that of a
+//! structure the largest of its members. Debug info does not mark packed structures, so the members
+//! of one may violate the computed alignment.
 
 use addr2line::gimli;
 

@@ -4,11 +4,12 @@
 //!   unit ─ function ─ block ─ variable ── type ──→ typedef ──→ structure ─ member ── type ──→ …
 //!     └ a reference may also point into a partial unit, or into a file shared by several (dwz)
 //! ```
-//! Debug info is untrusted input. Loops have limits and arithmetic is checked. An entry that cannot be
-//! read is treated as absent.
+//! Debug info is untrusted input. Loops have limits and arithmetic is checked. An entry that cannot
+//! be read is treated as absent.
 //!
-//! **Cost.** A [`DebugInfo`] keeps the sections of a file in memory. The first query reads the root entry
-//! of each unit, or every entry (for variables). Each query parses the abbreviations of the units it uses.
+//! **Cost.** A [`DebugInfo`] keeps the sections of a file in memory. The first query reads the root
+//! entry of each unit, or every entry (for variables). Each query parses the abbreviations of the
+//! units it uses.
 //!
 //! **Not supported**: split debug info (`.dwo`), type units of DWARF 4.
 
@@ -229,8 +230,8 @@ impl<'a> DwarfReader<'a> {
         Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
     }
 
-    /// The namespaces and classes around an entry, as in `std::`; empty without any. Reads the unit up to
-    /// the entry, once for each entry.
+    /// The namespaces and classes around an entry, as in `std::`; empty without any. Reads the unit
+    /// up to the entry, once for each entry.
     pub(super) fn scope(&self, entry: &DwarfEntry<'a>) -> String {
         let known = self.scopes.borrow().get(&entry.at).cloned();
         known.unwrap_or_else(|| {

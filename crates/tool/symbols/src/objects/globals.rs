@@ -1,8 +1,8 @@
-//! Finds variables with a fixed address: globals, statics of functions and classes, and thread-local
-//! variables by their offset in thread-local memory.
+//! Finds variables with a fixed address: globals, statics of functions and classes, and
+//! thread-local variables by their offset in thread-local memory.
 //!
-//! **Cost.** Iterates once over every entry of the debug info, about 10 million per second (estimate), and
-//! at most 30 million. Later variables are named by their symbols only.
+//! **Cost.** Iterates once over every entry of the debug info, about 10 million per second
+//! (estimate), and at most 30 million. Later variables are named by their symbols only.
 
 use std::ops::Range;
 

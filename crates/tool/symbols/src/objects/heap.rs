@@ -1,4 +1,5 @@
-//! Finds the block of glibc's malloc that contains an address, from the allocator's headers in memory.
+//! Finds the block of glibc's malloc that contains an address, from the allocator's headers in
+//! memory.
 //!
 //! ```text
 //!   [heap]    │ (thread-local memory of a static program) │ chunk │ chunk │ ... │ top │    main arena
@@ -8,9 +9,9 @@
 //! The memory may belong to another allocator, or only resemble chunks. `walk` describes how to
 //! distinguish them. If the headers are inconsistent twice, there is no answer.
 //!
-//! **Cost.** A walk reads the headers from the start of a heap, which for small chunks is all memory: at
-//! most 256 MiB or 16 million chunks, about 100 ms (estimate). It records marks, from which later walks
-//! continue, until [`Heap::forget`].
+//! **Cost.** A walk reads the headers from the start of a heap, which for small chunks is all
+//! memory: at most 256 MiB or 16 million chunks, about 100 ms (estimate). It records marks, from
+//! which later walks continue, until [`Heap::forget`].
 //!
 //! **Not supported**: main arenas that use mmap(2) because brk(2) failed, and heaps of
 //! `glibc.malloc.hugetlb`. Freed blocks in a thread's cache look like blocks in use.
@@ -78,7 +79,8 @@ impl Heap {
 
     /// Looks up `address` in the main arena and the arenas of threads.
     pub(super) fn in_arena(&mut self, memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
-        // The process runs meanwhile, so the headers may have been read during an update: try again.
+        // The process runs meanwhile, so the headers may have been read during an update: try
+        // again.
         match self.look_up(memory, maps, address) {
             HeapLookup::Unknown(INCONSISTENT) => {
                 self.forget();

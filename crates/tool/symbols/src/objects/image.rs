@@ -1,7 +1,8 @@
-//! One ELF file of a process: load segments, variables by symbol, debug info and unwind tables. The tables
-//! are read at the first use.
+//! One ELF file of a process: load segments, variables by symbol, debug info and unwind tables. The
+//! tables are read at the first use.
 //!
-//! The file stays open, because it may be replaced, or the process may end, before the tables are read.
+//! The file stays open, because it may be replaced, or the process may end, before the tables are
+//! read.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -65,8 +66,8 @@ struct VariableSymbols {
 }
 
 impl ElfImage {
-    /// Reads the headers; `None` if the file is not 64-bit little-endian ELF. Files that it refers to by
-    /// relative paths are looked up beside `path`.
+    /// Reads the headers; `None` if the file is not 64-bit little-endian ELF. Files that it refers
+    /// to by relative paths are looked up beside `path`.
     pub(super) fn open(file: File, path: &Path) -> Option<Self> {
         let data = ReadCache::new(&file);
         let header = FileHeader64::<Endianness>::parse(&data).ok()?;
@@ -99,8 +100,8 @@ impl ElfImage {
         self.tables().fixed.iter().find(|symbol| symbol.name == name)
     }
 
-    /// Whether a symbol may have this name. A mangled symbol contains a plain name unchanged; for other
-    /// names the answer is always true.
+    /// Whether a symbol may have this name. A mangled symbol contains a plain name unchanged; for
+    /// other names the answer is always true.
     fn mentions(&self, name: &str) -> bool {
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let finder = Finder::new(name);
@@ -214,8 +215,8 @@ pub(super) fn debug_supplement(file: &File, path: &Path) -> Option<File> {
     File::open(supplement(&file, path)?).ok()
 }
 
-/// The uncompressed bytes of a section; empty if it is absent. `None` if it has more than `left` bytes or
-/// cannot be decompressed.
+/// The uncompressed bytes of a section; empty if it is absent. `None` if it has more than `left`
+/// bytes or cannot be decompressed.
 fn section<'data>(file: &impl Object<'data>, name: &str, left: &mut u64) -> Option<Vec<u8>> {
     let Some(section) = file.section_by_name(name) else { return Some(Vec::new()) };
     let data = section.compressed_data().ok()?;

@@ -5,9 +5,9 @@
 //!   layout   8 elements, stride 24 bytes
 //!   members  hits (0, 8)   at.x (8, 4)   at.y (12, 4)   "a, b" (16, 1)     name (offset, bytes)
 //! ```
-//! A structure inside a structure is split into its members, one level deep, unless it has a base class.
-//! A union is one member, and so are bit fields that share bytes. Members are ordered and disjoint,
-//! whatever the debug info contains: overlapping members are merged.
+//! A structure inside a structure is split into its members, one level deep, unless it has a base
+//! class. A union is one member, and so are bit fields that share bytes. Members are ordered and
+//! disjoint, whatever the debug info contains: overlapping members are merged.
 
 use addr2line::gimli;
 use fieldstone_sharing::Member;
@@ -61,7 +61,8 @@ impl TypeLayout {
         Some(layout)
     }
 
-    /// Renames the member of a scalar element to [`VALUE`], because an element of an array has no name.
+    /// Renames the member of a scalar element to [`VALUE`], because an element of an array has no
+    /// name.
     pub(super) fn repeat<'a>(&mut self, reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) {
         if let ([member], false) = (self.members.as_mut_slice(), self.structure) {
             VALUE.clone_into(&mut member.name);
@@ -118,8 +119,8 @@ pub(super) fn stripped<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> O
     None
 }
 
-/// The element type of a (nested) array, the number of elements, and the element type's typedef name.
-/// For any other type, the type itself and 1.
+/// The element type of a (nested) array, the number of elements, and the element type's typedef
+/// name. For any other type, the type itself and 1.
 pub(super) fn element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<(DwarfEntry<'a>, u64, Option<String>)> {
     let (mut kind, mut alias) = stripped(reader, kind)?;
     let mut elements = 1_u64;
@@ -133,7 +134,8 @@ pub(super) fn element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Op
     None
 }
 
-/// The element type of a (nested) array with its typedefs and qualifiers; of any other type, itself.
+/// The element type of a (nested) array with its typedefs and qualifiers; of any other type,
+/// itself.
 pub(super) fn declared_element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<DwarfEntry<'a>> {
     let mut declared = kind.clone();
     for _ in 0..MOST_STEPS {
@@ -243,8 +245,8 @@ fn is_bits(member: &DwarfEntry) -> bool {
     member.has(gimli::DW_AT_bit_size)
 }
 
-/// A member, without its declaration, and its type. A base class has the name of its type. An anonymous
-/// member has an empty name.
+/// A member, without its declaration, and its type. A base class has the name of its type. An
+/// anonymous member has an empty name.
 fn member<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(Member, DwarfEntry<'a>)> {
     let kind = target(reader, entry)?;
     let name = reader.name(if is_base(entry) { &kind } else { entry }).unwrap_or_default();
@@ -264,8 +266,8 @@ fn member<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Option<(Membe
     Some((Member { name, declaration: String::new(), offset, bytes, alignment }, kind))
 }
 
-/// The first bit of a bit field, from the start of the structure. Up to DWARF 3, debug info counts from
-/// the most significant bit of the storage unit.
+/// The first bit of a bit field, from the start of the structure. Up to DWARF 3, debug info counts
+/// from the most significant bit of the storage unit.
 fn first_bit(entry: &DwarfEntry, start: u64, size: u64, bits: u64) -> Option<u64> {
     if let Some(from_end) = entry.number(gimli::DW_AT_bit_offset) {
         let whole = entry.number(gimli::DW_AT_byte_size).unwrap_or(size).checked_mul(8)?;
@@ -274,7 +276,8 @@ fn first_bit(entry: &DwarfEntry, start: u64, size: u64, bits: u64) -> Option<u64
     entry.number(gimli::DW_AT_data_bit_offset).or_else(|| start.checked_mul(8))
 }
 
-/// Sorts the members, removes empty ones and those outside the structure, and merges overlapping ones.
+/// Sorts the members, removes empty ones and those outside the structure, and merges overlapping
+/// ones.
 fn disjoint(mut members: Vec<Member>, stride: u64) -> Vec<Member> {
     let end = |member: &Member| member.offset.saturating_add(member.bytes);
     members.retain(|member| member.bytes > 0 && end(member) <= stride);
@@ -305,7 +308,8 @@ pub(super) fn is_flexible<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'
     last.is_some_and(|(_, elements, _)| elements == 0)
 }
 
-/// The declaration of `name` with this type, as in `char name[12]`; empty if a type in it has no name.
+/// The declaration of `name` with this type, as in `char name[12]`; empty if a type in it has no
+/// name.
 pub(super) fn declaration<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, name: &str) -> String {
     declared(reader, kind.clone(), name).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Evaluates DWARF location expressions with the registers of a sample.
 //!
-//! **Not supported**: values at function entry (`DW_OP_entry_value`), which would need the caller's frame.
+//! **Not supported**: values at function entry (`DW_OP_entry_value`), which would need the caller's
+//! frame.
 
 use addr2line::gimli::{
     self, AttributeValue, Encoding, Evaluation, EvaluationResult, Expression, Format, Location, Value,
@@ -73,7 +74,8 @@ impl<'a> SampledFrame<'a> {
         });
     }
 
-    /// Evaluates a `DW_AT_location`; `None` if the variable has no single location at this instruction.
+    /// Evaluates a `DW_AT_location`; `None` if the variable has no single location at this
+    /// instruction.
     pub(super) fn locate<'b>(
         &self,
         reader: &DwarfReader<'b>,

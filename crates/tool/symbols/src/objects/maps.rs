@@ -23,11 +23,12 @@ impl Maps {
 
     /// The mapping that contains `address`.
     pub(super) fn at(&self, address: u64) -> Option<&Mapping> {
-        self.0.get(self.place(address)?)
+        self.0.get(self.index_of(address)?)
     }
 
-    /// The contiguous range around `address` whose mappings satisfy `is_kind`. One heap consists of several
-    /// mappings if a part of it has other flags. `None` if the mapping at `address` does not satisfy it.
+    /// The contiguous range around `address` whose mappings satisfy `is_kind`. One heap consists of
+    /// several mappings if a part of it has other flags. `None` if the mapping at `address` does
+    /// not satisfy it.
     pub(super) fn span(&self, address: u64, is_kind: fn(&Mapping) -> bool) -> Option<Range<u64>> {
         let index = self.index_of(address)?;
         let own = self.0.get(index).filter(|mapping| is_kind(mapping))?;
@@ -47,7 +48,8 @@ impl Maps {
         Some(start..end)
     }
 
-    /// Whether an inaccessible mapping directly precedes the one at `address`, as with a stack's guard.
+    /// Whether an inaccessible mapping directly precedes the one at `address`, as with a stack's
+    /// guard.
     pub(super) fn is_guarded(&self, address: u64) -> bool {
         let Some(before) = self.index_of(address).and_then(|index| index.checked_sub(1)) else { return false };
         let permissions = self.0[before].permissions;

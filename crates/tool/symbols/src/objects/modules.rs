@@ -6,7 +6,8 @@
 //!             7f12_3400_3000  offset 0x2df0   libx.so               − address of that offset in the file
 //!             7f12_3400_5000  anonymous                      end of the last segment: bss, not in the file
 //! ```
-//! If this user may, a file is opened through `/proc/PID`: it may be deleted, or in another namespace.
+//! If this user may, a file is opened through `/proc/PID`: it may be deleted, or in another
+//! namespace.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ pub(super) struct LoadedModule {
 }
 
 impl LoadedModules {
-    /// The files of process `pid` that contain code. Files that are in `before` are not opened again.
+    /// The files of process `pid` that contain code. Files that are in `before` are not opened
+    /// again.
     pub(super) fn of(pid: u32, maps: &Maps, before: Self) -> Self {
         let mut before = before.0;
         let mut modules = Vec::new();
@@ -86,7 +88,8 @@ impl LoadedModules {
     }
 }
 
-/// The mappings of each loaded file. A file that is loaded twice has two groups: offsets grow in a group.
+/// The mappings of each loaded file. A file that is loaded twice has two groups: offsets grow in a
+/// group.
 fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     let files = mappings.iter().filter(|mapping| mapping.inode != 0 && mapping.name.starts_with('/'));

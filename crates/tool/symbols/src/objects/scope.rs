@@ -1,8 +1,8 @@
-//! Finds the variables in scope at an instruction: those of its function, of the enclosing blocks and
-//! inlined functions, and of its source file.
+//! Finds the variables in scope at an instruction: those of its function, of the enclosing blocks
+//! and inlined functions, and of its source file.
 //!
-//! **Cost.** The functions of a unit are found by one pass over its entries. After that, a query reads the
-//! entries of one function.
+//! **Cost.** The functions of a unit are found by one pass over its entries. After that, a query
+//! reads the entries of one function.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -5,13 +5,13 @@
 //!                                                                                    ↑ thread pointer: the first and
 //!                                                                                      third word are this address
 //! ```
-//! A mapping is the stack of a thread if it contains a stack pointer and a thread pointer, and if it has a
-//! guard below it or ends near the thread pointer. The kernel shows the stack pointer of a waiting thread;
-//! samples contain that of a running one. Only a tracer can read a thread pointer, so it is found by the
-//! descriptor that glibc and musl store there.
+//! A mapping is the stack of a thread if it contains a stack pointer and a thread pointer, and if
+//! it has a guard below it or ends near the thread pointer. The kernel shows the stack pointer of a
+//! waiting thread; samples contain that of a running one. Only a tracer can read a thread pointer,
+//! so it is found by the descriptor that glibc and musl store there.
 //!
-//! A stack pointer alone is not sufficient. Go keeps stacks of goroutines in its heap, and stacks of
-//! coroutines can be in any memory.
+//! A stack pointer alone is not sufficient. Go keeps stacks of goroutines in its heap, and stacks
+//! of coroutines can be in any memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,8 +52,8 @@ impl ThreadStacks {
         self.stacks.insert(thread, registers.gpr[RSP]);
     }
 
-    /// The thread whose stack contains `address`. If the mapping contains several stack pointers, the
-    /// nearest one below the address decides.
+    /// The thread whose stack contains `address`. If the mapping contains several stack pointers,
+    /// the nearest one below the address decides.
     pub(super) fn stack_owner(&self, memory: &dyn Memory, maps: &Maps, address: u64) -> Option<u32> {
         let range = maps.at(address).filter(|mapping| mapping.is_read_write())?.range();
         // Memory below the red zone of a stack pointer is not in use.

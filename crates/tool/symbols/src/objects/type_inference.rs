@@ -5,17 +5,17 @@
 //!   other sample    args ────│───────────│──→ ┌   element 2 ┐      its type gives the target's type and size;
 //!                   block ───┴───────────┴────┴─────────────┘      a block of malloc bounds both
 //! ```
-//! 1. Candidates are the target types of all pointers. Pointer members of structures are followed one
-//!    level deep. Variables of the source file count too.
-//! 2. A pointer whose target contains the address determines the type. A pointer elsewhere into the same
-//!    block is weaker evidence, needed for arrays that are accessed by index.
-//! 3. Elements form an array if pointers of one type are whole elements apart, or if the block's size is a
-//!    multiple of the element size.
-//! 4. A variable that is not yet initialised has a random value. So the candidate with the most samples
-//!    wins among equals.
+//! 1. Candidates are the target types of all pointers. Pointer members of structures are followed
+//!    one level deep. Variables of the source file count too.
+//! 2. A pointer whose target contains the address determines the type. A pointer elsewhere into the
+//!    same block is weaker evidence, needed for arrays that are accessed by index.
+//! 3. Elements form an array if pointers of one type are whole elements apart, or if the block's
+//!    size is a multiple of the element size.
+//! 4. A variable that is not yet initialised has a random value. So the candidate with the most
+//!    samples wins among equals.
 //!
-//! **Cost.** A query reads the debug info of each sample's function, and at most [`MOST_READS`] words of
-//! the process.
+//! **Cost.** A query reads the debug info of each sample's function, and at most [`MOST_READS`]
+//! words of the process.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -133,7 +133,8 @@ impl<'a> TypeQuery<'a> {
         }
     }
 
-    /// The elements around the address; `None` if the evidence does not fit the address or the block.
+    /// The elements around the address; `None` if the evidence does not fit the address or the
+    /// block.
     fn extent(&self, key: &TypeKey, evidence: &TypeEvidence) -> Option<ArrayExtent> {
         let bytes = key.bytes;
         let block = self.block.clone();
@@ -197,8 +198,8 @@ impl<'a> TypeQuery<'a> {
     }
 }
 
-/// The order of candidates: structures first, then direct pointers, then local variables, then by number
-/// of samples, then the innermost element, and of two with one start the larger.
+/// The order of candidates: structures first, then direct pointers, then local variables, then by
+/// number of samples, then the innermost element, and of two with one start the larger.
 fn rank<'k>(key: &'k TypeKey, evidence: &TypeEvidence, extent: ArrayExtent) -> impl Ord + use<'k> {
     let sure = (!key.structure, extent.direct.is_none(), !evidence.local);
     (sure, Reverse(evidence.samples), Reverse(extent.direct.unwrap_or(extent.start)), Reverse(key.bytes), &key.name)
@@ -238,8 +239,8 @@ impl<'r> PointerWalk<'_, '_, 'r, '_> {
         }
     }
 
-    /// Adds the evidence that elements of a type are at `pointer`. With `follow`, also follows their
-    /// pointer members.
+    /// Adds the evidence that elements of a type are at `pointer`. With `follow`, also follows
+    /// their pointer members.
     fn elements(&mut self, kind: &DwarfEntry<'r>, pointer: u64, name: &str, follow: bool) {
         let Some((element, count, alias)) = layout::element(self.reader, kind) else { return };
         // A pointer to single bytes may point to any type.

@@ -53,8 +53,8 @@ impl UnwindTables {
         Some(Self { frame: named(".eh_frame"), index: named(".eh_frame_hdr"), debug: named(".debug_frame"), text })
     }
 
-    /// The rule at an address in the file. Cost: a binary search in `.eh_frame_hdr`, or without that
-    /// section a linear search over all functions.
+    /// The rule at an address in the file. Cost: a binary search in `.eh_frame_hdr`, or without
+    /// that section a linear search over all functions.
     pub(super) fn rule(&self, address: u64) -> Option<FrameRule<'_>> {
         self.by_index(address).or_else(|| self.by_frames(address)).or_else(|| {
             let mut section = DebugFrame::from(slice(&self.debug.bytes));
@@ -92,7 +92,8 @@ fn slice(bytes: &[u8]) -> Slice<'_> {
     EndianSlice::new(bytes, LittleEndian)
 }
 
-/// The rule in one section. `entry` is the offset of the function's entry; without it, it is searched.
+/// The rule in one section. `entry` is the offset of the function's entry; without it, it is
+/// searched.
 fn rule<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     bases: &BaseAddresses,

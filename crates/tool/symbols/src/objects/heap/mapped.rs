@@ -4,9 +4,9 @@
 //!   mapping │ 0 │ bytes of the mapping | 2 │ user bytes ...                     │ next block, or other memory
 //!           │ 0 │ as above             │ lead │ rest | 2 │ user bytes, aligned  │ for an aligned allocation
 //! ```
-//! The kernel shows adjacent mappings as one. Adjacent blocks are walked from the start of the mapping. If
-//! other memory is among them, the pages below the address are searched for a header. That search covers
-//! 16 MiB, so it misses a block that starts farther below.
+//! The kernel shows adjacent mappings as one. Adjacent blocks are walked from the start of the
+//! mapping. If other memory is among them, the pages below the address are searched for a header.
+//! That search covers 16 MiB, so it misses a block that starts farther below.
 
 use std::ops::Range;
 
@@ -24,8 +24,8 @@ const LEAST_LEAD: u64 = 32;
 const MOST_BLOCKS: usize = 4096;
 const MOST_PAGES: usize = 4096;
 
-/// The user bytes of the block that contains `address`. `own` is the start of its mapping, and `span` the
-/// adjacent mappings.
+/// The user bytes of the block that contains `address`. `own` is the start of its mapping, and
+/// `span` the adjacent mappings.
 pub(super) fn block(memory: &dyn Memory, span: &Range<u64>, own: u64, address: u64) -> Option<Range<u64>> {
     let chunk = walk(memory, own, span.end, address)
         .or_else(|| walk(memory, span.start, span.end, address))
@@ -63,7 +63,8 @@ fn chunk(memory: &dyn Memory, at: u64, end: u64) -> Option<Range<u64>> {
     Some(at..chunk_end)
 }
 
-/// The address of the block's header. That of an aligned block is searched for every possible alignment.
+/// The address of the block's header. That of an aligned block is searched for every possible
+/// alignment.
 fn header(memory: &dyn Memory, chunk: &Range<u64>) -> u64 {
     let bytes = chunk.end - chunk.start;
     let leads = (5..47).map_while(|bits| {

@@ -25,8 +25,8 @@ impl FakeMemory {
         self.0.start + self.0.bytes.len() as u64
     }
 
-    /// Writes chunks from `at` on, each with a size and whether it is free, and a last one up to `end`.
-    /// Returns the starts of the chunks.
+    /// Writes chunks from `at` on, each with a size and whether it is free, and a last one up to
+    /// `end`. Returns the starts of the chunks.
     fn chunks(&mut self, mut at: u64, chunks: &[(u64, bool)], end: u64, flags: u64) -> Vec<u64> {
         let (mut starts, mut before_free, mut before) = (Vec::new(), false, 0);
         for &(bytes, free) in chunks.iter().chain([&(0, false)]) {
@@ -107,7 +107,8 @@ fn every_address_of_a_heap_has_its_block() {
 #[test]
 fn chunks_are_found_between_other_memory() {
     let mut memory = FakeMemory::new(HEAP, 0x4_0000);
-    // As in a static program: words that are no chunk, and one that looks like a chunk without followers.
+    // As in a static program: words that are no chunk, and one that looks like a chunk without
+    // followers.
     memory.set(HEAP + 8, 0x77);
     memory.set(HEAP + 0x118, 0x501);
     let first = memory.chunks(HEAP + 0x1230, &[(0x40, false), (0x60, true), (0x80, false)], HEAP + 0x1_0000, 0);

@@ -7,9 +7,9 @@
 //!                                  2: own mapping   4: not in the main arena
 //!   last  │ prev_size │ size + flags │ unused memory │ end
 //! ```
-//! A size only gives a possible position of the next chunk. A walk checks alignment, bounds, flags, and the
-//! size that a free chunk has at both ends. The first chunk is confirmed only by those that follow, so a
-//! walk continues behind the chunk that it searches.
+//! A size only gives a possible position of the next chunk. A walk checks alignment, bounds, flags,
+//! and the size that a free chunk has at both ends. The first chunk is confirmed only by those that
+//! follow, so a walk continues behind the chunk that it searches.
 //!
 //! Source: glibc 2.26 to 2.41, `malloc/malloc.c`, the comment on chunks.
 
@@ -74,8 +74,8 @@ impl<'a> ChunkWalk<'a> {
         Self { memory, window: MemoryWindow::new(memory, MOST_BYTES), left_chunks: MOST_CHUNKS, forbidden }
     }
 
-    /// Searches the first chunk within `scan` bytes of `from`, and walks to the one that contains `target`.
-    /// Adds chunks on the way to `marks`.
+    /// Searches the first chunk within `scan` bytes of `from`, and walks to the one that contains
+    /// `target`. Adds chunks on the way to `marks`.
     pub(super) fn search(&mut self, from: u64, scan: u64, end: u64, target: u64, marks: &mut Vec<u64>) -> WalkEnd {
         let first = from.next_multiple_of(ALIGNMENT);
         let last = end.min(target.saturating_add(1)).min(first.saturating_add(scan));
@@ -117,7 +117,8 @@ impl<'a> ChunkWalk<'a> {
         }
     }
 
-    /// The header of the chunk at `at`, its size, and the address of the next; `None` if it is no chunk.
+    /// The header of the chunk at `at`, its size, and the address of the next; `None` if it is no
+    /// chunk.
     fn step(&mut self, at: u64, end: u64, before: Option<u64>) -> Option<(ChunkHeader, u64, u64)> {
         self.left_chunks = self.left_chunks.checked_sub(1)?;
         let head = self.head(at, end)?;

@@ -1,4 +1,4 @@
-//! C++: what a member of a class is declared as can be written into the source again.
+//! C++: the declarations of class members are valid source code.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ int main() { std::printf(%p\n, (void *)&app::queue); std::fflush(stdout); std::g
 ";
 
 #[test]
-fn members_are_declared_as_cpp_takes_them() {
+fn members_of_classes_are_declared_in_cpp_syntax() {
     let directory = tempfile::tempdir().unwrap();
     let (source, program) = (directory.path().join("queue.cc"), directory.path().join("queue"));
     std::fs::write(&source, SOURCE.replace(r"%p\n", r#""%p\n""#)).unwrap();

@@ -1,4 +1,4 @@
-//! Types of blocks, by the variables that point to them while a program runs.
+//! Types of heap blocks and stack memory, inferred from variables of running threads.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,14 +12,14 @@ use super::program::{TestProgram, build, compilers, samples};
 
 const LINEAR_REGRESSION: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../bench/workloads/src/sharing/linear_regression.c");
-/// Samples, so that each of three threads on two processors is among them.
+/// Number of samples that contains each of three threads on two processors.
 const ENOUGH: usize = 64;
 
 fn names(object: &Object) -> Vec<&str> {
     object.members.iter().map(|member| member.name.as_str()).collect()
 }
 
-/// The paper's program, in the midst of its loop.
+/// The paper's linear regression, in its main loop.
 struct Regression(Child);
 
 impl Drop for Regression {
@@ -41,7 +41,7 @@ impl Regression {
         Self(child)
     }
 
-    /// Where its array is: what the variable holds, by nm and the kernel.
+    /// The address of its array: the value of the variable, whose address is found by nm.
     fn array(&self, program: &Path) -> u64 {
         let listing = String::from_utf8(Command::new("nm").arg(program).output().unwrap().stdout).unwrap();
         let line = listing.lines().find(|line| line.ends_with(" b array")).unwrap();
@@ -57,7 +57,7 @@ impl Regression {
 }
 
 #[test]
-fn linear_regressions_array_is_known_by_its_threads() {
+fn the_array_of_linear_regression_has_its_structure_type() {
     for compiler in compilers() {
         for (way, arguments) in [
             ("-g -O0", &[][..]),
@@ -74,7 +74,8 @@ fn linear_regressions_array_is_known_by_its_threads() {
             let Some(samples) = samples(running.0.id(), 3 * ENOUGH) else { return };
             let array = running.array(&program);
             let mut objects = Objects::open(running.0.id()).unwrap();
-            // Element 1, the last of its sums. The first samples are of the main thread, which draws points.
+            // Element 1, its last sum. The first samples are of the main thread, which generates
+            // points.
             let object = objects.infer_type(array + 64 + 56, &samples[samples.len() - ENOUGH..]);
             let object = object.unwrap_or_else(|| panic!("{compiler} {way} {arguments:?}: no type"));
             assert_eq!((object.name.as_str(), object.stride, object.on_heap), ("lreg_args", 64, true), "{object:?}");
@@ -88,7 +89,8 @@ fn linear_regressions_array_is_known_by_its_threads() {
     }
 }
 
-/// The type that a thread which runs in a function of this name gives an address.
+/// The type inferred at `block + offset` while a thread runs the function `name`. Also returns the
+/// block's address and size.
 fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Option<(Option<Object>, u64, u64)> {
     let running = TestProgram::start(compiler, way, &[name])?;
     let samples = samples(running.pid(), ENOUGH)?;
@@ -97,10 +99,11 @@ fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Opt
 }
 
 #[test]
-fn a_pointer_a_member_and_a_global_lead_to_the_type() {
+fn a_type_is_inferred_from_a_pointer_a_member_and_a_global() {
     for compiler in compilers() {
         for way in ["-g -O0", "-g -O2", "-g -O1 -no-pie -gdwarf-4"] {
-            // sums[2].sum, by its own pointer; sums[1].square, by the worker's, inlined; sums[1].sum, by the variable of the file.
+            // sums[2].sum by a local pointer, sums[1].square by a member in an inlined function,
+            // sums[1].sum by a variable of the source file.
             for (name, offset) in [("by_pointer", 32), ("through_worker", 24), ("by_index", 16)] {
                 let Some((object, start, _)) = typed(compiler, way, name, "sums", offset) else { continue };
                 let object = object.unwrap_or_else(|| panic!("{compiler} {way} {name}: no type"));
@@ -117,7 +120,7 @@ fn a_pointer_a_member_and_a_global_lead_to_the_type() {
 }
 
 #[test]
-fn numbers_packets_and_the_stack_are_told_too() {
+fn types_of_numbers_flexible_arrays_and_stack_memory_are_inferred() {
     for way in ["-g -O0", "-g -O2"] {
         if let Some((object, start, bytes)) = typed("cc", way, "by_number", "numbers", 8) {
             let object = object.unwrap();
@@ -138,7 +141,7 @@ fn numbers_packets_and_the_stack_are_told_too() {
                 ("packet", start, 1),
                 "{way}: {object:?}"
             );
-            assert_eq!((object.stride, names(&object)), (bytes, vec!["length"]), "its words have no known number");
+            assert_eq!((object.stride, names(&object)), (bytes, vec!["length"]), "the number of its words is unknown");
         }
         if let Some((object, start, _)) = typed("cc", way, "on_stack", "here", 24) {
             let object = object.unwrap();
@@ -153,7 +156,7 @@ fn numbers_packets_and_the_stack_are_told_too() {
 }
 
 #[test]
-fn without_debug_information_there_is_no_type() {
+fn without_debug_info_there_is_no_type() {
     if let Some((object, ..)) = typed("cc", "-O0", "by_pointer", "sums", 32) {
         assert_eq!(object, None);
     }

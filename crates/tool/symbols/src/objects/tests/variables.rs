@@ -1,4 +1,4 @@
-//! Variables: with debug information, with symbols alone, with nothing.
+//! Variables of programs with debug info, with symbols alone, and without both.
 
 use fieldstone_sharing::{Member, Object};
 
@@ -7,15 +7,15 @@ use super::program::{TestProgram, compilers};
 
 const WAYS: [&str; 5] = ["-O0", "-O2", "-O0 -no-pie", "-O2 -static", "-O2 -gdwarf-4"];
 
-/// The place of each byte of what the program called so, which has to be one.
-fn place(running: &TestProgram, objects: &mut Objects, name: &str) -> AddressInfo {
+/// The description of a variable, which is the same for each of its bytes.
+fn description(running: &TestProgram, objects: &mut Objects, name: &str) -> AddressInfo {
     let (start, bytes) = running.reported(name);
-    let place = objects.describe(start, 1);
+    let info = objects.describe(start, 1);
     for at in 1..bytes {
         let other = objects.describe(start + at, 1);
-        assert_eq!((&other.name, other.offset), (&place.name, place.offset + at), "{name}+{at}");
+        assert_eq!((&other.name, other.offset), (&info.name, info.offset + at), "{name}+{at}");
     }
-    place
+    info
 }
 
 fn declarations(object: &Object) -> Vec<(&str, &str)> {
@@ -23,7 +23,7 @@ fn declarations(object: &Object) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn debug_information_tells_members() {
+fn debug_info_gives_members() {
     for compiler in compilers() {
         for way in WAYS {
             let Some(running) = TestProgram::start(compiler, &format!("-g {way}"), &[]) else { continue };
@@ -36,9 +36,9 @@ fn debug_information_tells_members() {
     }
 }
 
-/// The array of structures: each member where the compiler put it.
+/// The array of structures: each member has the offset that the compiler chose.
 fn slots(running: &TestProgram, objects: &mut Objects) {
-    let found = place(running, objects, "slots");
+    let found = description(running, objects, "slots");
     let (start, bytes) = running.reported("slots");
     assert_eq!((found.kind, found.name.as_str(), found.range.clone()), (MemoryKind::Global, "slots", start..start + bytes));
     assert_eq!(found.module.as_deref(), Some("program"));
@@ -59,43 +59,44 @@ fn slots(running: &TestProgram, objects: &mut Objects) {
         ("counts", "volatile uint64_t counts[2][3]"),
         ("next", "struct slot *next"),
     ];
-    let told: Vec<(String, String)> = declarations(&object)
+    let declared: Vec<(String, String)> = declarations(&object)
         .into_iter()
         .map(|(name, text)| (name.to_owned(), text.replace("long int", "long").replace("short int", "short")))
         .collect();
-    assert_eq!(told.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect::<Vec<_>>(), expected);
+    assert_eq!(declared.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect::<Vec<_>>(), expected);
     for Member { name, offset, bytes, .. } in &object.members {
         let [first, ..] = name.split(['.', ',']).collect::<Vec<_>>()[..] else { panic!("{name}") };
         match running.all(&format!("struct slot.{first}")).first() {
-            Some(&said) if first == "at" => assert_eq!((offset & !7, *bytes), (said.0, said.1 / 2)),
-            Some(&said) => assert_eq!((*offset, *bytes), said, "{name}"),
+            Some(&reported) if first == "at" => assert_eq!((offset & !7, *bytes), (reported.0, reported.1 / 2)),
+            Some(&reported) => assert_eq!((*offset, *bytes), reported, "{name}"),
             None => assert_eq!((name.as_str(), *bytes), ("low, high", 1)),
         }
     }
     let alignments: Vec<u64> = object.members.iter().map(|member| member.alignment).collect();
-    assert_eq!(alignments, [8, 4, 4, 0, 1, 8, 8, 8, 2, 2, 8, 8], "bits have none");
+    assert_eq!(alignments, [8, 4, 4, 0, 1, 8, 8, 8, 2, 2, 8, 8], "bit fields have none");
     let (behind, _) = running.reported("tight");
     assert_ne!(objects.describe(start + bytes, 64).name, "slots", "{behind:#x}");
 }
 
 fn simple(running: &TestProgram, objects: &mut Objects) {
-    // A member of each kind, its offset, and what its type asks for: nothing says that the structure is packed.
-    let object = place(running, objects, "tight").object.unwrap();
-    let told =
+    // Name, offset and alignment of the type. Debug info does not show that the structure is
+    // packed.
+    let object = description(running, objects, "tight").object.unwrap();
+    let values =
         |member: &Member| (member.name.clone(), member.offset, member.alignment, member.crosses(object.address, 64));
     let expected =
         [("before", 0, 1, false), ("first", 60, 8, true), ("second.x", 68, 4, false), ("second.y", 72, 4, false)];
     let expected = expected.map(|(name, offset, alignment, crosses)| (name.to_owned(), offset, alignment, crosses));
-    assert_eq!(object.members.iter().map(told).collect::<Vec<_>>(), expected);
-    let object = place(running, objects, "together").object.unwrap();
+    assert_eq!(object.members.iter().map(values).collect::<Vec<_>>(), expected);
+    let object = description(running, objects, "together").object.unwrap();
     assert_eq!((object.name.as_str(), object.elements, object.stride), ("partial", 1, 16), "a typedef's name");
-    let object = place(running, objects, "table").object.unwrap();
+    let object = description(running, objects, "table").object.unwrap();
     assert_eq!((object.name.as_str(), object.elements, object.stride), ("table", 16, 8));
     assert_eq!(object.members.len(), 1, "{object:?}");
     assert!(object.members[0].declaration.starts_with("long") && object.members[0].declaration.ends_with(" value"));
-    assert_eq!(place(running, objects, "calls").name, "calls", "a static of a function");
+    assert_eq!(description(running, objects, "calls").name, "calls", "a static of a function");
     if !running.all("shared_table").is_empty() {
-        let found = place(running, objects, "shared_table");
+        let found = description(running, objects, "shared_table");
         assert_eq!((found.name.as_str(), found.module.as_deref()), ("shared_table", Some("libshared.so")));
         let object = found.object.unwrap();
         assert_eq!((object.name.as_str(), object.elements, object.stride), ("pair", 5, 8));
@@ -103,7 +104,7 @@ fn simple(running: &TestProgram, objects: &mut Objects) {
     }
 }
 
-/// Three variables on one line are one object, whichever is asked for.
+/// Three variables on one cache line are one object, for a query of any of them.
 fn line(running: &TestProgram, objects: &mut Objects, declared: bool) {
     let start = ["counter", "flag", "corner"].map(|name| running.reported(name).0).into_iter().min().unwrap();
     for name in ["counter", "flag", "corner"] {
@@ -114,20 +115,20 @@ fn line(running: &TestProgram, objects: &mut Objects, declared: bool) {
         assert_eq!((object.address, object.elements), (start, 1), "{object:?}");
         for member in ["counter", "flag", "corner"] {
             let (at, bytes) = running.reported(member);
-            let told = object.members.iter().find(|told| told.name == member).unwrap();
-            assert_eq!((told.offset, told.bytes), (at - start, bytes), "{object:?}");
-            assert_ne!(told.declaration.is_empty(), declared, "{told:?}");
+            let found = object.members.iter().find(|found| found.name == member).unwrap();
+            assert_eq!((found.offset, found.bytes), (at - start, bytes), "{object:?}");
+            assert_ne!(found.declaration.is_empty(), declared, "{found:?}");
         }
         assert_eq!(objects.describe(running.reported("counter").0, 1).object.unwrap().name, "counter", "alone");
     }
 }
 
-/// What each thread has of its own.
+/// The thread-local variables of each thread.
 fn locals(running: &TestProgram, objects: &mut Objects, name: &str) {
-    for said in ["main_own_count", "own_count"] {
-        for (start, bytes) in running.all(said) {
+    for reported in ["main_own_count", "own_count"] {
+        for (start, bytes) in running.all(reported) {
             let found = objects.describe(start, 64);
-            assert_eq!((found.kind, found.name.as_str()), (MemoryKind::ThreadLocal, name), "{said}: {found:?}");
+            assert_eq!((found.kind, found.name.as_str()), (MemoryKind::ThreadLocal, name), "{reported}: {found:?}");
             assert_eq!((found.range, found.offset), (start..start + bytes, 0));
         }
     }
@@ -135,12 +136,12 @@ fn locals(running: &TestProgram, objects: &mut Objects, name: &str) {
 }
 
 #[test]
-fn symbols_tell_names_and_sizes() {
+fn symbols_give_names_and_sizes() {
     for way in ["-O0", "-O2 -no-pie", "-O2 -static"] {
         let Some(running) = TestProgram::start("cc", way, &[]) else { continue };
         let mut objects = running.objects();
         for name in ["slots", "together", "table"] {
-            let found = place(&running, &mut objects, name);
+            let found = description(&running, &mut objects, name);
             let (start, bytes) = running.reported(name);
             let object = found.object.unwrap();
             assert_eq!((found.name.as_str(), found.range, object.members), (name, start..start + bytes, vec![]));
@@ -151,7 +152,7 @@ fn symbols_tell_names_and_sizes() {
 }
 
 #[test]
-fn without_symbols_there_is_the_place_in_the_file() {
+fn without_symbols_the_name_is_the_address_in_the_file() {
     for way in ["-O0", "-O2 -no-pie", "-O2 -static"] {
         let Some(with) = TestProgram::start("cc", way, &[]) else { continue };
         let Some(running) = TestProgram::start("cc", &format!("{way} -s"), &[]) else { continue };
@@ -168,7 +169,7 @@ fn without_symbols_there_is_the_place_in_the_file() {
             assert_eq!(found.name, format!("program+{:#x}", symbol(name) + 8), "{way}");
         }
         if let Some(&(start, _)) = running.all("shared_table").first() {
-            assert_eq!(objects.describe(start + 8, 64).name, "shared_table", "a library keeps what it gives to others");
+            assert_eq!(objects.describe(start + 8, 64).name, "shared_table", "a library keeps its exported symbols");
         }
         let found = objects.describe(running.reported("main_own_count").0, 64);
         assert_eq!(found.kind, MemoryKind::ThreadLocal, "{found:?}");
