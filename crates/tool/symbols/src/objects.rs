@@ -2,14 +2,13 @@
 //! and the type of the object there.
 //!
 //! ```text
-//!   address ─┬─ data or bss of a file ────→ variable, by debug info or symbol      modules, image, globals
-//!            ├─ [heap], arena, mmap ──────→ block of malloc                        heap
-//!            ├─ stack ────────────────────→ its thread                             threads
-//!            ├─ below a thread pointer ───→ thread-local variable                  threads
-//!            └─ other ────────────────────→ mapping                                maps
-//!   block + sampled registers ────────────→ type, by the variables that point to it
-//!                                                   type_inference, scope, location, unwind
-//!   type ─────────────────────────────────→ members, elements         layout, dwarf, alignment
+//!   address ─┬─ data, bss of a file ─────→ variable             modules, image, globals
+//!            ├─ [heap], arena, mmap ─────→ block of malloc      heap
+//!            ├─ stack ───────────────────→ its thread           threads
+//!            ├─ below a thread pointer ──→ thread-local memory  threads
+//!            └─ other ───────────────────→ mapping              maps
+//!   block + sampled registers ───────────→ type                 type_inference, scope, location, unwind
+//!   type ────────────────────────────────→ members, elements    layout, dwarf, alignment
 //! ```
 //! The process is neither stopped nor modified: its memory is read while it runs. An answer
 //! describes one moment. If the data read are inconsistent, there is no answer. Memory and debug
@@ -17,9 +16,9 @@
 //!
 //! | query | cost (estimated times) |
 //! |---|---|
-//! | [`Objects::open`], [`Objects::refresh`] | `/proc/PID/maps`, one file per thread, the headers of each new module |
-//! | first global variable of a module | all its debug info: about 10 million entries/s; it stays in memory |
-//! | further global variable | about 10 µs |
+//! | [`Objects::open`], [`Objects::refresh`] | `/proc/PID/maps`, one file per thread, headers of new modules |
+//! | first variable of a module | all its debug info: about 10 million entries/s; it stays in memory |
+//! | further variable | about 10 µs |
 //! | heap block | the heap below it: about 2 GB/s, at most 100 ms; later from the nearest mark |
 //! | [`Objects::infer_type`] | once the functions of each source file; later about 100 µs per sample |
 //!

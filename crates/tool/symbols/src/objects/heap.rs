@@ -2,9 +2,9 @@
 //! memory.
 //!
 //! ```text
-//!   [heap]    │ (thread-local memory of a static program) │ chunk │ chunk │ ... │ top │    main arena
-//!   64 MiB·n  │ heap_info │ arena (in its first heap) │ chunk │ chunk │ ... │ top │        arenas of threads
-//!   mmap      │ chunk │                                                                    one large block
+//!   main arena    [heap]    │ (thread-local memory of a static program) │ chunk │ chunk │ ... │ top │
+//!   other arenas  64 MiB·n  │ heap_info │ arena (in its first heap) │ chunk │ chunk │ ... │ top │
+//!   large block   mmap      │ chunk │
 //! ```
 //! The memory may belong to another allocator, or only resemble chunks. `walk` describes how to
 //! distinguish them. If the headers are inconsistent twice, there is no answer.

@@ -1,10 +1,13 @@
 //! The files that a process has loaded, and the bias between addresses in memory and in the file.
 //!
 //! ```text
-//!   mapping   7f12_3400_0000  offset 0        libx.so        address in memory = address in the file + bias
-//!             7f12_3400_1000  offset 0x1000   libx.so        bias = start of the first mapping
-//!             7f12_3400_3000  offset 0x2df0   libx.so               − address of that offset in the file
-//!             7f12_3400_5000  anonymous                      end of the last segment: bss, not in the file
+//!   mapping   7f12_3400_0000  offset 0        libx.so
+//!             7f12_3400_1000  offset 0x1000   libx.so
+//!             7f12_3400_3000  offset 0x2df0   libx.so
+//!             7f12_3400_5000  anonymous              bss, the end of the last segment
+//!
+//!   address in memory = address in the file + bias
+//!   bias              = start of the first mapping − address of its offset in the file
 //! ```
 //! If this user may, a file is opened through `/proc/PID`: it may be deleted, or in another
 //! namespace.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   mapping of a thread   │ ... stack pointer → │ thread-local memory of the program │ descriptor │
-//!                                                                                    ↑ thread pointer: the first and
-//!                                                                                      third word are this address
+//!                                                                    thread pointer: ↑
+//!                                           the first and third word of the descriptor (glibc)
 //! ```
 //! A mapping is the stack of a thread if it contains a stack pointer and a thread pointer, and if
 //! it has a guard below it or ends near the thread pointer. The kernel shows the stack pointer of a

@@ -1,9 +1,9 @@
 //! Infers the type of memory from the variables in scope at sampled instructions that point to it.
 //!
 //! ```text
-//!   sample          args ──→ ┌ element 1 ┐        value of a variable in memory or a register, by DWARF;
-//!   other sample    args ────│───────────│──→ ┌   element 2 ┐      its type gives the target's type and size;
-//!                   block ───┴───────────┴────┴─────────────┘      a block of malloc bounds both
+//!   sample          args ──→ ┌ element 1 ┐                      args is a variable; debug info has
+//!   other sample    args ────│───────────│──→ ┌ element 2 ┐     its location and its target's type
+//!                   block ───┴───────────┴────┴───────────┘     a block of malloc bounds both
 //! ```
 //! 1. Candidates are the target types of all pointers. Pointer members of structures are followed
 //!    one level deep. Variables of the source file count too.

@@ -1,8 +1,12 @@
 //! Finds heaps of thread arenas: memory at a multiple of 64 MiB that starts with a `heap_info`.
 //!
 //! ```text
-//!   heap_info   0  address of the arena      8  previous heap      16  bytes in use      24  writable bytes
-//!               32  page size (since glibc 2.35); in the first heap, the arena follows
+//!   heap_info    0  address of the arena
+//!                8  previous heap, 0 in the first
+//!               16  bytes in use
+//!               24  writable bytes
+//!               32  page size (since glibc 2.35)
+//!   the arena follows in the first heap
 //! ```
 //! Source: glibc, `malloc/arena.c`.
 

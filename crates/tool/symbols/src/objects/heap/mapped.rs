@@ -1,8 +1,8 @@
 //! Finds blocks with their own mapping: whole pages that start with a chunk header.
 //!
 //! ```text
-//!   mapping │ 0 │ bytes of the mapping | 2 │ user bytes ...                     │ next block, or other memory
-//!           │ 0 │ as above             │ lead │ rest | 2 │ user bytes, aligned  │ for an aligned allocation
+//!   malloc          │ 0 │ bytes of the mapping | 2 │ user bytes ...                     │ next block
+//!   aligned_alloc   │ 0 │ bytes of the mapping | 2 │ lead │ rest | 2 │ user bytes       │
 //! ```
 //! The kernel shows adjacent mappings as one. Adjacent blocks are walked from the start of the
 //! mapping. If other memory is among them, the pages below the address are searched for a header.

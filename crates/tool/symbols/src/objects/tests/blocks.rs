@@ -5,8 +5,8 @@ use super::program::TestProgram;
 
 #[test]
 fn blocks_are_found_in_all_kinds_of_heaps() {
-    for way in ["-O0 -g", "-O2 -no-pie -s", "-O2 -static"] {
-        let Some(running) = TestProgram::start("cc", way, &[]) else { continue };
+    for options in ["-O0 -g", "-O2 -no-pie -s", "-O2 -static"] {
+        let Some(running) = TestProgram::start("cc", options, &[]) else { continue };
         let mut objects = running.objects();
         for name in ["sums", "in_main", "behind", "in_thread", "mapped"] {
             let all = running.all(name);
@@ -14,7 +14,7 @@ fn blocks_are_found_in_all_kinds_of_heaps() {
             for (start, bytes) in all {
                 let block = |address| objects.heap_block(address);
                 let ends = [start, start + bytes / 2, start + bytes - 1].map(block);
-                assert_eq!(ends, [0; 3].map(|_| Some(start..start + bytes)), "{way}: {name} {start:#x}");
+                assert_eq!(ends, [0; 3].map(|_| Some(start..start + bytes)), "{options}: {name} {start:#x}");
                 assert_ne!(objects.heap_block(start - 1), Some(start..start + bytes));
                 assert_ne!(objects.heap_block(start + bytes), Some(start..start + bytes));
             }
@@ -31,7 +31,7 @@ fn blocks_are_found_in_all_kinds_of_heaps() {
         let (start, bytes) = running.reported("plain");
         for at in [0, bytes / 2, bytes - 1] {
             let info = objects.describe(start + at, 64);
-            assert_eq!((info.kind, info.object), (MemoryKind::Mapping, None), "{way}");
+            assert_eq!((info.kind, info.object), (MemoryKind::Mapping, None), "{options}");
             assert!(info.range.start <= start && info.range.end >= start + bytes);
         }
     }
@@ -39,8 +39,8 @@ fn blocks_are_found_in_all_kinds_of_heaps() {
 
 #[test]
 fn a_stack_is_attributed_to_its_thread() {
-    for way in ["-O0", "-O2 -static"] {
-        let Some(running) = TestProgram::start("cc", way, &[]) else { continue };
+    for options in ["-O0", "-O2 -static"] {
+        let Some(running) = TestProgram::start("cc", options, &[]) else { continue };
         let mut objects = running.objects();
         let info = objects.describe(running.reported("main_stack").0, 64);
         assert_eq!((info.kind, info.name), (MemoryKind::Stack, format!("stack of thread {}", running.pid())));

@@ -59,7 +59,7 @@ impl Regression {
 #[test]
 fn the_array_of_linear_regression_has_its_structure_type() {
     for compiler in compilers() {
-        for (way, arguments) in [
+        for (options, arguments) in [
             ("-g -O0", &[][..]),
             ("-g -O0", &["--shift", "24", "--threads", "3"][..]),
             ("-g -O0 -fomit-frame-pointer", &[][..]),
@@ -67,7 +67,7 @@ fn the_array_of_linear_regression_has_its_structure_type() {
         ] {
             let directory = tempfile::tempdir().unwrap();
             let program = directory.path().join("linear_regression");
-            if !build(compiler, way, Path::new(LINEAR_REGRESSION), &program) {
+            if !build(compiler, options, Path::new(LINEAR_REGRESSION), &program) {
                 continue;
             }
             let running = Regression::start(&program, arguments);
@@ -77,9 +77,9 @@ fn the_array_of_linear_regression_has_its_structure_type() {
             // Element 1, its last sum. The first samples are of the main thread, which generates
             // points.
             let object = objects.infer_type(array + 64 + 56, &samples[samples.len() - ENOUGH..]);
-            let object = object.unwrap_or_else(|| panic!("{compiler} {way} {arguments:?}: no type"));
+            let object = object.unwrap_or_else(|| panic!("{compiler} {options} {arguments:?}: no type"));
             assert_eq!((object.name.as_str(), object.stride, object.on_heap), ("lreg_args", 64, true), "{object:?}");
-            assert_eq!(object.address, array, "{compiler} {way} {arguments:?}: {object:?}");
+            assert_eq!(object.address, array, "{compiler} {options} {arguments:?}: {object:?}");
             assert!(object.elements >= 2, "{object:?}");
             assert_eq!(names(&object), ["tid", "points", "num_elems", "SX", "SY", "SXX", "SYY", "SXY"]);
             let declared = |name| object.members.iter().find(|member| member.name == name).unwrap().declaration.clone();
@@ -91,8 +91,8 @@ fn the_array_of_linear_regression_has_its_structure_type() {
 
 /// The type inferred at `block + offset` while a thread runs the function `name`. Also returns the
 /// block's address and size.
-fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Option<(Option<Object>, u64, u64)> {
-    let running = TestProgram::start(compiler, way, &[name])?;
+fn typed(compiler: &str, options: &str, name: &str, block: &str, offset: u64) -> Option<(Option<Object>, u64, u64)> {
+    let running = TestProgram::start(compiler, options, &[name])?;
     let samples = samples(running.pid(), ENOUGH)?;
     let (start, bytes) = running.reported(block);
     Some((running.objects().infer_type(start + offset, &samples), start, bytes))
@@ -101,16 +101,16 @@ fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Opt
 #[test]
 fn a_type_is_inferred_from_a_pointer_a_member_and_a_global() {
     for compiler in compilers() {
-        for way in ["-g -O0", "-g -O2", "-g -O1 -no-pie -gdwarf-4"] {
+        for options in ["-g -O0", "-g -O2", "-g -O1 -no-pie -gdwarf-4"] {
             // sums[2].sum by a local pointer, sums[1].square by a member in an inlined function,
             // sums[1].sum by a variable of the source file.
             for (name, offset) in [("by_pointer", 32), ("through_worker", 24), ("by_index", 16)] {
-                let Some((object, start, _)) = typed(compiler, way, name, "sums", offset) else { continue };
-                let object = object.unwrap_or_else(|| panic!("{compiler} {way} {name}: no type"));
+                let Some((object, start, _)) = typed(compiler, options, name, "sums", offset) else { continue };
+                let object = object.unwrap_or_else(|| panic!("{compiler} {options} {name}: no type"));
                 assert_eq!(
                     (object.name.as_str(), object.stride),
                     ("partial", 16),
-                    "{compiler} {way} {name}: {object:?}"
+                    "{compiler} {options} {name}: {object:?}"
                 );
                 assert_eq!((object.address, object.elements, object.on_heap), (start, 4, true), "{name}");
                 assert_eq!(names(&object), ["sum", "square"]);
@@ -121,34 +121,34 @@ fn a_type_is_inferred_from_a_pointer_a_member_and_a_global() {
 
 #[test]
 fn types_of_numbers_flexible_arrays_and_stack_memory_are_inferred() {
-    for way in ["-g -O0", "-g -O2"] {
-        if let Some((object, start, bytes)) = typed("cc", way, "by_number", "numbers", 8) {
+    for options in ["-g -O0", "-g -O2"] {
+        if let Some((object, start, bytes)) = typed("cc", options, "by_number", "numbers", 8) {
             let object = object.unwrap();
             assert_eq!(
                 (object.name.as_str(), object.stride, object.address),
                 ("numbers", 8, start),
-                "{way}: {object:?}"
+                "{options}: {object:?}"
             );
             assert_eq!(
                 (object.elements, object.members[0].declaration.as_str()),
                 (bytes / 8, "volatile uint64_t value")
             );
         }
-        if let Some((object, start, bytes)) = typed("cc", way, "by_packet", "message", 32) {
+        if let Some((object, start, bytes)) = typed("cc", options, "by_packet", "message", 32) {
             let object = object.unwrap();
             assert_eq!(
                 (object.name.as_str(), object.address, object.elements),
                 ("packet", start, 1),
-                "{way}: {object:?}"
+                "{options}: {object:?}"
             );
             assert_eq!((object.stride, names(&object)), (bytes, vec!["length"]), "the number of its words is unknown");
         }
-        if let Some((object, start, _)) = typed("cc", way, "on_stack", "here", 24) {
+        if let Some((object, start, _)) = typed("cc", options, "on_stack", "here", 24) {
             let object = object.unwrap();
             assert_eq!(
                 (object.name.as_str(), object.stride, object.on_heap),
                 ("partial", 16, false),
-                "{way}: {object:?}"
+                "{options}: {object:?}"
             );
             assert!(object.address <= start + 16 && object.address + object.elements * 16 > start + 16);
         }

@@ -2,10 +2,10 @@
 
 use fieldstone_sharing::{Member, Object};
 
-use super::super::{MemoryKind, Objects, AddressInfo};
+use super::super::{AddressInfo, MemoryKind, Objects};
 use super::program::{TestProgram, compilers};
 
-const WAYS: [&str; 5] = ["-O0", "-O2", "-O0 -no-pie", "-O2 -static", "-O2 -gdwarf-4"];
+const OPTIONS: [&str; 5] = ["-O0", "-O2", "-O0 -no-pie", "-O2 -static", "-O2 -gdwarf-4"];
 
 /// The description of a variable, which is the same for each of its bytes.
 fn description(running: &TestProgram, objects: &mut Objects, name: &str) -> AddressInfo {
@@ -25,8 +25,8 @@ fn declarations(object: &Object) -> Vec<(&str, &str)> {
 #[test]
 fn debug_info_gives_members() {
     for compiler in compilers() {
-        for way in WAYS {
-            let Some(running) = TestProgram::start(compiler, &format!("-g {way}"), &[]) else { continue };
+        for options in OPTIONS {
+            let Some(running) = TestProgram::start(compiler, &format!("-g {options}"), &[]) else { continue };
             let mut objects = running.objects();
             slots(&running, &mut objects);
             simple(&running, &mut objects);
@@ -137,8 +137,8 @@ fn locals(running: &TestProgram, objects: &mut Objects, name: &str) {
 
 #[test]
 fn symbols_give_names_and_sizes() {
-    for way in ["-O0", "-O2 -no-pie", "-O2 -static"] {
-        let Some(running) = TestProgram::start("cc", way, &[]) else { continue };
+    for options in ["-O0", "-O2 -no-pie", "-O2 -static"] {
+        let Some(running) = TestProgram::start("cc", options, &[]) else { continue };
         let mut objects = running.objects();
         for name in ["slots", "together", "table"] {
             let found = description(&running, &mut objects, name);
@@ -153,9 +153,9 @@ fn symbols_give_names_and_sizes() {
 
 #[test]
 fn without_symbols_the_name_is_the_address_in_the_file() {
-    for way in ["-O0", "-O2 -no-pie", "-O2 -static"] {
-        let Some(with) = TestProgram::start("cc", way, &[]) else { continue };
-        let Some(running) = TestProgram::start("cc", &format!("{way} -s"), &[]) else { continue };
+    for options in ["-O0", "-O2 -no-pie", "-O2 -static"] {
+        let Some(with) = TestProgram::start("cc", options, &[]) else { continue };
+        let Some(running) = TestProgram::start("cc", &format!("{options} -s"), &[]) else { continue };
         let listing = std::process::Command::new("nm").arg(with.file()).output().unwrap();
         let listing = String::from_utf8(listing.stdout).unwrap();
         let symbol = |name: &str| {
@@ -166,7 +166,7 @@ fn without_symbols_the_name_is_the_address_in_the_file() {
         for name in ["slots", "table"] {
             let found = objects.describe(running.reported(name).0 + 8, 64);
             assert_eq!((found.kind, found.object.is_none()), (MemoryKind::Global, true), "{found:?}");
-            assert_eq!(found.name, format!("program+{:#x}", symbol(name) + 8), "{way}");
+            assert_eq!(found.name, format!("program+{:#x}", symbol(name) + 8), "{options}");
         }
         if let Some(&(start, _)) = running.all("shared_table").first() {
             assert_eq!(objects.describe(start + 8, 64).name, "shared_table", "a library keeps its exported symbols");
