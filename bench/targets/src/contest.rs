@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
 use fieldstone_launch::Program;
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 
 use fieldstone_sys::warm::warm;
 
@@ -100,7 +100,7 @@ fn time_plain(contender: &Contender) -> anyhow::Result<f64> {
 
 fn time_small(contender: &Contender) -> anyhow::Result<f64> {
     let program = Program::find(&contender.command)?;
-    let wiring = Wiring {
+    let wiring = ChildOptions {
         stdin: Stdio::null(),
         stdout: Stdio::null(),
         stderr: Stdio::null(),

@@ -76,7 +76,7 @@ struct Place {
 impl Place {
     fn against_small_pages(&self, goal: Goal, workload: &Workload, kind: &'static str) -> anyhow::Result<Cell> {
         let bytes = if kind == "hugetlb" { workload.memory_bytes } else { 0 };
-        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, bytes) {
+        let _pool = match pages::reserve(&self.restorer, PageKind::Hugetlb2m, bytes) {
             Ok(held) => held,
             Err(error) => return Ok(Cell::skipped(goal, &error.to_string())),
         };
@@ -89,7 +89,7 @@ impl Place {
     }
 
     fn against_peers(&self, goal: Goal, workload: &Workload) -> anyhow::Result<Cell> {
-        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, workload.memory_bytes) {
+        let _pool = match pages::reserve(&self.restorer, PageKind::Hugetlb2m, workload.memory_bytes) {
             Ok(held) => held,
             Err(error) => return Ok(Cell::skipped(goal, &error.to_string())),
         };

@@ -11,7 +11,7 @@ use fieldstone_report::sharing::{self as told, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
 use fieldstone_repair::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
-use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::signals::termination_flag;
 use fieldstone_launch::{Program, outcome};
 
 use crate::input;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let (program, looked, ending) = match arguments.pid {
         Some(pid) => {
             let command = command_of(pid)?;
-            let stop = asked_to_end()?;
+            let stop = termination_flag()?;
             tell_at_terminal(sampling(pid, arguments.duration));
             (command, look_on(pid, &look, &stop)?, None)
         }

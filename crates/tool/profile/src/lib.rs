@@ -44,7 +44,7 @@ use fieldstone_wire::{Mixture, PageKind};
 
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
-use fieldstone_launch::pages::{self, Held};
+use fieldstone_launch::pages::{self, PageReservation};
 use fieldstone_launch::session::RegionOptions;
 use fieldstone_launch::signals::Interrupt;
 use counted::Tally;
@@ -79,7 +79,7 @@ struct Candidate {
     kind: Mixture,
     unavailable: Option<String>,
     /// The pool that was filled for it.
-    _held: Option<Held>,
+    _held: Option<PageReservation>,
     footprint: Option<Footprint>,
     /// The warm-up run, where there was one.
     warm: Option<Sample>,
@@ -118,7 +118,7 @@ pub fn profile(
     tell: &mut dyn FnMut(Event),
 ) -> Result<Profile> {
     fieldstone_sys::process::set_child_subreaper(true).map_err(Error::system("adopt the program's orphans"))?;
-    interrupt.spare_children();
+    interrupt.exclude_children();
     let taken_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let warnings = surroundings::warnings();
     let mut taking = Taking {
@@ -196,7 +196,7 @@ impl Taking<'_> {
             Candidate { kind, unavailable: None, _held: None, footprint: None, warm: None, took: Duration::ZERO };
         match self.hold(kind.kind()) {
             Ok(held) => {
-                self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));
+                self.warnings.extend(held.as_ref().and_then(PageReservation::shortfall).map(str::to_owned));
                 candidate._held = held;
             }
             Err(Error::Launch(fieldstone_launch::Error::PageKind { why, .. })) => {
@@ -257,12 +257,12 @@ impl Taking<'_> {
 
     /// Holds what a kind needs for as long as the profile takes. Folio sizes are switched for each run alone, since
     /// they are one setting for the whole machine.
-    fn hold(&self, kind: PageKind) -> Result<Option<Held>> {
+    fn hold(&self, kind: PageKind) -> Result<Option<PageReservation>> {
         let needed = match kind {
             PageKind::Hugetlb1g => self.peak_bytes / kind.page_bytes() * kind.page_bytes(),
             PageKind::Hugetlb2m => self.peak_bytes + self.peak_bytes / 8 + (64 << 20),
             PageKind::Small4k | PageKind::Folio64k | PageKind::Thp => {
-                drop(pages::hold(self.restorer, kind, 0)?);
+                drop(pages::reserve(self.restorer, kind, 0)?);
                 return Ok(None);
             }
         };
@@ -275,7 +275,7 @@ impl Taking<'_> {
         if needed + self.peak_bytes > available {
             return Err(unfit(format!("a pool of {} MiB beside the program does not fit in memory", needed >> 20)));
         }
-        pages::hold(self.restorer, kind, needed).map(Some)
+        pages::reserve(self.restorer, kind, needed).map(Some)
     }
 
     fn run(&self, kind: Mixture, observation: &Observation) -> Result<(Once, Observed)> {
@@ -317,7 +317,7 @@ impl Taking<'_> {
         observation: &Observation,
     ) -> Result<(Once, Observed)> {
         let folios = kind.kind() == PageKind::Folio64k;
-        let _folios = folios.then(|| pages::hold(self.restorer, kind.kind(), 0)).transpose()?;
+        let _folios = folios.then(|| pages::reserve(self.restorer, kind.kind(), 0)).transpose()?;
         self.interrupt.check()?;
         if self.virtual_machine {
             warm(self.peak_bytes + self.peak_bytes / 8);

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fieldstone_launch::launch::Running;
-use fieldstone_launch::sight::{Inspected, Inspector};
-use fieldstone_launch::watch::Watch;
+use fieldstone_launch::launch::RunningProgram;
+use fieldstone_launch::memory_history::{PageReadEvent, PageReadCallback};
+use fieldstone_launch::memory_monitor::MemoryMonitor;
 use fieldstone_report::Footprint;
 use fieldstone_wire::Mixture;
 
@@ -44,13 +44,13 @@ type PlacesByProcess = Arc<Mutex<HashMap<u32, Option<Places>>>>;
 /// A run that is being observed.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    watch: Watch,
+    watch: MemoryMonitor,
     places: PlacesByProcess,
 }
 
 impl Observer {
     /// Observes a program that was just started; `None` if nothing is to be observed.
-    pub(crate) fn start(observation: &Observation, running: &Running) -> Option<Self> {
+    pub(crate) fn start(observation: &Observation, running: &RunningProgram) -> Option<Self> {
         let places = PlacesByProcess::default();
         let inspector = match observation {
             Observation::Nothing => return None,
@@ -58,11 +58,11 @@ impl Observer {
             Observation::Sites(records) => Some(inspector(Arc::clone(records), Arc::clone(&places))),
         };
         let session = running.session.as_ref().map(Arc::clone);
-        Some(Self { watch: Watch::inspected(running.child.id(), session, inspector), places })
+        Some(Self { watch: MemoryMonitor::start_with_callback(running.child.id(), session, inspector), places })
     }
 
     /// Ends the watch and describes the primary process: the one of that `name`, else the largest.
-    pub(crate) fn finish(self, running: &Running, kind: Mixture, name: Option<&str>) -> Observed {
+    pub(crate) fn finish(self, running: &RunningProgram, kind: Mixture, name: Option<&str>) -> Observed {
         let sight = self.watch.finish();
         let named = sight.primary(name);
         let Some(pid) = named.or_else(|| sight.primary(None)) else { return Observed::default() };
@@ -78,8 +78,8 @@ impl Observer {
 }
 
 /// Looks up the places of the sites of each process whose pages were read.
-fn inspector(records: Arc<Records>, found: PlacesByProcess) -> Inspector {
-    Inspector::new(move |Inspected { pid, inner_pid, has_record }| {
+fn inspector(records: Arc<Records>, found: PlacesByProcess) -> PageReadCallback {
+    PageReadCallback::new(move |PageReadEvent { pid, inner_pid, has_record }| {
         let sites = records.sites.as_ref().map(SharedSites::record).filter(|_| has_record);
         let places = sites.map(|sites| places::look_up(pid, inner_pid, sites));
         found.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, places);

@@ -16,10 +16,10 @@ use super::last_words::LastWords;
 use super::observe::{Observation, Observed, Observer};
 use super::plan::Plan;
 use crate::error::{Error, Result};
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_launch::stop::{self, Deadline, Strays};
+use fieldstone_launch::stop::{self, Deadline, LeftoverProcesses};
 
 /// The outcome of a run that was ended because it took too long.
 pub(super) const TIMED_OUT: &str = "timeout";
@@ -72,10 +72,10 @@ pub(super) fn run(
 ) -> Result<(Once, Observed)> {
     let (stderr, words) = LastWords::listen()?;
     let stdout = if plan.check_output { Stdio::piped() } else { Stdio::null() };
-    let wiring = Wiring { stdin: stdin(plan)?, stdout, stderr, own_group: true, keeps_closed: false };
+    let wiring = ChildOptions { stdin: stdin(plan)?, stdout, stderr, own_group: true, keeps_closed: false };
     let mut running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
-    interrupt.watch_group(pid);
+    interrupt.set_group(pid);
     let counting = plan.trace.is_some().then(|| Counting::start(pid));
     let output = running.child.stdout.take().map(hash_output);
     let observer = Observer::start(observation, &running);
@@ -83,8 +83,8 @@ pub(super) fn run(
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    let strays = stop::end_strays(pid, interrupt.spared());
-    interrupt.watch_group(0);
+    let strays = stop::kill_leftovers(pid, interrupt.excluded());
+    interrupt.set_group(0);
     let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let mut once = describe(&ended?, &strays, elapsed);
     if timed_out {
@@ -94,12 +94,12 @@ pub(super) fn run(
     once.walks = counting.map(Counting::finish);
     once.output_hash = output.and_then(ended_within_patience);
     once.stderr = words.finish();
-    once.left = strays.left;
+    once.left = strays.names;
     Ok((once, observed))
 }
 
 /// A descendant whose own parent did not wait for it counts with what was left behind.
-fn describe(ended: &Ended, strays: &Strays, elapsed: Duration) -> Once {
+fn describe(ended: &Ended, strays: &LeftoverProcesses, elapsed: Duration) -> Once {
     let (user_ns, system_ns) = (ended.user_ns + strays.user_ns, ended.system_ns + strays.system_ns);
     Once {
         elapsed,

@@ -25,7 +25,7 @@ use fieldstone_wire::trace::Plan as Bursts;
 use super::observe::Observed;
 use super::once::Once;
 use crate::error::Result;
-use fieldstone_symbols::{Frame, frames_of};
+use fieldstone_symbols::{CodeLocation, site_frames};
 use crate::trace::{Records, SharedSites, SharedTrace};
 
 /// Sites whose places are looked up, those that gave out most: a process that leaves waits for it.
@@ -100,7 +100,7 @@ fn shares_of_mappings(pid: u32, addresses: &[u64], wanted_bytes: u64) -> Vec<Opt
 }
 
 /// A stack, in any run of the program.
-type Stack = Vec<Frame>;
+type Stack = Vec<CodeLocation>;
 
 /// What a real run on one kind of pages told of its sites.
 #[derive(Debug)]
@@ -192,8 +192,8 @@ struct Files(HashMap<PathBuf, PathBuf>);
 impl Files {
     /// The stack of a site, but for the frames of the C library that it begins with: a thread begins elsewhere under the tracer.
     fn stack(&mut self, sites: &Sites, site: &Site) -> Stack {
-        let mut stack = frames_of(sites, site);
-        let begins = |frame: &Frame| {
+        let mut stack = site_frames(sites, site);
+        let begins = |frame: &CodeLocation| {
             let name = frame.module.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
             ["libc.so", "libc-"].iter().any(|libc| name.to_string_lossy().starts_with(libc))
         };

@@ -10,7 +10,7 @@ use fieldstone_translation::{Configuration, Machine};
 use fieldstone_wire::trace::Plan as Bursts;
 
 use fieldstone_launch::program::Program;
-use fieldstone_launch::session::Also;
+use fieldstone_launch::session::ExtraMemory;
 use crate::trace::Tracer;
 
 /// A load on a server.
@@ -44,7 +44,7 @@ pub struct Plan {
     /// The only process to give a region, and to look at; the largest if there is none.
     pub process: Option<String>,
     /// What else is to lie on the pages asked for.
-    pub also: Also,
+    pub also: ExtraMemory,
     /// For a program that does not end by itself.
     pub load: Option<Load>,
     /// What is traced and modelled in one more run, if anything.

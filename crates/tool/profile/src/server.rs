@@ -18,7 +18,7 @@ use super::observe::{Observation, Observed, Observer};
 use super::once::{Once, TIMED_OUT, stdin};
 use super::plan::{Load, Plan};
 use crate::error::{Error, Result};
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::signals::Interrupt;
@@ -52,10 +52,10 @@ pub(super) fn run(
         return Err(Error::PortTaken { port: load.port });
     }
     let (stderr, words) = LastWords::listen()?;
-    let wiring = Wiring { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
+    let wiring = ChildOptions { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
-    interrupt.watch_group(pid);
+    interrupt.set_group(pid);
     let counting = plan.trace.is_some().then(|| Counting::start(pid));
     let observer = Observer::start(observation, &running);
     let patience = plan.timeout.min(if matches!(treatment, Treatment::Emulated { .. }) { READY * 10 } else { READY });
@@ -65,11 +65,11 @@ pub(super) fn run(
     let after = used(pid);
     let resident = process::stat(pid).map_or(0, |stat| stat.resident_bytes);
     let died = process::has_ended(pid);
-    let ended = stop::stop_gently(pid, plan.timeout.min(GENTLE));
+    let ended = stop::terminate(pid, plan.timeout.min(GENTLE));
     let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
     let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
-    let strays = stop::end_strays(pid, interrupt.spared());
-    interrupt.watch_group(0);
+    let strays = stop::kill_leftovers(pid, interrupt.excluded());
+    interrupt.set_group(0);
     let stderr = words.finish();
     let applied = settle(loaded, died, &stderr)?;
     let whole_ns = ended.map_or(0, |ended| ended.user_ns + ended.system_ns) + strays.user_ns + strays.system_ns;
@@ -91,7 +91,7 @@ pub(super) fn run(
         walks: counting.map(Counting::finish),
         whole_cpu_s: Duration::from_nanos(whole_ns).as_secs_f64(),
         stderr,
-        left: strays.left,
+        left: strays.names,
     };
     Ok((once, observed))
 }
@@ -146,14 +146,14 @@ fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applie
     let (stderr, words) = LastWords::listen()?;
     let command = ["sh", "-c", &load.command].map(OsString::from).to_vec();
     let shell = Program { file: "/bin/sh".into(), command };
-    let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
+    let wiring = ChildOptions { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&shell, &Treatment::Untouched, wiring)?;
     let pid = running.child.id();
     let deadline = Deadline::start(pid, timeout, interrupt.clone());
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    stop::end_group(pid);
+    stop::kill_group(pid);
     interrupt.check()?;
     let status = ended?.status;
     let failed = (!timed_out && !status.success()).then(|| Error::Load {

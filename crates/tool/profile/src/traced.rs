@@ -18,7 +18,7 @@ use super::server;
 use crate::calibrate::{Effort, replay};
 use crate::error::{Error, Result};
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
+use fieldstone_symbols::{FrameName, UNATTRIBUTED, Symbolizer, site_frames, remedies};
 use crate::trace::{Followed, Records, Tracing, Whose};
 use fieldstone_wire::sites::{Lost, SITES, Sites};
 use std::sync::Arc;
@@ -225,7 +225,7 @@ fn side(counts: &fieldstone_translation::Side) -> Side {
 
 /// Sites with their walks, most first; what no allocator gave out is told by what it is.
 fn blamed(followed: &Followed, sites: &Sites, real: &mut RealRuns) -> Vec<Site> {
-    let mut symbols = Symbols::default();
+    let mut symbols = Symbolizer::default();
     let walks = followed.blame.iter().map(|(&whose, blame)| (whose, [blame.walks, blame.walks_large]));
     let mut named: Vec<Site> = walks.map(|(whose, walks)| site(whose, walks, sites, real, &mut symbols)).collect();
     named.sort_by(|one, other| other.walks.cmp(&one.walks).then_with(|| one.function.cmp(&other.function)));
@@ -266,16 +266,16 @@ fn site(
     [walks, walks_large]: [u64; 2],
     sites: &Sites,
     real: &mut RealRuns,
-    symbols: &mut Symbols,
+    symbols: &mut Symbolizer,
 ) -> Site {
     let plain = |words: &str| Site { function: words.to_owned(), walks, walks_large, ..Site::default() };
     let number = match whose {
         Whose::Site(number) => number,
-        Whose::Mapped => return plain(MAPPED),
+        Whose::Mapped => return plain(UNATTRIBUTED),
         Whose::Outside => return plain("(stack, globals, files)"),
     };
     let Some(record) = sites.site(number) else { return plain("(allocated, by whom was not recorded)") };
-    let name = symbols.name(&frames_of(sites, record));
+    let name = symbols.name(&site_frames(sites, record));
     Site {
         function: name.function,
         file: name.file.map(|file| file.to_string_lossy().into_owned()),

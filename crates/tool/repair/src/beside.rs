@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use fieldstone_launch::launch::Treatment;
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
-use fieldstone_launch::signals::Forward;
+use fieldstone_launch::signals::SignalForwarder;
 
 /// What `run --repair --stats FILE` writes: the schema `fieldstone-repair/1`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,12 +76,12 @@ pub fn run(
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
     let available = check_run_repair().inspect_err(complain);
-    let mut forward = Forward::prepare_with_heir(watchdog::become_rescuer)?;
+    let mut forward = SignalForwarder::prepare_with_death_handler(watchdog::become_rescuer)?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let start = |()| Beside::start(repairer, words, pid, complain).inspect_err(complain);
     let beside = available.and_then(start);
-    let status = forward.until_end(pid)?;
+    let status = forward.wait_for_exit(pid)?;
     let Looked { seen, events, outcome: repairer } = match beside {
         Ok(beside) => beside.finish(),
         Err(error) => Looked { outcome: format!("not started: {error}"), ..Looked::default() },

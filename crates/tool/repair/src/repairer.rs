@@ -26,7 +26,7 @@ use signal_hook::low_level::pipe;
 use super::cooldown::{AGAIN_NS, Cooldown};
 use super::trials::{DOUBTED_NS, Doubted, Finding, Repair, TRY_NS, lost_ns};
 use super::watchdog::Watchdogs;
-use fieldstone_launch::clock::{now_ns, processor_ns};
+use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
 use crate::error::{Error, Result};
 
 /// Lines that take less of the threads' time than this are left alone.
@@ -182,9 +182,9 @@ impl Repairer {
     /// Where it refuses what has to be done.
     pub fn serve(&mut self, wait: Duration, did: &mut Vec<Did>) -> Result<bool> {
         let Some(process) = &mut self.process else { return Ok(false) };
-        let began = processor_ns();
+        let began = thread_cpu_ns();
         let done = process.serve(wait);
-        let spent_ns = processor_ns() - began;
+        let spent_ns = thread_cpu_ns() - began;
         self.keep_watchdogs()?;
         let done = done?;
         let redirected = |done: &&Done| matches!(done, Done::Redirected { .. } | Done::Touched(_));

@@ -6,7 +6,7 @@ use super::kernel::{Places, Stretch};
 use serde::{Deserialize, Serialize};
 
 use super::array::Array;
-use fieldstone_launch::clock::processor_ns;
+use fieldstone_launch::clock::thread_cpu_ns;
 use crate::error::Result;
 
 /// What small pages cost more than huge ones, in nanoseconds a load.
@@ -67,12 +67,12 @@ impl Sides {
         effort: Effort,
         between: impl FnMut() -> Result<()>,
     ) -> Result<Vec<(f64, f64)>> {
-        let since = processor_ns();
+        let since = thread_cpu_ns();
         let pass = |array: &Array| {
             std::hint::black_box(array.load(places, stretches, rounds));
         };
-        let run = |array: &Array| a_pass_ns(|| pass(array), processor_ns) / places.len().max(1) as f64;
-        let is_enough = |done| done > effort.pairs && processor_ns() - since >= effort.ns;
+        let run = |array: &Array| a_pass_ns(|| pass(array), thread_cpu_ns) / places.len().max(1) as f64;
+        let is_enough = |done| done > effort.pairs && thread_cpu_ns() - since >= effort.ns;
         let mut timed = in_turn(is_enough, || run(&self.small), || run(&self.large), between)?;
         timed.remove(0);
         Ok(timed)

@@ -18,7 +18,7 @@ use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
 
 use crate::error::Result;
-use fieldstone_launch::shared::{Shared, Signed};
+use fieldstone_launch::shared_record::{SharedRecord, ShareableRecord};
 
 /// Huge pages are asked for under one of so many parts of the free memory, since a program may use little of what it maps.
 const HUGE_PART: u64 = 2;
@@ -28,10 +28,10 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 const LOOK_SHARE: u32 = 20;
 
 /// A trace that this process made.
-pub type SharedTrace = Shared<Trace>;
+pub type SharedTrace = SharedRecord<Trace>;
 
 // SAFETY: a trace is made of numbers and atomics, for which zero is a value; the plan is not changed again.
-unsafe impl Signed for Trace {
+unsafe impl ShareableRecord for Trace {
     const NAME: &str = "fieldstone-trace";
 
     fn sign(&mut self) {
@@ -45,7 +45,7 @@ impl SharedTrace {
     /// # Errors
     /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
     pub fn create(plan: Plan) -> Result<Self> {
-        Self::make(|trace| {
+        Self::create_with(|trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
             *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PART;

@@ -6,13 +6,13 @@ use fieldstone_wire::MAGIC;
 use fieldstone_wire::sites::{BUILD, Sites};
 
 use crate::error::Result;
-use fieldstone_launch::shared::{Shared, Signed};
+use fieldstone_launch::shared_record::{SharedRecord, ShareableRecord};
 
 /// A record that this process made.
-pub type SharedSites = Shared<Sites>;
+pub type SharedSites = SharedRecord<Sites>;
 
 // SAFETY: the record is made of numbers and atomics, for which zero is a value.
-unsafe impl Signed for Sites {
+unsafe impl ShareableRecord for Sites {
     const NAME: &str = "fieldstone-sites";
 
     fn sign(&mut self) {
@@ -26,6 +26,6 @@ impl SharedSites {
     /// # Errors
     /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
     pub fn create() -> Result<Self> {
-        Self::make(|_| ())
+        Self::create_with(|_| ())
     }
 }
