@@ -251,9 +251,13 @@ Rss: 128 kB
 
     #[test]
     fn each_reason_has_its_own_text() {
-        let errnos = [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(UncollapsedReason::Refused);
-        let mut words: Vec<_> =
-            [UncollapsedReason::End, UncollapsedReason::Sparse, UncollapsedReason::AdvisedSmall].into_iter().chain(errnos).map(UncollapsedReason::words).collect();
+        let errnos =
+            [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(UncollapsedReason::Refused);
+        let mut words: Vec<_> = [UncollapsedReason::End, UncollapsedReason::Sparse, UncollapsedReason::AdvisedSmall]
+            .into_iter()
+            .chain(errnos)
+            .map(UncollapsedReason::words)
+            .collect();
         words.sort();
         words.dedup();
         assert_eq!(words.len(), 8, "{words:?}");

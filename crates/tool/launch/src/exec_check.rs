@@ -237,11 +237,17 @@ mod tests {
         assert!(explanation(b"").contains("it is empty"));
         assert!(!explanation(b"\x00\x01\x02").contains("try:"));
         let message = explanation(b"#!/nonexistent -x\n");
-        assert!(message.contains("/file: its interpreter /nonexistent") && message.contains("does not exist"), "{message}");
+        assert!(
+            message.contains("/file: its interpreter /nonexistent") && message.contains("does not exist"),
+            "{message}"
+        );
         let message = explanation(b"#!/bin/sh\r\n");
         assert!(message.contains("carriage return") && message.contains("try: sed -i"), "{message}");
         let message = explanation(b"#!/etc/passwd\n");
-        assert!(message.contains("its interpreter /etc/passwd") && message.contains("try: chmod +x /etc/passwd"), "{message}");
+        assert!(
+            message.contains("its interpreter /etc/passwd") && message.contains("try: chmod +x /etc/passwd"),
+            "{message}"
+        );
     }
 
     #[test]

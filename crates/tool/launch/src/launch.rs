@@ -26,11 +26,11 @@ use fieldstone_sys::signals::restore_mask;
 
 use crate::agent::AgentFile;
 use crate::error::{Error, Result};
+use crate::exec_check;
+use crate::exec_vectors::ExecVectors;
 use crate::program::Program;
 use crate::session::{RegionOptions, SharedSession};
 use crate::standard_streams;
-use crate::exec_check;
-use crate::exec_vectors::ExecVectors;
 
 /// How a program is started.
 #[derive(Clone, Debug)]

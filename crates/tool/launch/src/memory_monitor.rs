@@ -17,9 +17,9 @@ use fieldstone_wire::{Phase, ProcessSlot};
 use crate::attribution;
 use crate::clock::thread_cpu_ns;
 use crate::identity::{Identity, inner_pid};
+use crate::memory_history::{MemoryHistory, PageReadCallback, slot_of};
 use crate::memory_snapshot::take_snapshot;
 use crate::session::SharedSession;
-use crate::memory_history::{PageReadCallback, MemoryHistory, slot_of};
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_millis(500);
@@ -41,7 +41,11 @@ impl MemoryMonitor {
 
     /// Like [`Self::start`], and calls `callback` after each reading of a process's pages.
     #[must_use]
-    pub fn start_with_callback(root: u32, session: Option<Arc<SharedSession>>, callback: Option<PageReadCallback>) -> Self {
+    pub fn start_with_callback(
+        root: u32,
+        session: Option<Arc<SharedSession>>,
+        callback: Option<PageReadCallback>,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let monitor = MonitorThread {
             root,

@@ -11,13 +11,13 @@ use crate::agent::AgentFile;
 use crate::collapse::TreeCollapser;
 use crate::error::{Error, Result};
 use crate::launch::Treatment;
+use crate::memory_history::notes;
+use crate::memory_monitor::MemoryMonitor;
 use crate::outcome;
 use crate::pages::{self, PageReservation};
 use crate::program::Program;
 use crate::session::RegionOptions;
-use crate::memory_history::notes;
 use crate::signals::SignalForwarder;
-use crate::memory_monitor::MemoryMonitor;
 
 /// The result of a run.
 #[derive(Debug)]
@@ -46,7 +46,8 @@ pub fn run(program: &Program, options: &RegionOptions, agent: &AgentFile, stats:
     let stats = monitor.map(|monitor| {
         let history = monitor.finish();
         let primary = history.primary(options.process.as_deref()).or_else(|| history.primary(None));
-        let processes = running.session.as_deref().map(|session| history.processes(session, primary)).unwrap_or_default();
+        let processes =
+            running.session.as_deref().map(|session| history.processes(session, primary)).unwrap_or_default();
         let name = primary.and_then(|primary| history.name(primary)).unwrap_or_default().to_owned();
         describe(program, options.pages, status, (primary.unwrap_or(pid), name), processes)
     });

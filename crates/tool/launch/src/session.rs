@@ -11,7 +11,7 @@ use fieldstone_wire::{BUILD, Config, MAGIC, Mixture, NAME_BYTES, Session};
 use rustix::thread::futex;
 
 use crate::error::{Error, Result};
-use crate::shared_record::{SharedRecord, ShareableRecord};
+use crate::shared_record::{ShareableRecord, SharedRecord};
 
 /// Properties of a region.
 #[derive(Clone, Debug)]

@@ -158,7 +158,10 @@ mod tests {
         let signal = |ended: Option<Ended>| ended.and_then(|ended| ended.status.signal());
         assert_eq!(signal(terminate(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
         let mut ignoring = Command::new("sh");
-        ignoring.args(["-c", "trap '' TERM; echo; exec sleep 1000"]).process_group(0).stdout(std::process::Stdio::piped());
+        ignoring
+            .args(["-c", "trap '' TERM; echo; exec sleep 1000"])
+            .process_group(0)
+            .stdout(std::process::Stdio::piped());
         let mut ignoring = ignoring.spawn().unwrap();
         std::io::Read::read_exact(ignoring.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         assert_eq!(signal(terminate(ignoring.id(), Duration::from_millis(20))), Some(libc::SIGKILL));

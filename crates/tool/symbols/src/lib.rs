@@ -11,4 +11,4 @@ pub mod names;
 pub mod objects;
 
 pub use error::{Error, Result};
-pub use names::{CodeLocation, FrameName, NameSource, UNATTRIBUTED, Symbolizer, site_frames, remedies};
+pub use names::{CodeLocation, FrameName, NameSource, Symbolizer, UNATTRIBUTED, remedies, site_frames};

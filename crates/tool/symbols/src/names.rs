@@ -24,16 +24,16 @@ use std::path::{Path, PathBuf};
 use fieldstone_wire::sites::{Site, Sites};
 
 mod mangled;
-mod symbol_file;
 mod remedies;
+mod symbol_file;
 #[cfg(test)]
 mod tests;
 mod wrapper;
 
 pub(crate) use mangled::demangled;
+pub use remedies::{UNATTRIBUTED, remedies};
 use symbol_file::SymbolFile;
 pub(crate) use symbol_file::{debug_file, supplement};
-pub use remedies::{UNATTRIBUTED, remedies};
 
 /// An address in code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -120,7 +120,12 @@ impl Objects {
             return address_info::of_module(module, address, line_bytes.max(1));
         }
         let Some(mapping) = self.maps.at(address) else {
-            return AddressInfo::of(MemoryKind::Nothing, "nothing is mapped there".to_owned(), address..address, address);
+            return AddressInfo::of(
+                MemoryKind::Nothing,
+                "nothing is mapped there".to_owned(),
+                address..address,
+                address,
+            );
         };
         let (name, range) = (mapping.name.clone(), mapping.range());
         if name.starts_with("[stack") {
@@ -176,8 +181,7 @@ impl Objects {
 
     /// The block of malloc that contains `address`: the `malloc_usable_size` bytes of its user.
     pub fn heap_block(&mut self, address: u64) -> Option<Range<u64>> {
-        if self.modules.at(address).is_some() || self.threads.stack_owner(&self.memory, &self.maps, address).is_some()
-        {
+        if self.modules.at(address).is_some() || self.threads.stack_owner(&self.memory, &self.maps, address).is_some() {
             return None;
         }
         let lookup = match self.heap.in_arena(&self.memory, &self.maps, address) {

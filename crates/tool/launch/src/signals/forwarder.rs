@@ -34,9 +34,9 @@ use fieldstone_sys::signals::{Taken, block, is_pending, pass_on, readable, real_
 use fieldstone_sys::witness::Witness;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::{TERMINATION_SIGNALS, without_ignored, send_group};
+use super::{TERMINATION_SIGNALS, send_group, without_ignored};
 use crate::error::{Error, Result};
-use crate::launch::{RunningProgram, Treatment, ChildOptions, launch};
+use crate::launch::{ChildOptions, RunningProgram, Treatment, launch};
 use crate::program::Program;
 
 /// Time within which a sender that signals processes one by one has signalled all of them.

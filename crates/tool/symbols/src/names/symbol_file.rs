@@ -32,7 +32,10 @@ struct LoadedSegment {
 
 impl fmt::Debug for SymbolFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SymbolFile").field("lines", &self.lines.is_some()).field("symbols", &self.symbols.len()).finish()
+        f.debug_struct("SymbolFile")
+            .field("lines", &self.lines.is_some())
+            .field("symbols", &self.symbols.len())
+            .finish()
     }
 }
 

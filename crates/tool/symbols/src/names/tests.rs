@@ -68,7 +68,8 @@ fn call(listing: &str, caller: &str, callee: &str) -> u64 {
 
 fn stack(program: &Path, listing: &str) -> Vec<CodeLocation> {
     let calls = [("xmalloc", "malloc@plt"), ("work", "xmalloc"), ("main", "work")];
-    let frame = |(caller, callee)| CodeLocation { module: Some(program.to_owned()), offset: call(listing, caller, callee) };
+    let frame =
+        |(caller, callee)| CodeLocation { module: Some(program.to_owned()), offset: call(listing, caller, callee) };
     calls.map(frame).to_vec()
 }
 
@@ -108,7 +109,10 @@ fn without_debug_info_the_symbols_name_functions() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(&directory, "-O2 -g0");
     let name = Symbolizer::default().name(&stack(&program, &objdump(&program)));
-    assert_eq!(functions(&name), [("xmalloc", NameSource::Symbol), ("work", NameSource::Symbol), ("main", NameSource::Symbol)]);
+    assert_eq!(
+        functions(&name),
+        [("xmalloc", NameSource::Symbol), ("work", NameSource::Symbol), ("main", NameSource::Symbol)]
+    );
     assert_eq!((name.function.as_str(), name.file, name.line), ("work", None, None), "what was inlined is not known");
 }
 
@@ -175,7 +179,8 @@ fn recorded_frames_become_addresses_in_files() {
     let number =
         sites.intern(&[0x6001, 0x100], |_| std::array::from_fn(|place| if place == 0 { module } else { u16::MAX }));
     let frames = site_frames(&sites, sites.site(number).unwrap());
-    let expected = [CodeLocation { module: Some("/bin/x".into()), offset: 0x1000 }, CodeLocation { module: None, offset: 0xff }];
+    let expected =
+        [CodeLocation { module: Some("/bin/x".into()), offset: 0x1000 }, CodeLocation { module: None, offset: 0xff }];
     assert_eq!(frames, expected);
 }
 

@@ -103,9 +103,10 @@ pub(super) fn of_heap(lookup: HeapLookup, mapping: Range<u64>, address: u64) -> 
             unknown_reason: Some("malloc has not allocated it, or it was freed"),
             ..AddressInfo::of(MemoryKind::Heap, "free memory of the heap".to_owned(), range, address)
         },
-        HeapLookup::Unknown(why) => {
-            AddressInfo { unknown_reason: Some(why), ..AddressInfo::of(MemoryKind::Heap, "heap".to_owned(), mapping, address) }
-        }
+        HeapLookup::Unknown(why) => AddressInfo {
+            unknown_reason: Some(why),
+            ..AddressInfo::of(MemoryKind::Heap, "heap".to_owned(), mapping, address)
+        },
         HeapLookup::NotMalloc => AddressInfo::of(MemoryKind::Mapping, String::new(), mapping, address),
     }
 }
@@ -143,7 +144,10 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
         return if whole { joined(info, members.collect(), module.bias) } else { info };
     }
     let name = format!("{}+{own:#x}", module.name);
-    AddressInfo { module: Some(module.name.clone()), ..AddressInfo::of(MemoryKind::Global, name, address..address, address) }
+    AddressInfo {
+        module: Some(module.name.clone()),
+        ..AddressInfo::of(MemoryKind::Global, name, address..address, address)
+    }
 }
 
 /// Replaces the object by one with all variables of the cache line as members. The offsets of

@@ -54,7 +54,13 @@ impl Globals {
         globals
     }
 
-    fn add<'a>(&mut self, reader: &DwarfReader<'a>, start: usize, unit: &Unit<'a>, left: &mut usize) -> gimli::Result<()> {
+    fn add<'a>(
+        &mut self,
+        reader: &DwarfReader<'a>,
+        start: usize,
+        unit: &Unit<'a>,
+        left: &mut usize,
+    ) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut attributes = Vec::new();
         while !entries.is_empty() && *left > 0 {
@@ -124,13 +130,21 @@ pub(super) fn name_and_type<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>
 }
 
 /// The location of a variable; `None` if it is not a constant.
-fn location<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, attributes: &[Attribute<Slice<'a>>]) -> Option<StaticLocation> {
+fn location<'a>(
+    reader: &DwarfReader<'a>,
+    unit: &Unit<'a>,
+    attributes: &[Attribute<Slice<'a>>],
+) -> Option<StaticLocation> {
     let attribute = attributes.iter().find(|attribute| attribute.name() == gimli::DW_AT_location)?;
     let AttributeValue::Exprloc(expression) = attribute.value() else { return None };
     constant_location(reader, unit, expression)
 }
 
-fn constant_location<'a>(reader: &DwarfReader<'a>, unit: &Unit<'a>, expression: Expression<Slice<'a>>) -> Option<StaticLocation> {
+fn constant_location<'a>(
+    reader: &DwarfReader<'a>,
+    unit: &Unit<'a>,
+    expression: Expression<Slice<'a>>,
+) -> Option<StaticLocation> {
     let mut operations = expression.operations(unit.encoding());
     let mut next = || operations.next().ok().flatten();
     let (first, second) = (next()?, next());

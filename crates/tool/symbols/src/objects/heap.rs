@@ -96,9 +96,9 @@ impl Heap {
         let Some(target) = address.checked_sub(SHARED) else { return HeapLookup::NotMalloc };
         match self.walk(memory, &area, target) {
             WalkEnd::Chunk(chunk) => lookup(chunk, address),
-            WalkEnd::TooLong => {
-                HeapLookup::Unknown("the heap is too large for one walk: the next query continues where this one stopped")
-            }
+            WalkEnd::TooLong => HeapLookup::Unknown(
+                "the heap is too large for one walk: the next query continues where this one stopped",
+            ),
             WalkEnd::Inconsistent | WalkEnd::Fence(_) => HeapLookup::Unknown(INCONSISTENT),
         }
     }
@@ -137,8 +137,7 @@ pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> Heap
     found.map_or(HeapLookup::NotMalloc, HeapLookup::Block)
 }
 
-const INCONSISTENT: &str =
-    "its headers are inconsistent: it belongs to another allocator, or malloc is changing it";
+const INCONSISTENT: &str = "its headers are inconsistent: it belongs to another allocator, or malloc is changing it";
 
 fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<ChunkArea> {
     match maps.span(address, maps::is_heap) {

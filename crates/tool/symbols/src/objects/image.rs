@@ -105,7 +105,9 @@ impl ElfImage {
     fn mentions(&self, name: &str) -> bool {
         let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let finder = Finder::new(name);
-        !is_plain || mentions(&self.file, &finder) || self.separate_debug_file().is_some_and(|(_, file)| mentions(&file, &finder))
+        !is_plain
+            || mentions(&self.file, &finder)
+            || self.separate_debug_file().is_some_and(|(_, file)| mentions(&file, &finder))
     }
 
     /// The variable at an offset in thread-local memory.
@@ -117,14 +119,17 @@ impl ElfImage {
     pub(super) fn symbols_in(&self, addresses: &Range<u64>) -> Vec<&VariableSymbol> {
         let fixed = &self.tables().fixed;
         let first = fixed.partition_point(|symbol| symbol.start + symbol.bytes <= addresses.start);
-        let mut found: Vec<&VariableSymbol> = fixed[first..].iter().take_while(|symbol| symbol.start < addresses.end).collect();
+        let mut found: Vec<&VariableSymbol> =
+            fixed[first..].iter().take_while(|symbol| symbol.start < addresses.end).collect();
         found.dedup_by_key(|symbol| symbol.start);
         found
     }
 
     /// The debug info, in the file or in a separate debug file.
     pub(super) fn debug(&self) -> Option<&DebugInfo> {
-        self.debug.get_or_init(|| DebugInfo::read(&self.file, &self.path).or_else(|| self.read_separate_debug())).as_ref()
+        self.debug
+            .get_or_init(|| DebugInfo::read(&self.file, &self.path).or_else(|| self.read_separate_debug()))
+            .as_ref()
     }
 
     /// The tables for unwinding.

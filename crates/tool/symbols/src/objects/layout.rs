@@ -105,7 +105,10 @@ pub(super) fn target<'a>(reader: &DwarfReader<'a>, entry: &DwarfEntry<'a>) -> Op
 }
 
 /// A type without typedefs and qualifiers, and the name of the innermost typedef.
-pub(super) fn stripped<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<(DwarfEntry<'a>, Option<String>)> {
+pub(super) fn stripped<'a>(
+    reader: &DwarfReader<'a>,
+    kind: &DwarfEntry<'a>,
+) -> Option<(DwarfEntry<'a>, Option<String>)> {
     let (mut kind, mut alias) = (kind.clone(), None);
     for _ in 0..MOST_STEPS {
         if !is_alias(&kind) {
@@ -121,7 +124,10 @@ pub(super) fn stripped<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> O
 
 /// The element type of a (nested) array, the number of elements, and the element type's typedef
 /// name. For any other type, the type itself and 1.
-pub(super) fn element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<(DwarfEntry<'a>, u64, Option<String>)> {
+pub(super) fn element<'a>(
+    reader: &DwarfReader<'a>,
+    kind: &DwarfEntry<'a>,
+) -> Option<(DwarfEntry<'a>, u64, Option<String>)> {
     let (mut kind, mut alias) = stripped(reader, kind)?;
     let mut elements = 1_u64;
     for _ in 0..MOST_STEPS {

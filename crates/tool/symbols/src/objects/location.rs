@@ -38,7 +38,12 @@ pub(super) enum VariableLocation {
 
 impl<'a> SampledFrame<'a> {
     /// The frame at `registers`. `tables` give its canonical address.
-    pub(super) fn of(registers: &'a Registers, memory: &'a dyn Memory, bias: u64, tables: Option<&UnwindTables>) -> Self {
+    pub(super) fn of(
+        registers: &'a Registers,
+        memory: &'a dyn Memory,
+        bias: u64,
+        tables: Option<&UnwindTables>,
+    ) -> Self {
         let mut frame = Self { registers, memory, bias, canonical: None, base: None };
         frame.canonical = tables.and_then(|tables| frame.canonical_address(tables));
         frame

@@ -52,7 +52,8 @@ impl LoadedModules {
             }
             let mapping = (first.start, first.inode);
             let name = base_name(&first.name);
-            let known = before.iter().position(|module: &LoadedModule| module.mapping == mapping && module.name == name);
+            let known =
+                before.iter().position(|module: &LoadedModule| module.mapping == mapping && module.name == name);
             match known {
                 Some(index) => modules.push(before.swap_remove(index)),
                 None => modules.extend(load(pid, first, name)),

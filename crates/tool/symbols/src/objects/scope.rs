@@ -135,7 +135,12 @@ fn locals<'a>(
     Ok(())
 }
 
-fn variable<'a>(reader: &DwarfReader<'a>, unit: &Rc<Unit<'a>>, offset: UnitOffset, local: bool) -> Option<Variable<'a>> {
+fn variable<'a>(
+    reader: &DwarfReader<'a>,
+    unit: &Rc<Unit<'a>>,
+    offset: UnitOffset,
+    local: bool,
+) -> Option<Variable<'a>> {
     let entry = DwarfEntry::of(unit, unit.entry(offset).ok()?)?;
     let location = entry.value(gimli::DW_AT_location)?;
     let (name, kind) = name_and_type(reader, &entry)?;

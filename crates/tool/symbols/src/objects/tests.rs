@@ -33,6 +33,9 @@ fn this_process_can_describe_itself() {
     assert_eq!(objects.describe(16, 64).kind, MemoryKind::Nothing);
     let vdso = objects.maps.0.iter().find(|mapping| mapping.name == "[vdso]").map(|mapping| mapping.start);
     if let Some(vdso) = vdso {
-        assert_eq!((objects.describe(vdso, 64).kind, objects.describe(vdso, 64).name.as_str()), (MemoryKind::Mapping, "[vdso]"));
+        assert_eq!(
+            (objects.describe(vdso, 64).kind, objects.describe(vdso, 64).name.as_str()),
+            (MemoryKind::Mapping, "[vdso]")
+        );
     }
 }

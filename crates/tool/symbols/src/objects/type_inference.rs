@@ -29,8 +29,8 @@ use super::dwarf::{DebugInfo, DwarfEntry, DwarfReader};
 use super::layout::{self, TypeLayout};
 use super::location::{SampledFrame, VariableLocation};
 use super::modules::LoadedModules;
-use super::words::read_words;
 use super::scope::{self, Variable};
+use super::words::read_words;
 
 /// Limits of samples and of memory reads in one query.
 const MOST_SAMPLES: usize = 64;
@@ -85,7 +85,12 @@ struct ArrayExtent {
 type Candidates<'a> = HashMap<TypeKey, TypeEvidence<'a>>;
 
 impl<'a> TypeQuery<'a> {
-    pub(super) fn new(modules: &'a LoadedModules, memory: &'a dyn Memory, address: u64, block: Option<Range<u64>>) -> Self {
+    pub(super) fn new(
+        modules: &'a LoadedModules,
+        memory: &'a dyn Memory,
+        address: u64,
+        block: Option<Range<u64>>,
+    ) -> Self {
         Self { modules, memory, address, block, left_reads: Cell::new(MOST_READS) }
     }
 

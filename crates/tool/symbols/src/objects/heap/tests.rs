@@ -152,7 +152,11 @@ fn an_inconsistent_header_gives_no_answer() {
     let mut memory = FakeMemory(sound.0.clone());
     memory.set(starts[free + 1], 0x4440);
     assert_eq!(Heap::default().in_arena(&memory.0, &maps, address), HeapLookup::Unknown(INCONSISTENT));
-    assert_eq!(Heap::default().in_arena(&Image::default(), &maps, address), HeapLookup::Unknown(INCONSISTENT), "the memory vanished");
+    assert_eq!(
+        Heap::default().in_arena(&Image::default(), &maps, address),
+        HeapLookup::Unknown(INCONSISTENT),
+        "the memory vanished"
+    );
 }
 
 #[test]

@@ -159,8 +159,11 @@ impl<'a> ChunkWalk<'a> {
 
     /// The chunk, if its header and the next one have not changed during the walk.
     fn if_unchanged(&self, chunk: HeapChunk, head: ChunkHeader, follower: Option<ChunkHeader>) -> WalkEnd {
-        let is_unchanged = |at, was: ChunkHeader| MemoryWindow::new(self.memory, usize::MAX).head(at).is_some_and(|now| now[1] == was[1]);
-        let same = is_unchanged(chunk.start, head) && follower.is_none_or(|was| is_unchanged(chunk.start + chunk.bytes, was));
+        let is_unchanged = |at, was: ChunkHeader| {
+            MemoryWindow::new(self.memory, usize::MAX).head(at).is_some_and(|now| now[1] == was[1])
+        };
+        let same =
+            is_unchanged(chunk.start, head) && follower.is_none_or(|was| is_unchanged(chunk.start + chunk.bytes, was));
         if same { WalkEnd::Chunk(chunk) } else { WalkEnd::Inconsistent }
     }
 

@@ -16,7 +16,8 @@ const LIBRARY: &str = "struct pair { int left, right; } shared_table[5] = {{1, 2
 
 /// The installed compilers.
 pub(super) fn compilers() -> Vec<&'static str> {
-    let is_installed = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let is_installed =
+        |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     ["cc", "clang"].into_iter().filter(is_installed).collect()
 }
 

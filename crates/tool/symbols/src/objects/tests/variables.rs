@@ -40,7 +40,10 @@ fn debug_info_gives_members() {
 fn slots(running: &TestProgram, objects: &mut Objects) {
     let found = description(running, objects, "slots");
     let (start, bytes) = running.reported("slots");
-    assert_eq!((found.kind, found.name.as_str(), found.range.clone()), (MemoryKind::Global, "slots", start..start + bytes));
+    assert_eq!(
+        (found.kind, found.name.as_str(), found.range.clone()),
+        (MemoryKind::Global, "slots", start..start + bytes)
+    );
     assert_eq!(found.module.as_deref(), Some("program"));
     let object = found.object.unwrap();
     assert_eq!((object.name.as_str(), object.address, object.elements), ("slot", start, 4));
