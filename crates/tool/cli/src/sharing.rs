@@ -97,13 +97,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         None => {
             let program = Program::find(&arguments.command)?;
             let (status, looked) = look_on_program(&program, &look)?;
-            (program.words(), looked, Some(status).filter(|status| !status.success()))
+            (program.command_line(), looked, Some(status).filter(|status| !status.success()))
         }
     };
     let mut sharing = sharing(program, looked);
     sharing.repair_unavailable = repairable.err().map(|error| error.to_string());
     (sharing.taken_at_unix_s, sharing.pid) = (taken_at_unix_s, arguments.pid);
-    sharing.unseen.extend(ending.map(|status| format!("the program ended with {}", outcome::words(status))));
+    sharing.unseen.extend(ending.map(|status| format!("the program ended with {}", outcome::describe(status))));
     if let Some(ignore) = &ignore {
         keep_back(&mut sharing, ignore);
         sharing.ignore_file = arguments.ignore.as_ref().map(|path| path.display().to_string());

@@ -38,7 +38,7 @@ impl Cause {
     }
 
     /// The text in a report.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Counted(reason) => Outside::ALL[reason].words(),
             Self::Bss => "zero-initialised globals: --also globals serves them",

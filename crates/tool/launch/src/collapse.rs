@@ -57,7 +57,7 @@ pub enum UncollapsedReason {
 impl UncollapsedReason {
     /// The text in a report.
     #[must_use]
-    pub fn words(self) -> String {
+    pub fn description(self) -> String {
         match self {
             Self::End => "ends of mappings, which hold no whole 2 MiB".to_owned(),
             Self::Sparse => "less than half in memory: a huge page would cost more memory than it holds".to_owned(),
@@ -93,7 +93,7 @@ impl CollapseResult {
     #[must_use]
     pub fn record(&self, pid: u32, name: String, duration: Duration) -> CollapsedProcess {
         let left = |(reason, count): (&UncollapsedReason, &RangeCount)| LeftSmall {
-            reason: reason.words(),
+            reason: reason.description(),
             ranges: count.ranges,
             bytes: count.bytes,
         };
@@ -253,14 +253,15 @@ Rss: 128 kB
     fn each_reason_has_its_own_text() {
         let errnos =
             [libc::ENOMEM, libc::EBUSY, libc::EAGAIN, libc::EINVAL, libc::EFAULT].map(UncollapsedReason::Refused);
-        let mut words: Vec<_> = [UncollapsedReason::End, UncollapsedReason::Sparse, UncollapsedReason::AdvisedSmall]
-            .into_iter()
-            .chain(errnos)
-            .map(UncollapsedReason::words)
-            .collect();
-        words.sort();
-        words.dedup();
-        assert_eq!(words.len(), 8, "{words:?}");
+        let mut descriptions: Vec<_> =
+            [UncollapsedReason::End, UncollapsedReason::Sparse, UncollapsedReason::AdvisedSmall]
+                .into_iter()
+                .chain(errnos)
+                .map(UncollapsedReason::description)
+                .collect();
+        descriptions.sort();
+        descriptions.dedup();
+        assert_eq!(descriptions.len(), 8, "{descriptions:?}");
         let mut result = CollapseResult::default();
         result.count_uncollapsed(UncollapsedReason::Sparse, 4096);
         result.count_uncollapsed(UncollapsedReason::Sparse, 4096);

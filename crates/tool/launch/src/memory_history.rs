@@ -21,7 +21,7 @@ use crate::session::SharedSession;
 use crate::shared_record::ShareableRecord;
 
 /// Limit of points for a process. At the limit, about every second point is removed.
-const MOST_POINTS: usize = 600;
+const MAX_POINTS: usize = 600;
 /// Shortest interval between two readings of pages, unless memory grows by half.
 const PAGES_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -198,7 +198,8 @@ impl MemoryHistory {
             stats.private_rw_huge_bytes = process.peak.huge_bytes;
             stats.huge_pages_disabled = process.peak.huge_pages_disabled;
             stats.shared_rw_bytes = process.peak.shared_bytes;
-            let small = |(why, &bytes): (&SmallPageReason, &u64)| SmallPages { reason: why.words().to_owned(), bytes };
+            let small =
+                |(why, &bytes): (&SmallPageReason, &u64)| SmallPages { reason: why.description().to_owned(), bytes };
             stats.small_pages = process.peak.small.iter().filter(|(_, bytes)| **bytes > 0).map(small).collect();
             for (&cause, &bytes) in &process.peak.outside {
                 attribute(&mut stats, cause, bytes);
@@ -226,7 +227,7 @@ impl PageReading {
 
 /// Halves the points at the limit. The first point and the largest one are kept.
 fn thin(points: &mut Vec<FootprintPoint>) {
-    if points.len() < MOST_POINTS {
+    if points.len() < MAX_POINTS {
         return;
     }
     let largest = points.iter().enumerate().max_by_key(|(_, point)| point.resident_bytes).map(|(index, _)| index);
@@ -273,10 +274,10 @@ pub(crate) fn slot_of(session: &SharedSession, inner_pid: u32) -> Option<&Proces
 fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
     let in_place = cause.is_in_place();
     *(if in_place { &mut stats.private_rw_in_place_bytes } else { &mut stats.private_rw_outside_bytes }) += bytes;
-    match stats.outside.iter_mut().find(|outside| outside.reason == cause.words()) {
-        Some(agent_counts) => agent_counts.resident_bytes += bytes,
+    match stats.outside.iter_mut().find(|outside| outside.reason == cause.description()) {
+        Some(entry) => entry.resident_bytes += bytes,
         None => stats.outside.push(OutsideCount {
-            reason: cause.words().to_owned(),
+            reason: cause.description().to_owned(),
             resident_bytes: bytes,
             ..OutsideCount::default()
         }),
@@ -366,9 +367,9 @@ mod tests {
             let resident_bytes = if step == 1001 { 1 << 40 } else { 1 };
             points.push(FootprintPoint { t_s: f64::from(step), resident_bytes, ..FootprintPoint::default() });
             thin(&mut points);
-            assert!(points.len() < MOST_POINTS);
+            assert!(points.len() < MAX_POINTS);
         }
-        assert!(points.len() > MOST_POINTS / 3);
+        assert!(points.len() > MAX_POINTS / 3);
         assert!(points.is_sorted_by(|a, b| a.t_s < b.t_s));
         assert_eq!((points[0].t_s, points.iter().any(|point| point.t_s == 1001.0)), (0.0, true));
         assert!(points.last().unwrap().t_s > 9_900.0);

@@ -118,15 +118,15 @@ impl MonitorThread {
     /// Waits until `until`. Meanwhile samples each process that exits.
     fn wait_until(&mut self, until: Instant) {
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.stop.load(SeqCst) {
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() || self.stop.load(SeqCst) {
                 return;
             }
             let Some(session) = self.session.clone() else {
-                park_timeout(left);
+                park_timeout(remaining);
                 continue;
             };
-            let now = session.wait(self.attention, left);
+            let now = session.wait(self.attention, remaining);
             if now != self.attention {
                 self.attention = now;
                 self.sample_exiting(&session);

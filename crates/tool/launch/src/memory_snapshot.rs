@@ -72,7 +72,7 @@ impl MemorySnapshot {
         for (index, mapping) in mappings.iter().enumerate() {
             let resident = mapping.present_bytes();
             add(&mut snapshot.point, mapping, resident);
-            let share = permissions.entry(words(mapping)).or_default();
+            let share = permissions.entry(permission_string(mapping)).or_default();
             share.0 += mapping.bytes();
             share.1 += resident;
             snapshot.has_record |= mapping.start == RECORD && mapping.permissions.shared;
@@ -131,7 +131,7 @@ pub(crate) enum SmallPageReason {
 
 impl SmallPageReason {
     /// The text in a report.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::End => "in ends of mappings, which contain no aligned 2 MiB",
             Self::Advised => {
@@ -161,7 +161,7 @@ fn is_private_rw(mapping: &Mapping) -> bool {
     mapping.is_private_anonymous() && mapping.is_read_write()
 }
 
-fn words(mapping: &Mapping) -> String {
+fn permission_string(mapping: &Mapping) -> String {
     let flag = |set, letter| if set { letter } else { '-' };
     let permissions = mapping.permissions;
     [flag(permissions.read, 'r'), flag(permissions.write, 'w'), flag(permissions.execute, 'x')].iter().collect()

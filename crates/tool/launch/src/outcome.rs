@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 
 /// The text in a report: `exit 0`, `signal 11 (SIGSEGV)`.
 #[must_use]
-pub fn words(status: ExitStatus) -> String {
+pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit {code}"),
         (None, Some(signal)) => format!("signal {signal} ({})", signal_name(signal)),
@@ -44,9 +44,9 @@ mod tests {
 
     #[test]
     fn codes_and_signals_have_texts() {
-        assert_eq!(words(ExitStatus::from_raw(0)), "exit 0");
-        assert_eq!(words(ExitStatus::from_raw(7 << 8)), "exit 7");
-        assert_eq!(words(ExitStatus::from_raw(libc::SIGSEGV)), "signal 11 (SIGSEGV)");
+        assert_eq!(describe(ExitStatus::from_raw(0)), "exit 0");
+        assert_eq!(describe(ExitStatus::from_raw(7 << 8)), "exit 7");
+        assert_eq!(describe(ExitStatus::from_raw(libc::SIGSEGV)), "signal 11 (SIGSEGV)");
         assert_eq!(shell_code(ExitStatus::from_raw(libc::SIGKILL)), 137);
         assert_eq!(shell_code(ExitStatus::from_raw(3 << 8)), 3);
     }

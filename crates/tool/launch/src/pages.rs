@@ -96,19 +96,19 @@ fn fill_pool(restorer: &Restorer, kind: PageKind, bytes: u64) -> Result<PageRese
             Err(error) => why = error.to_string(),
         }
     }
-    let got = huge_pages::settled_pool(page, wanted).map_or(0, |pool| pool.available());
-    if wanted > 0 && got == 0 {
+    let available = huge_pages::settled_pool(page, wanted).map_or(0, |pool| pool.available());
+    if wanted > 0 && available == 0 {
         return Err(unavailable(kind, "no memory is contiguous enough for one; try soon after boot"));
     }
-    reservation.shortfall = shortfall(kind, got, wanted, &why);
+    reservation.shortfall = shortfall(kind, available, wanted, &why);
     Ok(reservation)
 }
 
-fn shortfall(kind: PageKind, got: u64, wanted: u64, why: &str) -> Option<String> {
+fn shortfall(kind: PageKind, available: u64, wanted: u64, why: &str) -> Option<String> {
     let short = format!(
-        "the pool of {kind} pages has {got} of the {wanted} that were wanted: what does not fit stays on ordinary pages ({why})"
+        "the pool of {kind} pages has {available} of the {wanted} that were wanted: what does not fit stays on ordinary pages ({why})"
     );
-    (got < wanted).then_some(short)
+    (available < wanted).then_some(short)
 }
 
 fn unavailable(kind: PageKind, why: &str) -> Error {

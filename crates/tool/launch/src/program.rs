@@ -61,7 +61,7 @@ impl Program {
 
     /// The command as text; invalid UTF-8 is replaced.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
+    pub fn command_line(&self) -> Vec<String> {
         self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
@@ -111,13 +111,13 @@ fn workload_directories() -> Vec<PathBuf> {
 }
 
 fn is_executable(file: &Path) -> bool {
-    fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 fn placement_method_of(file: &Path, depth: u32) -> Result<PlacementMethod> {
     let refused = |property, remedy| Err(Error::NoRegion { path: file.to_owned(), property, remedy });
     let start = exec_check::head(file)?;
-    if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o6000 != 0) {
+    if fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o6000 != 0) {
         return refused(
             "set-user-id or set-group-id",
             "The loader preloads no agent for it; if it needs no privileges, run a copy without that bit",

@@ -104,11 +104,11 @@ fn describe(
     RunStats {
         schema: RunStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: program.words(),
+        command: program.command_line(),
         page_kind: pages.to_string(),
         primary_pid: primary.0,
         primary_name: primary.1,
-        outcome: outcome::words(status),
+        outcome: outcome::describe(status),
         processes,
     }
 }

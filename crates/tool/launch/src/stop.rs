@@ -83,17 +83,18 @@ pub struct LeftoverProcesses {
 /// program.
 pub fn kill_leftovers(leader: u32, excluded: &[u32]) -> LeftoverProcesses {
     let leftovers = || {
-        let own = children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !excluded.contains(pid));
-        own.flat_map(|pid| descendants(pid).unwrap_or_default().into_iter().chain([pid])).collect::<Vec<u32>>()
+        let inherited =
+            children(std::process::id()).unwrap_or_default().into_iter().filter(|pid| !excluded.contains(pid));
+        inherited.flat_map(|pid| descendants(pid).unwrap_or_default().into_iter().chain([pid])).collect::<Vec<u32>>()
     };
     let names = leftovers().into_iter().filter(|&pid| !has_ended(pid)).filter_map(|pid| comm(pid).ok()).collect();
-    let mut found = LeftoverProcesses { names, ..LeftoverProcesses::default() };
+    let mut leftover = LeftoverProcesses { names, ..LeftoverProcesses::default() };
     kill_group(leader);
     for _ in 0..100 {
         while let Ok(Some(ended)) = wait4(None, false) {
             if !excluded.contains(&ended.pid) {
-                found.user_ns += ended.user_ns;
-                found.system_ns += ended.system_ns;
+                leftover.user_ns += ended.user_ns;
+                leftover.system_ns += ended.system_ns;
             }
         }
         let remaining = leftovers();
@@ -103,7 +104,7 @@ pub fn kill_leftovers(leader: u32, excluded: &[u32]) -> LeftoverProcesses {
         remaining.iter().for_each(|&pid| send(pid, libc::SIGKILL));
         sleep(POLL);
     }
-    found
+    leftover
 }
 
 /// Sends SIGTERM to a child, and SIGKILL if it has not ended after `grace_period`.

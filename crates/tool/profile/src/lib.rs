@@ -364,7 +364,7 @@ impl Taking<'_> {
             taken_at_unix_s,
             machine: surroundings::describe(),
             program: ReportProgram {
-                command: plan.program.words(),
+                command: plan.program.command_line(),
                 primary: self.primary,
                 load: plan.load.as_ref().map(|load| load.command.clone()),
                 ready_port: plan.load.as_ref().map(|load| load.port),

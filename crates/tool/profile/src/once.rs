@@ -109,7 +109,7 @@ fn describe(ended: &Ended, strays: &LeftoverProcesses, elapsed: Duration) -> Onc
         minor_faults: ended.minor_faults,
         major_faults: ended.major_faults,
         max_resident_bytes: ended.max_resident_bytes,
-        outcome: outcome::words(ended.status),
+        outcome: outcome::describe(ended.status),
         broken: ended.status.code().is_none(),
         ..Once::default()
     }

@@ -66,7 +66,7 @@ pub(super) fn run(
     let resident = process::stat(pid).map_or(0, |stat| stat.resident_bytes);
     let died = process::has_ended(pid);
     let ended = stop::terminate(pid, plan.timeout.min(GENTLE));
-    let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
+    let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::describe(ended.status));
     let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let strays = stop::kill_leftovers(pid, interrupt.excluded());
     interrupt.set_group(0);
@@ -158,7 +158,7 @@ fn apply(load: &Load, timeout: Duration, interrupt: &Interrupt) -> Result<Applie
     let status = ended?.status;
     let failed = (!timed_out && !status.success()).then(|| Error::Load {
         command: load.command.clone(),
-        outcome: outcome::words(status),
+        outcome: outcome::describe(status),
         stderr: words.finish(),
     });
     Ok(Applied { elapsed, timed_out, failed })

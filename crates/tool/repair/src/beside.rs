@@ -89,9 +89,9 @@ pub fn run(
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: program.words(),
+        command: program.command_line(),
         pid,
-        outcome: outcome::words(status),
+        outcome: outcome::describe(status),
         repairer,
         seen,
         events,
@@ -172,7 +172,7 @@ impl Watched {
 fn watch(mut repairer: Child, program: &Watched, complain: fn(&Error)) -> String {
     until_end(&mut repairer, program);
     let Ok(status) = repairer.wait() else { return String::new() };
-    let outcome = outcome::words(status);
+    let outcome = outcome::describe(status);
     let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
     if is_dead && !program.is_over() {
         watchdog::rescue(program.pid, &program.ended);

@@ -165,7 +165,7 @@ impl Objects {
     #[must_use]
     pub fn variable_range(&self, module: Option<&str>, name: &str) -> Option<Range<u64>> {
         self.modules.with_name(module).find_map(|module| {
-            let symbol = module.image.named(name)?;
+            let symbol = module.image.find(name)?;
             let start = symbol.start.wrapping_add(module.bias);
             Some(start..start.checked_add(symbol.bytes)?)
         })

@@ -116,7 +116,7 @@ impl ProcessCollapse {
     fn stats(&self, pid: u32, primary: bool) -> ProcessStats {
         let outside = |reason: String, calls, bytes| Outside { reason, calls, bytes, resident_bytes: bytes };
         let uncollapsed = &self.last.uncollapsed;
-        let uncollapsed = uncollapsed.iter().map(|(why, count)| outside(why.words(), count.ranges, count.bytes));
+        let uncollapsed = uncollapsed.iter().map(|(why, count)| outside(why.description(), count.ranges, count.bytes));
         let refusal = self.refusal.iter().map(|why| outside(format!("everything: {why}"), 0, 0));
         let small_bytes = self.peak.resident_bytes.saturating_sub(self.peak.huge_bytes);
         let share = |kind: &str, bytes| PageShare { kind: kind.to_owned(), bytes };

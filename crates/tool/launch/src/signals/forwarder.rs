@@ -203,10 +203,10 @@ impl ForwardingThread {
         loop {
             let undecided = self.undecided.iter().map(|(due, _)| *due);
             let next = undecided.chain(self.received.iter().map(|(due, _)| *due)).min();
-            let left = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             let mut sources = [PollFd::new(pending, PollFlags::IN), PollFd::new(ended, PollFlags::IN)];
-            let _ = poll(&mut sources, left.as_ref());
+            let _ = poll(&mut sources, timeout.as_ref());
             if !sources[1].revents().is_empty() {
                 return;
             }

@@ -113,14 +113,15 @@ pub(super) fn of_heap(lookup: HeapLookup, mapping: Range<u64>, address: u64) -> 
 
 /// The description of an address in the memory of a loaded file.
 pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) -> AddressInfo {
-    let own = address.wrapping_sub(module.bias);
-    let line = own - own % line_bytes..(own - own % line_bytes).saturating_add(line_bytes);
+    let file_address = address.wrapping_sub(module.bias);
+    let line =
+        file_address - file_address % line_bytes..(file_address - file_address % line_bytes).saturating_add(line_bytes);
     let known = module.image.debug().and_then(|debug| {
         let (globals, reader) = (debug.globals(), debug.reader());
-        Some((globals.at(&reader, own)?, globals.within(&reader, &line)))
+        Some((globals.at(&reader, file_address)?, globals.within(&reader, &line)))
     });
     if let Some((variable, together)) = known {
-        let whole = variable.start >= line.start && variable.start + variable.bytes <= line.end;
+        let is_on_line = variable.start >= line.start && variable.start + variable.bytes <= line.end;
         let info = AddressInfo::of_variable(MemoryKind::Global, module, variable, module.bias, address);
         let members = together.into_iter().map(|other| Member {
             name: other.name,
@@ -129,10 +130,10 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
             bytes: other.bytes,
             alignment: 0,
         });
-        return if whole { joined(info, members.collect(), module.bias) } else { info };
+        return if is_on_line { joined(info, members.collect(), module.bias) } else { info };
     }
-    if let Some(symbol) = module.image.symbol(own) {
-        let whole = symbol.start >= line.start && symbol.start + symbol.bytes <= line.end;
+    if let Some(symbol) = module.image.symbol(file_address) {
+        let is_on_line = symbol.start >= line.start && symbol.start + symbol.bytes <= line.end;
         let members = module.image.symbols_in(&line).into_iter().map(|other| Member {
             name: other.name.clone(),
             declaration: String::new(),
@@ -141,9 +142,9 @@ pub(super) fn of_module(module: &LoadedModule, address: u64, line_bytes: u64) ->
             alignment: 0,
         });
         let info = AddressInfo::of_symbol(MemoryKind::Global, module, symbol, module.bias, address);
-        return if whole { joined(info, members.collect(), module.bias) } else { info };
+        return if is_on_line { joined(info, members.collect(), module.bias) } else { info };
     }
-    let name = format!("{}+{own:#x}", module.name);
+    let name = format!("{}+{file_address:#x}", module.name);
     AddressInfo {
         module: Some(module.name.clone()),
         ..AddressInfo::of(MemoryKind::Global, name, address..address, address)

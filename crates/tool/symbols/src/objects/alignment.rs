@@ -11,21 +11,21 @@ use super::dwarf::{DwarfEntry, DwarfReader};
 use super::layout::{bytes, element, is_pointer, parts, target};
 
 /// Limit of nested structures.
-const MOST_DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// The largest natural alignment.
-const MOST_BYTES: u64 = 16;
+const MAX_BYTES: u64 = 16;
 
 /// The alignment of a type in bytes; 0 if it is unknown.
 pub(super) fn alignment<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> u64 {
-    of_type(reader, kind, MOST_DEPTH).unwrap_or(0)
+    of_type(reader, kind, MAX_DEPTH).unwrap_or(0)
 }
 
 fn of_type<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, depth: usize) -> Option<u64> {
     let (element, ..) = element(reader, kind)?;
-    if let Some(asked) = [kind, &element].into_iter().find_map(|entry| entry.number(gimli::DW_AT_alignment)) {
-        return Some(asked).filter(|asked| asked.is_power_of_two());
+    if let Some(specified) = [kind, &element].into_iter().find_map(|entry| entry.number(gimli::DW_AT_alignment)) {
+        return Some(specified).filter(|specified| specified.is_power_of_two());
     }
-    let size = || bytes(reader, &element).filter(|bytes| bytes.is_power_of_two() && *bytes <= MOST_BYTES);
+    let size = || bytes(reader, &element).filter(|bytes| bytes.is_power_of_two() && *bytes <= MAX_BYTES);
     match element.tag() {
         // A complex number has the alignment of one component.
         gimli::DW_TAG_base_type if is_complex(&element) => size().map(|bytes| (bytes / 2).max(1)),
@@ -50,10 +50,10 @@ fn of_parts<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, depth: usi
 
 /// The alignment of a member in bytes, specified for the member or by its type; 0 if it is unknown.
 pub(super) fn of_member<'a>(reader: &DwarfReader<'a>, member: &DwarfEntry<'a>) -> u64 {
-    of_part(reader, member, MOST_DEPTH).unwrap_or(0)
+    of_part(reader, member, MAX_DEPTH).unwrap_or(0)
 }
 
 fn of_part<'a>(reader: &DwarfReader<'a>, part: &DwarfEntry<'a>, depth: usize) -> Option<u64> {
-    let asked = part.number(gimli::DW_AT_alignment);
-    asked.or_else(|| of_type(reader, &target(reader, part)?, depth))
+    let specified = part.number(gimli::DW_AT_alignment);
+    specified.or_else(|| of_type(reader, &target(reader, part)?, depth))
 }

@@ -36,9 +36,9 @@ pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
 pub(super) type Value<'a> = AttributeValue<Slice<'a>>;
 
 /// Limits: units of a file, code ranges of an entry, children of an entry.
-const MOST_UNITS: usize = 1 << 20;
-const MOST_RANGES: usize = 1 << 16;
-const MOST_CHILDREN: usize = 4096;
+const MAX_UNITS: usize = 1 << 20;
+const MAX_RANGES: usize = 1 << 16;
+const MAX_CHILDREN: usize = 4096;
 
 /// The debug info of a file.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl UnitIndex {
         let mut index = Self::default();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
-            let Some(start) = header.debug_info_offset().filter(|_| index.units.len() < MOST_UNITS) else { break };
+            let Some(start) = header.debug_info_offset().filter(|_| index.units.len() < MAX_UNITS) else { break };
             index.units.push(start.0);
             if let UnitType::Type { type_signature, type_offset } = header.type_() {
                 let at = EntryOffset { shared: false, offset: start.0.saturating_add(type_offset.0) };
@@ -112,7 +112,7 @@ impl UnitIndex {
         index.code.sort_unstable_by_key(|(range, _)| range.start);
         let mut headers = dwarf.sup().map(Dwarf::units);
         while let Some(Ok(Some(header))) = headers.as_mut().map(gimli::DebugInfoUnitHeadersIter::next) {
-            let Some(start) = header.debug_info_offset().filter(|_| index.shared_units.len() < MOST_UNITS) else {
+            let Some(start) = header.debug_info_offset().filter(|_| index.shared_units.len() < MAX_UNITS) else {
                 break;
             };
             index.shared_units.push(start.0);
@@ -128,15 +128,15 @@ pub(super) fn ranges<'a>(
     entry: &DebuggingInformationEntry<Slice<'a>>,
 ) -> Vec<Range<u64>> {
     if let Some(value) = entry.attr_value(gimli::DW_AT_ranges) {
-        let mut found = Vec::new();
-        let Ok(Some(mut list)) = dwarf.attr_ranges(unit, value) else { return found };
+        let mut ranges = Vec::new();
+        let Ok(Some(mut list)) = dwarf.attr_ranges(unit, value) else { return ranges };
         while let Ok(Some(range)) = list.next() {
-            if found.len() == MOST_RANGES {
+            if ranges.len() == MAX_RANGES {
                 break;
             }
-            found.push(range.begin..range.end);
+            ranges.push(range.begin..range.end);
         }
-        return found;
+        return ranges;
     }
     let address = |value| dwarf.attr_address(unit, value).ok().flatten();
     let start = entry.attr_value(gimli::DW_AT_low_pc).and_then(address);
@@ -167,7 +167,10 @@ pub(super) struct DwarfEntry<'a> {
 impl<'a> DwarfReader<'a> {
     /// All units of the file and their offsets. Units are not cached.
     pub(super) fn units(&self) -> impl Iterator<Item = (usize, Unit<'a>)> {
-        self.index.units.iter().filter_map(|&offset| Some((offset, self.fresh(EntryOffset { shared: false, offset })?)))
+        self.index
+            .units
+            .iter()
+            .filter_map(|&offset| Some((offset, self.read_unit(EntryOffset { shared: false, offset })?)))
     }
 
     /// The units with code at an address in the file; several if debug info is inconsistent.
@@ -175,15 +178,16 @@ impl<'a> DwarfReader<'a> {
         // Ranges of units do not overlap, except for discarded functions, whose ranges start at 0.
         let code = &self.index.code;
         let below = code.partition_point(|(range, _)| range.start <= address);
-        let has = code[..below].iter().rev().take(8).filter(|(range, _)| range.start > 0 && range.contains(&address));
-        has.filter_map(|&(_, start)| self.unit(EntryOffset { shared: false, offset: start })).collect()
+        let matching =
+            code[..below].iter().rev().take(8).filter(|(range, _)| range.start > 0 && range.contains(&address));
+        matching.filter_map(|&(_, start)| self.unit(EntryOffset { shared: false, offset: start })).collect()
     }
 
     /// The functions of a unit; cached across queries.
     pub(super) fn outline(&self, unit: &Unit<'a>) -> Option<Arc<UnitOutline>> {
         let start = unit.header.debug_info_offset()?.0;
-        let known = self.outlines.borrow().get(&start).cloned();
-        Some(known.unwrap_or_else(|| {
+        let cached = self.outlines.borrow().get(&start).cloned();
+        Some(cached.unwrap_or_else(|| {
             let outline = Arc::new(UnitOutline::of(self, unit));
             self.outlines.borrow_mut().insert(start, Arc::clone(&outline));
             outline
@@ -206,15 +210,15 @@ impl<'a> DwarfReader<'a> {
 
     /// A unit; cached for the query.
     fn unit(&self, at: EntryOffset) -> Option<Rc<Unit<'a>>> {
-        if let Some(known) = self.units.borrow().get(&at) {
-            return known.clone();
+        if let Some(cached) = self.units.borrow().get(&at) {
+            return cached.clone();
         }
-        let unit = self.fresh(at).map(Rc::new);
+        let unit = self.read_unit(at).map(Rc::new);
         self.units.borrow_mut().insert(at, unit.clone());
         unit
     }
 
-    fn fresh(&self, at: EntryOffset) -> Option<Unit<'a>> {
+    fn read_unit(&self, at: EntryOffset) -> Option<Unit<'a>> {
         let dwarf = self.file(at.shared)?;
         dwarf.unit_header(DebugInfoOffset(at.offset)).and_then(|header| dwarf.unit(header)).ok()
     }
@@ -233,8 +237,8 @@ impl<'a> DwarfReader<'a> {
     /// The namespaces and classes around an entry, as in `std::`; empty without any. Reads the unit
     /// up to the entry, once for each entry.
     pub(super) fn scope(&self, entry: &DwarfEntry<'a>) -> String {
-        let known = self.scopes.borrow().get(&entry.at).cloned();
-        known.unwrap_or_else(|| {
+        let cached = self.scopes.borrow().get(&entry.at).cloned();
+        cached.unwrap_or_else(|| {
             let scope = self.scope_in_unit(entry).unwrap_or_default();
             self.scopes.borrow_mut().insert(entry.at, scope.clone());
             scope
@@ -243,19 +247,19 @@ impl<'a> DwarfReader<'a> {
 
     fn scope_in_unit(&self, entry: &DwarfEntry<'a>) -> Option<String> {
         let start = entry.unit.header.debug_info_offset()?.0;
-        let (mut cursor, mut around) = (entry.unit.entries(), Vec::new());
+        let (mut cursor, mut enclosing) = (entry.unit.entries(), Vec::new());
         while let Ok(Some(other)) = cursor.next_dfs() {
-            around.truncate(usize::try_from(other.depth()).ok()?);
+            enclosing.truncate(usize::try_from(other.depth()).ok()?);
             if other.offset() == entry.entry.offset() {
                 break;
             }
             let at = EntryOffset { offset: start.checked_add(other.offset().0)?, ..entry.at };
-            around.push(DwarfEntry { at, unit: Rc::clone(&entry.unit), entry: other.clone() });
+            enclosing.push(DwarfEntry { at, unit: Rc::clone(&entry.unit), entry: other.clone() });
         }
-        let is_scope = |around: &&DwarfEntry<'a>| {
-            matches!(around.tag(), gimli::DW_TAG_namespace | gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type)
+        let is_scope = |enclosing: &&DwarfEntry<'a>| {
+            matches!(enclosing.tag(), gimli::DW_TAG_namespace | gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type)
         };
-        let names = around.iter().filter(is_scope).filter_map(|around| self.name(around));
+        let names = enclosing.iter().filter(is_scope).filter_map(|enclosing| self.name(enclosing));
         Some(names.map(|name| name + "::").collect())
     }
 
@@ -284,7 +288,7 @@ impl<'a> DwarfReader<'a> {
         let own = cursor.next_dfs().map(|own| own.is_some());
         let mut more = own.and_then(|_| cursor.next_dfs().map(|child| child.is_some()));
         while let (Ok(true), Some(child)) = (more, cursor.current()) {
-            if child.depth() != 1 || children.len() == MOST_CHILDREN {
+            if child.depth() != 1 || children.len() == MAX_CHILDREN {
                 break;
             }
             let at = EntryOffset { offset: start.0.saturating_add(child.offset().0), ..entry.at };

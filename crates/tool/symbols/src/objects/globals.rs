@@ -11,9 +11,9 @@ use addr2line::gimli::{self, Attribute, AttributeValue, Expression, Operation};
 use super::dwarf::{DwarfEntry, DwarfReader, Slice, Unit};
 use super::layout::{self, TypeLayout};
 
-const MOST_ENTRIES: usize = 30_000_000;
+const MAX_ENTRIES: usize = 30_000_000;
 /// Limit of variables on one cache line.
-const MOST_TOGETHER: usize = 64;
+const MAX_TOGETHER: usize = 64;
 
 /// The variables, ordered: address or offset in thread-local memory, and offset of the entry.
 #[derive(Debug, Default)]
@@ -42,10 +42,10 @@ enum StaticLocation {
 impl Globals {
     pub(super) fn of(reader: &DwarfReader) -> Self {
         let mut globals = Self::default();
-        let mut left = MOST_ENTRIES;
+        let mut remaining = MAX_ENTRIES;
         for (start, unit) in reader.units() {
             // After an error, the variables read so far are kept.
-            let _ = globals.add(reader, start, &unit, &mut left);
+            let _ = globals.add(reader, start, &unit, &mut remaining);
         }
         for variables in [&mut globals.fixed, &mut globals.local] {
             variables.sort_unstable();
@@ -59,12 +59,12 @@ impl Globals {
         reader: &DwarfReader<'a>,
         start: usize,
         unit: &Unit<'a>,
-        left: &mut usize,
+        remaining: &mut usize,
     ) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut attributes = Vec::new();
-        while !entries.is_empty() && *left > 0 {
-            *left -= 1;
+        while !entries.is_empty() && *remaining > 0 {
+            *remaining -= 1;
             let offset = start.saturating_add(entries.next_offset().0);
             let Some(kind) = entries.read_abbreviation()? else { continue };
             let has_location = kind.attributes().iter().any(|attribute| attribute.name() == gimli::DW_AT_location);
@@ -95,9 +95,10 @@ impl Globals {
     /// The variables that overlap the addresses in the file.
     pub(super) fn within(&self, reader: &DwarfReader, addresses: &Range<u64>) -> Vec<GlobalVariable> {
         let first = self.fixed.partition_point(|&(start, _)| start <= addresses.start);
-        let before = first.checked_sub(1).and_then(|place| self.fixed.get(place));
+        let before = first.checked_sub(1).and_then(|variable| self.fixed.get(variable));
         let others = self.fixed[first..].iter().take_while(|&&(start, _)| start < addresses.end);
-        let found = before.into_iter().chain(others).take(MOST_TOGETHER).filter_map(|&place| global(reader, place));
+        let found =
+            before.into_iter().chain(others).take(MAX_TOGETHER).filter_map(|&variable| global(reader, variable));
         found.filter(|global| global.start + global.bytes > addresses.start).collect()
     }
 }

@@ -36,7 +36,7 @@ const SCAN_BYTES: u64 = 64 << 10;
 /// Search range for the next chunk behind a fence (memory that other code took by sbrk(2)).
 const FENCED_BYTES: u64 = 1 << 20;
 /// Limit of fences in one heap.
-const MOST_FENCES: usize = 64;
+const MAX_FENCES: usize = 64;
 /// Distance from the start of a chunk to its user bytes.
 const HEADER: u64 = 16;
 /// Bytes of the next chunk that belong to the user of a chunk.
@@ -106,12 +106,12 @@ impl Heap {
     fn walk(&mut self, memory: &dyn Memory, area: &ChunkArea, target: u64) -> WalkEnd {
         let marks = self.marks.entry(area.from).or_default();
         let mut walk = ChunkWalk::new(memory, area.main);
-        let known = marks.partition_point(|&mark| mark <= target);
-        if let Some(&mark) = marks[..known].last() {
+        let mark_count = marks.partition_point(|&mark| mark <= target);
+        if let Some(&mark) = marks[..mark_count].last() {
             let mut more = Vec::new();
             let end = walk.to(mark, area.end, target, &mut more);
             // Only behind the last mark are there new chunks.
-            if known == marks.len() {
+            if mark_count == marks.len() {
                 marks.append(&mut more);
             }
             if !matches!(end, WalkEnd::Fence(_)) {
@@ -120,7 +120,7 @@ impl Heap {
             marks.clear();
         }
         let (mut from, mut scan) = (area.from, area.scan);
-        for _ in 0..MOST_FENCES {
+        for _ in 0..MAX_FENCES {
             match walk.search(from, scan, area.end, target, marks) {
                 WalkEnd::Fence(behind) => (from, scan) = (behind, FENCED_BYTES),
                 end => return end,
@@ -133,8 +133,8 @@ impl Heap {
 /// Looks up `address` among blocks with their own mapping.
 pub(super) fn in_mapping(memory: &dyn Memory, maps: &Maps, address: u64) -> HeapLookup {
     let own = maps.at(address).map(|mapping| mapping.start);
-    let found = maps.span(address, maps::is_mapped).and_then(|span| mapped::block(memory, &span, own?, address));
-    found.map_or(HeapLookup::NotMalloc, HeapLookup::Block)
+    let block = maps.span(address, maps::is_mapped).and_then(|span| mapped::block(memory, &span, own?, address));
+    block.map_or(HeapLookup::NotMalloc, HeapLookup::Block)
 }
 
 const INCONSISTENT: &str = "its headers are inconsistent: it belongs to another allocator, or malloc is changing it";

@@ -22,10 +22,10 @@ use super::unwind::UnwindTables;
 use crate::names::{debug_file, demangled, supplement};
 
 /// Limit of the uncompressed debug info. Larger debug info is not read.
-const MOST_DEBUG_BYTES: u64 = 1 << 30;
+const MAX_DEBUG_BYTES: u64 = 1 << 30;
 /// Limits of segments and symbols.
-const MOST_SEGMENTS: usize = 256;
-const MOST_SYMBOLS: usize = 4 << 20;
+const MAX_SEGMENTS: usize = 256;
+const MAX_SYMBOLS: usize = 4 << 20;
 
 type ElfFile<'data> = ElfFile64<'data, Endianness, &'data ReadCache<&'data File>>;
 
@@ -73,7 +73,7 @@ impl ElfImage {
         let header = FileHeader64::<Endianness>::parse(&data).ok()?;
         let endian = header.endian().ok().filter(|&endian| endian == Endianness::Little)?;
         let (mut segments, mut local) = (Vec::new(), None);
-        for segment in header.program_headers(endian, &data).ok()?.iter().take(MOST_SEGMENTS) {
+        for segment in header.program_headers(endian, &data).ok()?.iter().take(MAX_SEGMENTS) {
             let (start, bytes) = (segment.p_vaddr(endian), segment.p_memsz(endian));
             if segment.p_type(endian) == elf::PT_LOAD {
                 let (offset, file_bytes) = segment.file_range(endian);
@@ -93,7 +93,7 @@ impl ElfImage {
     }
 
     /// The variable with this name. Reads the symbols only if a string table contains the name.
-    pub(super) fn named(&self, name: &str) -> Option<&VariableSymbol> {
+    pub(super) fn find(&self, name: &str) -> Option<&VariableSymbol> {
         if self.tables.get().is_none() && !self.mentions(name) {
             return None;
         }
@@ -119,10 +119,10 @@ impl ElfImage {
     pub(super) fn symbols_in(&self, addresses: &Range<u64>) -> Vec<&VariableSymbol> {
         let fixed = &self.tables().fixed;
         let first = fixed.partition_point(|symbol| symbol.start + symbol.bytes <= addresses.start);
-        let mut found: Vec<&VariableSymbol> =
+        let mut symbols: Vec<&VariableSymbol> =
             fixed[first..].iter().take_while(|symbol| symbol.start < addresses.end).collect();
-        found.dedup_by_key(|symbol| symbol.start);
-        found
+        symbols.dedup_by_key(|symbol| symbol.start);
+        symbols
     }
 
     /// The debug info, in the file or in a separate debug file.
@@ -175,7 +175,7 @@ impl VariableSymbols {
         let data = ReadCache::new(file);
         let file = parse(&data)?;
         let mut tables = Self::default();
-        for symbol in file.symbols().chain(file.dynamic_symbols()).take(MOST_SYMBOLS) {
+        for symbol in file.symbols().chain(file.dynamic_symbols()).take(MAX_SYMBOLS) {
             let into = match symbol.kind() {
                 SymbolKind::Data if !symbol.is_undefined() => &mut tables.fixed,
                 SymbolKind::Tls if !symbol.is_undefined() => &mut tables.local,
@@ -209,8 +209,8 @@ pub(super) fn debug_sections(file: &File) -> Option<gimli::DwarfSections<Vec<u8>
     let data = ReadCache::new(file);
     let file = parse(&data)?;
     file.section_by_name(".debug_info").filter(|section| section.size() > 0)?;
-    let mut left = MOST_DEBUG_BYTES;
-    gimli::DwarfSections::load(|id| section(&file, id.name(), &mut left).ok_or(())).ok()
+    let mut remaining = MAX_DEBUG_BYTES;
+    gimli::DwarfSections::load(|id| section(&file, id.name(), &mut remaining).ok_or(())).ok()
 }
 
 /// The file with debug info shared by several files (dwz).
@@ -222,10 +222,10 @@ pub(super) fn debug_supplement(file: &File, path: &Path) -> Option<File> {
 
 /// The uncompressed bytes of a section; empty if it is absent. `None` if it has more than `left`
 /// bytes or cannot be decompressed.
-fn section<'data>(file: &impl Object<'data>, name: &str, left: &mut u64) -> Option<Vec<u8>> {
+fn section<'data>(file: &impl Object<'data>, name: &str, remaining: &mut u64) -> Option<Vec<u8>> {
     let Some(section) = file.section_by_name(name) else { return Some(Vec::new()) };
     let data = section.compressed_data().ok()?;
-    *left = left.checked_sub(data.uncompressed_size)?;
+    *remaining = remaining.checked_sub(data.uncompressed_size)?;
     data.decompress().ok().map(Cow::into_owned)
 }
 
@@ -240,9 +240,9 @@ mod tests {
         let path = std::env::current_exe().unwrap();
         let image = ElfImage::open(File::open(&path).unwrap(), &path).unwrap();
         let absent = ["there", "is", "none"].join("_");
-        assert!(image.named(&absent).is_none() && image.tables.get().is_none());
+        assert!(image.find(&absent).is_none() && image.tables.get().is_none());
         std::hint::black_box(&NAMED_ONLY_HERE);
         assert!(image.mentions("NAMED_ONLY_HERE"), "part of a mangled name");
-        assert!(image.named(&format!("{}::NAMED_ONLY_HERE", module_path!())).is_some(), "{:?}", image.tables().fixed);
+        assert!(image.find(&format!("{}::NAMED_ONLY_HERE", module_path!())).is_some(), "{:?}", image.tables().fixed);
     }
 }

@@ -16,8 +16,8 @@ use super::alignment;
 use super::dwarf::{DwarfEntry, DwarfReader};
 
 /// Limit of typedefs, arrays and pointers in one type.
-const MOST_STEPS: usize = 24;
-const MOST_MEMBERS: usize = 1024;
+const MAX_STEPS: usize = 24;
+const MAX_MEMBERS: usize = 1024;
 const POINTER_BYTES: u64 = 8;
 /// The member name for an array element that is no structure.
 const VALUE: &str = "value";
@@ -110,7 +110,7 @@ pub(super) fn stripped<'a>(
     kind: &DwarfEntry<'a>,
 ) -> Option<(DwarfEntry<'a>, Option<String>)> {
     let (mut kind, mut alias) = (kind.clone(), None);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         if !is_alias(&kind) {
             return Some((kind, alias));
         }
@@ -130,7 +130,7 @@ pub(super) fn element<'a>(
 ) -> Option<(DwarfEntry<'a>, u64, Option<String>)> {
     let (mut kind, mut alias) = stripped(reader, kind)?;
     let mut elements = 1_u64;
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         if kind.tag() != gimli::DW_TAG_array_type {
             return Some((kind, elements, alias));
         }
@@ -144,7 +144,7 @@ pub(super) fn element<'a>(
 /// itself.
 pub(super) fn declared_element<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Option<DwarfEntry<'a>> {
     let mut declared = kind.clone();
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let (plain, _) = stripped(reader, &declared)?;
         if plain.tag() != gimli::DW_TAG_array_type {
             return Some(declared);
@@ -185,7 +185,7 @@ fn underlying_bytes<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>) -> Opti
 fn members<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>, stride: u64) -> Vec<Member> {
     let mut members = Vec::new();
     for child in parts(reader, structure) {
-        if members.len() >= MOST_MEMBERS {
+        if members.len() >= MAX_MEMBERS {
             break;
         }
         let Some((mut member, kind)) = member(reader, &child) else { continue };
@@ -240,7 +240,7 @@ pub(super) fn parts<'a>(reader: &DwarfReader<'a>, structure: &DwarfEntry<'a>) ->
         let data = child.tag() == gimli::DW_TAG_member && !child.has(gimli::DW_AT_declaration);
         (data && !child.has(gimli::DW_AT_external)) || is_base(child)
     };
-    reader.children(structure).into_iter().filter(is_part).take(MOST_MEMBERS).collect()
+    reader.children(structure).into_iter().filter(is_part).take(MAX_MEMBERS).collect()
 }
 
 fn is_base(part: &DwarfEntry) -> bool {
@@ -323,7 +323,7 @@ pub(super) fn declaration<'a>(reader: &DwarfReader<'a>, kind: &DwarfEntry<'a>, n
 /// Builds the declaration from the name outwards, as the C grammar does.
 fn declared<'a>(reader: &DwarfReader<'a>, mut kind: DwarfEntry<'a>, name: &str) -> Option<String> {
     let (mut text, mut qualifiers, mut after_pointer) = (name.to_owned(), String::new(), false);
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let word = match kind.tag() {
             gimli::DW_TAG_const_type => "const",
             gimli::DW_TAG_volatile_type => "volatile",

@@ -12,8 +12,8 @@ use super::dwarf::{DwarfReader, Slice, Unit};
 use super::unwind::{FrameRule, UnwindTables};
 
 /// Limits: operations of an expression, and its requests for registers and memory.
-const MOST_OPERATIONS: u32 = 1000;
-const MOST_REQUESTS: usize = 64;
+const MAX_OPERATIONS: u32 = 1000;
+const MAX_REQUESTS: usize = 64;
 
 /// The frame of a function at a sample.
 pub(super) struct SampledFrame<'a> {
@@ -116,9 +116,9 @@ impl<'a> SampledFrame<'a> {
         mut evaluation: Evaluation<Slice<'b>>,
         within: Option<(&DwarfReader<'b>, &Unit<'b>)>,
     ) -> Option<VariableLocation> {
-        evaluation.set_max_iterations(MOST_OPERATIONS);
+        evaluation.set_max_iterations(MAX_OPERATIONS);
         let mut state = evaluation.evaluate().ok()?;
-        for _ in 0..MOST_REQUESTS {
+        for _ in 0..MAX_REQUESTS {
             state = match state {
                 EvaluationResult::Complete => return self.result(&evaluation.result()),
                 EvaluationResult::RequiresRegister { register, base_type } if base_type.0 == 0 => {

@@ -65,8 +65,8 @@ impl LoadedModules {
     /// The file whose segments contain an address (bss included), and its index.
     pub(super) fn at(&self, address: u64) -> Option<(usize, &LoadedModule)> {
         self.0.iter().enumerate().find(|(_, module)| {
-            let own = address.wrapping_sub(module.bias);
-            module.image.segments.iter().any(|segment| segment.addresses.contains(&own))
+            let file_address = address.wrapping_sub(module.bias);
+            module.image.segments.iter().any(|segment| segment.addresses.contains(&file_address))
         })
     }
 
@@ -86,8 +86,8 @@ impl LoadedModules {
 
     /// The file with this path, as `/proc/PID/maps` and `/proc/PID/exe` show it.
     pub(super) fn program(&self, maps: &Maps, path: &Path) -> Option<&LoadedModule> {
-        let named = |mapping: &&Mapping| Path::new(&mapping.name) == path;
-        let first = maps.0.iter().find(named)?;
+        let has_path = |mapping: &&Mapping| Path::new(&mapping.name) == path;
+        let first = maps.0.iter().find(has_path)?;
         self.0.iter().find(|module| module.mapping == (first.start, first.inode))
     }
 }
@@ -98,10 +98,10 @@ fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
     let mut groups: Vec<Vec<&Mapping>> = Vec::new();
     let files = mappings.iter().filter(|mapping| mapping.inode != 0 && mapping.name.starts_with('/'));
     for mapping in files {
-        let same =
+        let is_same_file =
             |last: &&Mapping| last.inode == mapping.inode && last.name == mapping.name && last.offset <= mapping.offset;
         match groups.last_mut() {
-            Some(group) if group.last().is_some_and(same) => group.push(mapping),
+            Some(group) if group.last().is_some_and(is_same_file) => group.push(mapping),
             _ => groups.push(vec![mapping]),
         }
     }
@@ -111,13 +111,18 @@ fn groups(mappings: &[Mapping]) -> Vec<Vec<&Mapping>> {
 fn load(pid: u32, first: &Mapping, name: String) -> Option<LoadedModule> {
     let (file, path) = open(pid, first)?;
     let image = ElfImage::open(file, &path)?;
-    let down = |address: u64| address - address % PAGE_BYTES;
-    let starts_here = image.segments.iter().find(|segment| {
-        let from = down(segment.offset);
+    let page_start = |address: u64| address - address % PAGE_BYTES;
+    let segment = image.segments.iter().find(|segment| {
+        let from = page_start(segment.offset);
         (from..segment.offset.saturating_add(segment.file_bytes)).contains(&first.offset)
     })?;
-    let wanted = down(starts_here.addresses.start).checked_add(first.offset - down(starts_here.offset))?;
-    Some(LoadedModule { name, bias: first.start.wrapping_sub(wanted), image, mapping: (first.start, first.inode) })
+    let file_address = page_start(segment.addresses.start).checked_add(first.offset - page_start(segment.offset))?;
+    Some(LoadedModule {
+        name,
+        bias: first.start.wrapping_sub(file_address),
+        image,
+        mapping: (first.start, first.inode),
+    })
 }
 
 /// The file of a mapping, and its path for files that it refers to.

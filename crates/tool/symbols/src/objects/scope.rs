@@ -13,10 +13,10 @@ use super::dwarf::{DwarfEntry, DwarfReader, Unit, Value, ranges};
 use super::globals::name_and_type;
 
 /// Limits of entries in a unit and in a function.
-const MOST_ENTRIES: usize = 8 << 20;
-const MOST_IN_FUNCTION: usize = 1 << 18;
+const MAX_ENTRIES: usize = 8 << 20;
+const MAX_IN_FUNCTION: usize = 1 << 18;
 /// Limit of variables of a source file.
-const MOST_STATICS: usize = 256;
+const MAX_STATICS: usize = 256;
 
 /// The functions of a unit, and its variables outside functions.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl UnitOutline {
     fn fill<'a>(&mut self, reader: &DwarfReader<'a>, unit: &Unit<'a>) -> gimli::Result<()> {
         let mut entries = unit.header.entries_raw(&unit.abbreviations, None)?;
         let mut function = None;
-        for _ in 0..MOST_ENTRIES {
+        for _ in 0..MAX_ENTRIES {
             if entries.is_empty() {
                 break;
             }
@@ -67,7 +67,7 @@ impl UnitOutline {
                 let entry = unit.entry(offset)?;
                 self.functions.extend(ranges(&reader.dwarf, unit, &entry).into_iter().map(|code| (code, offset.0)));
                 function = function.or(Some(depth));
-            } else if kind.tag() == gimli::DW_TAG_variable && function.is_none() && self.statics.len() < MOST_STATICS {
+            } else if kind.tag() == gimli::DW_TAG_variable && function.is_none() && self.statics.len() < MAX_STATICS {
                 self.statics.push(offset.0);
             }
         }
@@ -106,7 +106,7 @@ fn locals<'a>(
 ) -> gimli::Result<()> {
     let mut entries = unit.header.entries_raw(&unit.abbreviations, Some(function))?;
     let mut skipped_depth = None;
-    for count in 0..MOST_IN_FUNCTION {
+    for count in 0..MAX_IN_FUNCTION {
         let (offset, depth) = (entries.next_offset(), entries.next_depth());
         if entries.is_empty() || count > 0 && depth < 1 {
             break;

@@ -26,9 +26,9 @@ use super::maps::Maps;
 /// Alignment of thread pointers.
 const ALIGNMENT: u64 = 64;
 /// Limit of the thread-local memory below a thread pointer.
-const MOST_LOCAL_BYTES: u64 = 64 << 10;
+const MAX_LOCAL_BYTES: u64 = 64 << 10;
 /// Limit of threads.
-const MOST_THREADS: usize = 4096;
+const MAX_THREADS: usize = 4096;
 /// Memory below the stack pointer that leaf functions use (System V ABI).
 const RED_ZONE_BYTES: u64 = 128;
 
@@ -42,7 +42,7 @@ impl ThreadStacks {
     /// Reads the stack pointers of waiting threads. Running threads keep the previous value.
     pub(super) fn refresh(&mut self, pid: u32) {
         let Ok(threads) = threads(pid) else { return };
-        let read = threads.into_iter().take(MOST_THREADS).map(|thread| (thread, waiting_stack_pointer(pid, thread)));
+        let read = threads.into_iter().take(MAX_THREADS).map(|thread| (thread, waiting_stack_pointer(pid, thread)));
         let before = std::mem::take(&mut self.stacks);
         self.stacks = read.filter_map(|(thread, at)| Some((thread, at.or(before.get(&thread).copied())?))).collect();
     }
@@ -59,9 +59,9 @@ impl ThreadStacks {
         // Memory below the red zone of a stack pointer is not in use.
         let distance = |stack: u64| (stack > address.saturating_add(RED_ZONE_BYTES), address.abs_diff(stack));
         let (&thread, &stack) = self.within(&range).min_by_key(|&(_, &stack)| distance(stack))?;
-        let near_end = range.end.saturating_sub(MOST_LOCAL_BYTES).max(stack);
+        let near_end = range.end.saturating_sub(MAX_LOCAL_BYTES).max(stack);
         let pointer = [near_end, stack].into_iter().find_map(|from| thread_pointer_above(memory, from, range.end))?;
-        (maps.is_guarded(address) || range.end - pointer <= MOST_LOCAL_BYTES).then_some(thread)
+        (maps.is_guarded(address) || range.end - pointer <= MAX_LOCAL_BYTES).then_some(thread)
     }
 
     /// Whether the range contains a stack pointer.
@@ -82,14 +82,14 @@ fn waiting_stack_pointer(pid: u32, thread: u32) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
-/// The first thread pointer from `address` to `end`, within [`MOST_LOCAL_BYTES`].
+/// The first thread pointer from `address` to `end`, within [`MAX_LOCAL_BYTES`].
 pub(super) fn thread_pointer_above(memory: &dyn Memory, address: u64, end: u64) -> Option<u64> {
     let first = address.checked_next_multiple_of(ALIGNMENT)?;
-    let bytes = end.checked_sub(first)?.min(MOST_LOCAL_BYTES);
+    let bytes = end.checked_sub(first)?.min(MAX_LOCAL_BYTES);
     let mut read = vec![0; usize::try_from(bytes).ok()?];
-    let got = memory.read(first, &mut read);
-    let word = |at: usize| read[..got].get(at..at + 8)?.first_chunk().copied().map(u64::from_le_bytes);
-    (0..got).step_by(64).zip(0..).map(|(at, count)| (at, first + count * ALIGNMENT)).find_map(|(at, address)| {
+    let count = memory.read(first, &mut read);
+    let word = |at: usize| read[..count].get(at..at + 8)?.first_chunk().copied().map(u64::from_le_bytes);
+    (0..count).step_by(64).zip(0..).map(|(at, count)| (at, first + count * ALIGNMENT)).find_map(|(at, address)| {
         // In both libraries: word 0 is this address, word 1 the dynamic thread vector.
         let begins = word(at)? == address && word(at + 8)? % 8 == 0;
         // glibc: word 2 is this address, word 5 the stack canary, whose lowest byte is 0

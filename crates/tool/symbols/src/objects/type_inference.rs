@@ -14,7 +14,7 @@
 //! 4. A variable that is not yet initialised has a random value. So the candidate with the most
 //!    samples wins among equals.
 //!
-//! **Cost.** A query reads the debug info of each sample's function, and at most [`MOST_READS`]
+//! **Cost.** A query reads the debug info of each sample's function, and at most [`MAX_READS`]
 //! words of the process.
 
 use std::cell::Cell;
@@ -33,12 +33,12 @@ use super::scope::{self, Variable};
 use super::words::read_words;
 
 /// Limits of samples and of memory reads in one query.
-const MOST_SAMPLES: usize = 64;
-const MOST_READS: usize = 4096;
+const MAX_SAMPLES: usize = 64;
+const MAX_READS: usize = 4096;
 /// Limit of pointers that are followed in one structure.
-const MOST_FOLLOWED: usize = 32;
+const MAX_FOLLOWED: usize = 32;
 /// Largest difference between a block's usable and requested size.
-const MOST_WASTE_BYTES: u64 = 24;
+const MAX_WASTE_BYTES: u64 = 24;
 
 /// The identity of a candidate type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -91,19 +91,19 @@ impl<'a> TypeQuery<'a> {
         address: u64,
         block: Option<Range<u64>>,
     ) -> Self {
-        Self { modules, memory, address, block, left_reads: Cell::new(MOST_READS) }
+        Self { modules, memory, address, block, left_reads: Cell::new(MAX_READS) }
     }
 
     /// The object of the best candidate; `None` without candidates.
     pub(super) fn answer(&self, samples: &[Registers]) -> Option<Object> {
         let mut readers: HashMap<usize, Option<DwarfReader>> = HashMap::new();
-        for registers in samples.iter().take(MOST_SAMPLES) {
+        for registers in samples.iter().take(MAX_SAMPLES) {
             if let Some((number, module)) = self.modules.at(registers.rip) {
                 readers.entry(number).or_insert_with(|| module.image.debug().map(DebugInfo::reader));
             }
         }
         let mut candidates = Candidates::new();
-        for (count, registers) in samples.iter().take(MOST_SAMPLES).enumerate() {
+        for (count, registers) in samples.iter().take(MAX_SAMPLES).enumerate() {
             let Some((number, _)) = self.modules.at(registers.rip) else { continue };
             if let Some(Some(reader)) = readers.get(&number) {
                 self.add_sample(reader, number, registers, count, &mut candidates);
@@ -145,8 +145,8 @@ impl<'a> TypeQuery<'a> {
         let block = self.block.clone();
         let inside = |pointer: u64| block.as_ref().is_none_or(|block| block.contains(&pointer));
         let pointers: Vec<u64> = evidence.pointers.iter().copied().filter(|&pointer| inside(pointer)).collect();
-        let has = |&pointer: &u64| pointer <= self.address && self.address - pointer < bytes;
-        let direct = pointers.iter().copied().filter(has).max();
+        let contains_address = |&pointer: &u64| pointer <= self.address && self.address - pointer < bytes;
+        let direct = pointers.iter().copied().filter(contains_address).max();
         if evidence.flexible
             && let Some(block) = &block
         {
@@ -156,8 +156,8 @@ impl<'a> TypeQuery<'a> {
         }
         let base = direct.or_else(|| pointers.iter().copied().min_by_key(|pointer| pointer.abs_diff(self.address)))?;
         let own = element_start(base, bytes, self.address)?;
-        let in_step = |pointer: &u64| pointer.abs_diff(base).is_multiple_of(bytes);
-        let elements = || pointers.iter().copied().filter(in_step).chain([own]);
+        let is_whole_elements_away = |pointer: &u64| pointer.abs_diff(base).is_multiple_of(bytes);
+        let elements = || pointers.iter().copied().filter(is_whole_elements_away).chain([own]);
         let (start, end) = (elements().min()?, elements().max()?.checked_add(bytes)?);
         let Some(block) = block else {
             // Without a block, only the targets of pointers are certain.
@@ -167,7 +167,7 @@ impl<'a> TypeQuery<'a> {
             return None;
         }
         let from_start = (start - block.start).is_multiple_of(bytes);
-        let fits = (block.end - block.start) % bytes < MOST_WASTE_BYTES;
+        let fits = (block.end - block.start) % bytes < MAX_WASTE_BYTES;
         let (start, end) = match (from_start, fits || direct.is_none()) {
             (true, true) => (block.start, block.end),
             (false, _) if direct.is_none() => (start, block.end),
@@ -252,14 +252,14 @@ impl<'r> PointerWalk<'_, '_, 'r, '_> {
         let Some(bytes) = layout::bytes(self.reader, &element).filter(|&bytes| bytes > 1) else { return };
         let address = self.query.address;
         let all = bytes.saturating_mul(count.max(1));
-        let has = pointer <= address && address - pointer < all;
-        let near = self.query.block.as_ref().is_some_and(|block| block.contains(&pointer));
+        let contains_address = pointer <= address && address - pointer < all;
+        let is_in_block = self.query.block.as_ref().is_some_and(|block| block.contains(&pointer));
         let structure = layout::is_structure(&element);
-        if has || near {
+        if contains_address || is_in_block {
             // In an array, the element that contains the address.
-            let own = if has { address - (address - pointer) % bytes } else { pointer };
-            let known = if structure { self.reader.name(&element).or(alias) } else { None };
-            let name = known.unwrap_or_else(|| name.to_owned());
+            let own = if contains_address { address - (address - pointer) % bytes } else { pointer };
+            let type_name = if structure { self.reader.name(&element).or(alias) } else { None };
+            let name = type_name.unwrap_or_else(|| name.to_owned());
             let key = TypeKey { module: self.number, name: name.clone(), bytes, structure };
             let declared = layout::declared_element(self.reader, kind).unwrap_or_else(|| element.clone());
             self.add_evidence(key, declared, &name, own);
@@ -293,7 +293,7 @@ impl<'r> PointerWalk<'_, '_, 'r, '_> {
     /// Follows the pointer members of a structure.
     fn follow_members(&mut self, structure: &DwarfEntry<'r>, start: u64) {
         let local = std::mem::replace(&mut self.local, false);
-        for (name, offset, kind) in layout::pointers(self.reader, structure).into_iter().take(MOST_FOLLOWED) {
+        for (name, offset, kind) in layout::pointers(self.reader, structure).into_iter().take(MAX_FOLLOWED) {
             let value = start.checked_add(offset).and_then(|at| self.query.word(at));
             if let Some(value) = value {
                 self.elements(&kind, value, &name, false);

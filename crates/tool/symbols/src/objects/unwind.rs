@@ -12,7 +12,7 @@ use object::{Endianness, Object, ObjectSection};
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Limit of a section. A larger section is not read.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 const ADDRESS_BYTES: u8 = 8;
 
 /// The unwind sections of a file.
@@ -46,7 +46,7 @@ impl UnwindTables {
         let text = file.section_by_name(".text").map_or(0, |section| section.address());
         let section = |name| {
             let section = file.section_by_name(name)?;
-            let data = section.compressed_data().ok().filter(|data| data.uncompressed_size <= MOST_BYTES)?;
+            let data = section.compressed_data().ok().filter(|data| data.uncompressed_size <= MAX_BYTES)?;
             Some(SectionBytes { address: section.address(), bytes: data.decompress().ok()?.into_owned() })
         };
         let named = |name| section(name).unwrap_or_default();

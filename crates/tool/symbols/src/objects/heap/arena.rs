@@ -30,12 +30,12 @@ pub(super) fn area(memory: &dyn Memory, maps: &Maps, address: u64) -> Option<Chu
     let heap = start(address);
     let span = maps.span(heap, is_mapped)?;
     let [arena, before, bytes, writable] = read_words::<4>(memory, heap)?;
-    let sound = (PAGE_BYTES..=HEAP_BYTES).contains(&bytes)
+    let is_valid = (PAGE_BYTES..=HEAP_BYTES).contains(&bytes)
         && bytes.is_multiple_of(PAGE_BYTES)
         && (bytes..=HEAP_BYTES).contains(&writable)
         && INFO_BYTES.contains(&(arena - start(arena)))
         && before.is_multiple_of(HEAP_BYTES);
-    let end = heap.checked_add(bytes).filter(|&end| sound && address < end && end <= span.end)?;
+    let end = heap.checked_add(bytes).filter(|&end| is_valid && address < end && end <= span.end)?;
     let (from, scan) = if start(arena) == heap {
         (before == 0).then_some((arena + ARENA_BYTES, SCAN_BYTES))?
     } else {

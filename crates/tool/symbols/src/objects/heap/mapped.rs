@@ -19,10 +19,10 @@ const FLAGS: u64 = 7;
 const MAPPED: u64 = 2;
 const HEADER: u64 = 16;
 /// Smallest distance from the start of the mapping to the header of an aligned block.
-const LEAST_LEAD: u64 = 32;
+const MIN_LEAD: u64 = 32;
 /// Limits of blocks in a walk and of pages in a search.
-const MOST_BLOCKS: usize = 4096;
-const MOST_PAGES: usize = 4096;
+const MAX_BLOCKS: usize = 4096;
+const MAX_PAGES: usize = 4096;
 
 /// The user bytes of the block that contains `address`. `own` is the start of its mapping, and
 /// `span` the adjacent mappings.
@@ -37,7 +37,7 @@ pub(super) fn block(memory: &dyn Memory, span: &Range<u64>, own: u64, address: u
 /// Walks from the block at `from` to the one that contains `address`.
 fn walk(memory: &dyn Memory, from: u64, end: u64, address: u64) -> Option<Range<u64>> {
     let mut at = from;
-    for _ in 0..MOST_BLOCKS {
+    for _ in 0..MAX_BLOCKS {
         let chunk = chunk(memory, at, end)?;
         if chunk.contains(&address) {
             return Some(chunk);
@@ -50,7 +50,7 @@ fn walk(memory: &dyn Memory, from: u64, end: u64, address: u64) -> Option<Range<
 /// Searches the pages below `address` for a header of a block that contains it.
 fn search(memory: &dyn Memory, span: &Range<u64>, address: u64) -> Option<Range<u64>> {
     let page = address - address % PAGE_BYTES;
-    let pages = (0..MOST_PAGES as u64).map_while(|back| page.checked_sub(back * PAGE_BYTES));
+    let pages = (0..MAX_PAGES as u64).map_while(|back| page.checked_sub(back * PAGE_BYTES));
     let mut chunks = pages.take_while(|&at| at >= span.start).filter_map(|at| chunk(memory, at, span.end));
     chunks.find(|chunk| chunk.contains(&address))
 }
@@ -58,8 +58,8 @@ fn search(memory: &dyn Memory, span: &Range<u64>, address: u64) -> Option<Range<
 fn chunk(memory: &dyn Memory, at: u64, end: u64) -> Option<Range<u64>> {
     let [before, field] = read_words::<2>(memory, at)?;
     let bytes = field & !FLAGS;
-    let sound = before == 0 && field & FLAGS == MAPPED && bytes >= PAGE_BYTES && bytes.is_multiple_of(PAGE_BYTES);
-    let chunk_end = at.checked_add(bytes).filter(|&chunk_end| sound && chunk_end <= end)?;
+    let is_valid = before == 0 && field & FLAGS == MAPPED && bytes >= PAGE_BYTES && bytes.is_multiple_of(PAGE_BYTES);
+    let chunk_end = at.checked_add(bytes).filter(|&chunk_end| is_valid && chunk_end <= end)?;
     Some(at..chunk_end)
 }
 
@@ -70,7 +70,7 @@ fn header(memory: &dyn Memory, chunk: &Range<u64>) -> u64 {
     let leads = (5..47).map_while(|bits| {
         let alignment = 1_u64 << bits;
         let lead = (chunk.start + HEADER).next_multiple_of(alignment) - HEADER - chunk.start;
-        let lead = if lead < LEAST_LEAD { lead + alignment } else { lead };
+        let lead = if lead < MIN_LEAD { lead + alignment } else { lead };
         (lead + HEADER < bytes).then_some(lead)
     });
     let is_header = |lead: &u64| read_words::<2>(memory, chunk.start + lead) == Some([*lead, (bytes - lead) | MAPPED]);

@@ -18,8 +18,8 @@ use fieldstone_rewrite::Memory;
 use super::window::{ChunkHeader, MemoryWindow};
 
 /// Limits of bytes and chunks in a walk: about 100 ms (estimate).
-const MOST_BYTES: usize = 256 << 20;
-const MOST_CHUNKS: usize = 16 << 20;
+const MAX_BYTES: usize = 256 << 20;
+const MAX_CHUNKS: usize = 16 << 20;
 /// Chunks that must follow the searched one.
 const MORE_CHUNKS: usize = 8;
 /// Smallest distance between two marks.
@@ -29,7 +29,7 @@ const PREVIOUS_IN_USE: u64 = 1;
 const MAPPED: u64 = 2;
 const NOT_MAIN: u64 = 4;
 /// Size of the smallest chunk.
-const LEAST_CHUNK: u64 = 32;
+const MIN_CHUNK: u64 = 32;
 /// Alignment of chunks.
 const ALIGNMENT: u64 = 16;
 /// Size of each of the two chunks that end a part of the heap before memory of other code.
@@ -71,7 +71,7 @@ pub(super) struct ChunkWalk<'a> {
 impl<'a> ChunkWalk<'a> {
     pub(super) fn new(memory: &'a dyn Memory, main: bool) -> Self {
         let forbidden = if main { MAPPED | NOT_MAIN } else { MAPPED };
-        Self { memory, window: MemoryWindow::new(memory, MOST_BYTES), left_chunks: MOST_CHUNKS, forbidden }
+        Self { memory, window: MemoryWindow::new(memory, MAX_BYTES), left_chunks: MAX_CHUNKS, forbidden }
     }
 
     /// Searches the first chunk within `scan` bytes of `from`, and walks to the one that contains
@@ -81,17 +81,17 @@ impl<'a> ChunkWalk<'a> {
         let last = end.min(target.saturating_add(1)).min(first.saturating_add(scan));
         let mut at = first;
         while at < last {
-            let known = marks.len();
-            let found = match self.head(at, end) {
+            let mark_count = marks.len();
+            let result = match self.head(at, end) {
                 Some(head) if head[1] & PREVIOUS_IN_USE != 0 => self.to(at, end, target, marks),
                 Some(_) => WalkEnd::Inconsistent,
                 None if self.window.is_spent() => WalkEnd::TooLong,
                 None => WalkEnd::Inconsistent,
             };
-            if found != WalkEnd::Inconsistent {
-                return found;
+            if result != WalkEnd::Inconsistent {
+                return result;
             }
-            marks.truncate(known);
+            marks.truncate(mark_count);
             at += ALIGNMENT;
         }
         WalkEnd::Inconsistent
@@ -124,9 +124,8 @@ impl<'a> ChunkWalk<'a> {
         let head = self.head(at, end)?;
         let bytes = size(head);
         let next = at.checked_add(bytes).filter(|&next| next <= end)?;
-        let fits = bytes.is_multiple_of(ALIGNMENT)
-            && (bytes >= LEAST_CHUNK || bytes == FENCE)
-            && head[1] & self.forbidden == 0;
+        let fits =
+            bytes.is_multiple_of(ALIGNMENT) && (bytes >= MIN_CHUNK || bytes == FENCE) && head[1] & self.forbidden == 0;
         let follows = head[1] & PREVIOUS_IN_USE != 0 || before.is_none_or(|before| head[0] == before);
         (fits && follows).then_some((head, bytes, next))
     }
@@ -162,9 +161,9 @@ impl<'a> ChunkWalk<'a> {
         let is_unchanged = |at, was: ChunkHeader| {
             MemoryWindow::new(self.memory, usize::MAX).head(at).is_some_and(|now| now[1] == was[1])
         };
-        let same =
+        let unchanged =
             is_unchanged(chunk.start, head) && follower.is_none_or(|was| is_unchanged(chunk.start + chunk.bytes, was));
-        if same { WalkEnd::Chunk(chunk) } else { WalkEnd::Inconsistent }
+        if unchanged { WalkEnd::Chunk(chunk) } else { WalkEnd::Inconsistent }
     }
 
     fn failure(&self) -> WalkEnd {

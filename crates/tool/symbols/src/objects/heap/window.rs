@@ -3,8 +3,8 @@
 use fieldstone_rewrite::Memory;
 
 /// Smallest and largest read. Reads grow while the requested addresses are adjacent.
-const LEAST_BYTES: usize = 4096;
-const MOST_BYTES: usize = 256 << 10;
+const MIN_BYTES: usize = 4096;
+const MAX_BYTES: usize = 256 << 10;
 
 /// The first two words of a chunk: `prev_size` and `size`.
 pub(super) type ChunkHeader = [u64; 2];
@@ -28,20 +28,20 @@ impl<'a> MemoryWindow<'a> {
         if let Some(head) = self.buffered(at) {
             return Some(head);
         }
-        let reach = self.bytes.len() as u64 + LEAST_BYTES as u64;
+        let reach = self.bytes.len() as u64 + MIN_BYTES as u64;
         let follows = at.checked_sub(self.start).is_some_and(|distance| distance <= reach);
-        let bytes = if follows { (self.bytes.len() * 2).clamp(LEAST_BYTES, MOST_BYTES) } else { LEAST_BYTES };
+        let bytes = if follows { (self.bytes.len() * 2).clamp(MIN_BYTES, MAX_BYTES) } else { MIN_BYTES };
         self.left_bytes = self.left_bytes.checked_sub(bytes)?;
         self.bytes.resize(bytes, 0);
-        let got = self.memory.read(at, &mut self.bytes);
-        self.bytes.truncate(got);
+        let count = self.memory.read(at, &mut self.bytes);
+        self.bytes.truncate(count);
         self.start = at;
         self.buffered(at)
     }
 
     /// Whether the limit is reached.
     pub(super) const fn is_spent(&self) -> bool {
-        self.left_bytes < MOST_BYTES
+        self.left_bytes < MAX_BYTES
     }
 
     fn buffered(&self, at: u64) -> Option<ChunkHeader> {
