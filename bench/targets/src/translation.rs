@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL, median};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, median};
 use fieldstone_report::{Profile, Sample, Saved, Translation};
 use fieldstone_launch::Program;
 

@@ -16,7 +16,7 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fieldstone_report::stats::Estimate;
+use fieldstone_stats::Estimate;
 use fieldstone_launch::Program;
 use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_repair::Event;

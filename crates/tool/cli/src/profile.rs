@@ -206,7 +206,7 @@ impl Progress {
                 kinds.len()
             )),
         }
-        let need = fieldstone_report::stats::FEWEST_FOR_INTERVAL;
+        let need = fieldstone_stats::FEWEST_FOR_INTERVAL;
         if plan.kinds.len() > 1 && (plan.runs as usize) < need {
             tell(format_args!(
                 "--runs {} gives no verdict: it takes {need} runs on each kind of pages\ntry: --runs {need}",

@@ -14,7 +14,7 @@
 //! difference is what 4 KiB pages cost *more*.
 //!
 //! Both arrays are resident, and lie on the pages that they are for, by the kernel's word (`array`). The time is the thread's CPU
-//! time. The first pair is not counted. Source: the pairing is that of `profile`; the interval is that of [`fieldstone_report::stats`].
+//! time. The first pair is not counted. Source: the pairing is that of `profile`; the interval is that of [`fieldstone_stats`].
 
 mod array;
 mod difference;

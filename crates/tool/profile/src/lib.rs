@@ -24,7 +24,6 @@ mod last_words;
 mod mosaics;
 mod observe;
 mod once;
-mod order;
 mod places;
 mod plan;
 mod price;
@@ -37,6 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};
+use fieldstone_stats::order;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_sys::machine;
 use fieldstone_sys::warm::warm;
@@ -143,7 +143,8 @@ pub fn profile(
     let available = || candidates.iter().filter(|candidate| candidate.unavailable.is_none());
     let round: Duration = available().map(|candidate| candidate.took).sum();
     let kinds: Vec<_> = available().map(|candidate| candidate.kind).collect();
-    let sequence = order::abba(&kinds, plan.runs);
+    let rounds = 0..plan.runs;
+    let sequence: Vec<_> = rounds.flat_map(|round| in_order(&kinds, round)).collect();
     tell(Event::Estimate(u32::try_from(sequence.len()).unwrap_or(u32::MAX), round * plan.runs));
     let Measured { samples, tally, native } = taking.measure(&sequence, tell)?;
     let is_repeatable = {
@@ -170,6 +171,11 @@ pub fn profile(
         Some(Err(error)) => profile.findings.push(Finding::NotTraced { why: error.to_string() }),
     }
     Ok(profile)
+}
+
+/// The kinds in the order of a round, each with the round's number.
+fn in_order(kinds: &[Mixture], round: u32) -> impl Iterator<Item = (u32, Mixture)> {
+    order(kinds.len(), round as usize).map(move |index| (round, kinds[index]))
 }
 
 impl Taking<'_> {

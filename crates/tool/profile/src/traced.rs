@@ -2,7 +2,7 @@
 
 use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
-use fieldstone_report::stats::median;
+use fieldstone_stats::median;
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;

@@ -1,6 +1,6 @@
 //! The same loads on small and on huge pages, in turn.
 
-use fieldstone_report::stats::{Estimate, median};
+use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_wire::PageKind;
 use super::kernel::{Places, Stretch};
 use serde::{Deserialize, Serialize};
@@ -99,25 +99,23 @@ fn a_pass_ns(mut pass: impl FnMut(), clock: impl Fn() -> u64) -> f64 {
     }
 }
 
-/// Two pairs or more, until they are enough: the two sides' results, each pair in the order opposite to the last.
+/// Two pairs or more, until they are enough. `between` is asked before each pair; its error ends the pairs.
 fn in_turn(
     is_enough: impl Fn(usize) -> bool,
     mut small: impl FnMut() -> f64,
     mut large: impl FnMut() -> f64,
     mut between: impl FnMut() -> Result<()>,
 ) -> Result<Vec<(f64, f64)>> {
-    let mut pairs = Vec::new();
-    while pairs.len() < 2 || !is_enough(pairs.len()) {
-        between()?;
-        pairs.push(if pairs.len().is_multiple_of(2) {
-            let first = small();
-            (first, large())
-        } else {
-            let first = large();
-            (small(), first)
-        });
-    }
-    Ok(pairs)
+    let mut runs = 0_usize;
+    let run = |side: usize| {
+        if runs.is_multiple_of(2) {
+            between()?;
+        }
+        runs += 1;
+        Ok(if side == 0 { small() } else { large() })
+    };
+    let rounds = Rounds::run(2, run, |rounds| rounds.count() >= 2 && is_enough(rounds.count()))?;
+    Ok(rounds.pairs(0, 1).collect())
 }
 
 impl Difference {

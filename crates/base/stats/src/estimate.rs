@@ -180,5 +180,5 @@ fn middle(sorted: &[f64]) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "stats_tests.rs"]
+#[path = "estimate_tests.rs"]
 mod tests;
