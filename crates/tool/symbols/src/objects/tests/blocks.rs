@@ -21,13 +21,13 @@ fn blocks_are_found_in_all_kinds_of_heaps() {
         }
         let (start, bytes) = running.reported("sums");
         let info = objects.describe(start + 20, 64);
-        assert_eq!((info.kind, info.offset, info.unknown), (MemoryKind::Heap, 20, None));
+        assert_eq!((info.kind, info.offset, info.unknown_reason), (MemoryKind::Heap, 20, None));
         let object = info.object.unwrap();
         assert_eq!((object.address, object.stride, object.on_heap), (start, bytes, true));
 
         let info = objects.describe(running.reported("freed").0 + 40_000, 64);
         assert_eq!((info.kind, info.object), (MemoryKind::Heap, None));
-        assert!(info.unknown.is_some());
+        assert!(info.unknown_reason.is_some());
         let (start, bytes) = running.reported("plain");
         for at in [0, bytes / 2, bytes - 1] {
             let info = objects.describe(start + at, 64);
