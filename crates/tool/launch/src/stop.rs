@@ -58,6 +58,9 @@ impl Deadline {
 
 /// Waits for a child to end, without a time limit. Callers use a [`Deadline`], or have killed the
 /// child.
+///
+/// # Errors
+/// [`Error::Linux`] if `pid` is no child of this process.
 pub fn wait(pid: u32) -> Result<Ended> {
     wait4(Some(pid), true)?.ok_or(Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid }))
 }

@@ -131,6 +131,9 @@ impl SignalForwarder {
     }
 
     /// Waits for process `pid` to end. Meanwhile forwards the signals sent to this process.
+    ///
+    /// # Errors
+    /// [`Error::System`] and [`Error::Linux`] if a descriptor cannot be created or `pid` is no child.
     pub fn wait_for_exit(self, pid: u32) -> Result<ExitStatus> {
         let ended =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("wait for signals")(errno.into()))?;
