@@ -4,12 +4,15 @@
 //! remains on disk, no descriptor is inherited, and the path vanishes with this process.
 //! Pages of the record that are never written take no memory.
 
-#![allow(unsafe_code, reason = "maps the shared record")]
+#![allow(unsafe_code, reason = "maps the shared record, and implements the unsafe trait for its types")]
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use fieldstone_wire::MAGIC;
+use fieldstone_wire::sites::Sites;
+use fieldstone_wire::trace::Trace;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -26,6 +29,26 @@ pub unsafe trait ShareableRecord {
 
     /// Writes the build and the magic number.
     fn sign(&mut self);
+}
+
+// SAFETY: `Trace` consists of integers and atomics, so all zeros is a valid value. `sign` and the
+// closure of `create_with` write the plain fields before the record is shared.
+unsafe impl ShareableRecord for Trace {
+    const NAME: &str = "fieldstone-trace";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::trace::BUILD, MAGIC);
+    }
+}
+
+// SAFETY: `Sites` consists of integers and atomics, so all zeros is a valid value. `sign` writes the
+// plain fields before the record is shared.
+unsafe impl ShareableRecord for Sites {
+    const NAME: &str = "fieldstone-sites";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::sites::BUILD, MAGIC);
+    }
 }
 
 /// A shared record created by this process, mapped until it is dropped.

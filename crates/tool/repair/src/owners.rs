@@ -7,8 +7,8 @@ use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Object};
 
-use fieldstone_symbols::objects::{MemoryKind, Objects, AddressInfo};
 use fieldstone_symbols::CodeLocation;
+use fieldstone_symbols::objects::{MemoryKind, Objects, AddressInfo};
 
 /// Mappings and blocks that were looked at this long ago may have changed.
 const FRESH: Duration = Duration::from_millis(200);
