@@ -114,6 +114,9 @@ impl SignalForwarder {
 
     /// Starts `program` in the foreground and forwards the signals that arrived before. Later
     /// signals stay pending until [`Self::wait_for_exit`].
+    ///
+    /// # Errors
+    /// As [`crate::launch::launch`].
     pub fn launch(&mut self, program: &Program, treatment: &Treatment) -> Result<RunningProgram> {
         let mut missed = Vec::new();
         for &signal in self.signals.iter().filter(|&&signal| is_pending(signal)) {
