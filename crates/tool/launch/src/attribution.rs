@@ -19,7 +19,7 @@ use fieldstone_wire::span::{SPANS, Span, SpanKind};
 /// Why a mapping is outside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// The agent reported it: the index of the reason in `Outside::ALL`.
+    /// The agent reported it: the index of the reason in `PlacementReason::ALL`.
     Counted(usize),
     /// Zero-initialised data of a program or library.
     Bss,

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
-use fieldstone_launch::pages::{self, Held};
+use fieldstone_launch::pages::{self, PageReservation};
 use fieldstone_launch::session::RegionOptions;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};

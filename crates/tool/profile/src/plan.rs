@@ -7,7 +7,7 @@ pub use fieldstone_report::Metric;
 use fieldstone_wire::Mixture;
 
 use fieldstone_translation::{Configuration, Mmu};
-use fieldstone_wire::trace::Plan as BurstPlan;
+use fieldstone_wire::trace::SamplingPlan as BurstPlan;
 
 use crate::trace::QemuTracer;
 use fieldstone_launch::program::Program;
@@ -80,7 +80,7 @@ const MAX_PERIOD: u64 = 20_000_000;
 const MAX_RATE_RATIO: u64 = 4;
 
 const fn uniform_bursts(burst: u64, period: u64) -> BurstPlan {
-    BurstPlan { burst, longest_burst: burst, warm_up: burst / WARM_UP_DIVISOR, period, longest: period, haste: 0 }
+    BurstPlan { burst, longest_burst: burst, warm_up: burst / WARM_UP_DIVISOR, period, longest: period, density: 0 }
 }
 
 impl TraceCoverage {
@@ -104,7 +104,7 @@ impl TraceCoverage {
                 warm_up: BURST / WARM_UP_DIVISOR,
                 period: PERIOD,
                 longest: MAX_PERIOD,
-                haste: MAX_RATE_RATIO,
+                density: MAX_RATE_RATIO,
             },
         }
     }

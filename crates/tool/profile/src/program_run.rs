@@ -7,12 +7,12 @@ use std::process::{ChildStdout, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_launch::stop::{self, Deadline, Strays};
-use fieldstone_sys::counters::Walks;
-use fieldstone_sys::process::Ended;
+use fieldstone_launch::stop::{self, Deadline, LeftoverProcesses};
+use fieldstone_sys::counters::WalkCounts;
+use fieldstone_sys::process::ChildExit;
 use fieldstone_wire::Mixture;
 
 use super::observation::{Observation, ObservedRun, Observer};

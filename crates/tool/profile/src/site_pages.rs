@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fieldstone_report::quantity::seconds;
 use fieldstone_report::translation::SitePages;
-use fieldstone_symbols::{Frame, frames_of};
+use fieldstone_symbols::{CodeLocation, site_frames};
 use fieldstone_sys::{pagemap, smaps};
 use fieldstone_wire::Mixture;
 use fieldstone_wire::sites::{SAMPLED_ADDRESSES, SampledAddress, Site, Sites};

@@ -14,10 +14,10 @@ use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_stats::median;
-use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
+use fieldstone_symbols::{FrameName, UNATTRIBUTED, Symbolizer, site_frames, remedies};
 use fieldstone_translation::{Configuration, Counts, Mmu, TlbArray};
 use fieldstone_wire::PageKind;
-use fieldstone_wire::sites::{Lost, SITES, Sites};
+use fieldstone_wire::sites::{LossReason, SITES, Sites};
 
 use super::findings::{most_common_outcome, samples_of_kind};
 use super::mosaics;

@@ -1,6 +1,6 @@
 //! Time the same loads on small and on huge pages, alternately.
 
-use fieldstone_launch::clock::processor_ns;
+use fieldstone_launch::clock::thread_cpu_ns;
 use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_wire::PageKind;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use fieldstone_launch::program::Program;
-use fieldstone_launch::startable;
+use fieldstone_launch::exec_check;
 use object::elf;
 use object::read::elf::FileHeader;
 

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::shared::Shared;
+use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
 use fieldstone_wire::trace::{
