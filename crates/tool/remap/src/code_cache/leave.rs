@@ -1,76 +1,83 @@
-//! A thread led out of code of ours, to where it would be in its own.
+//! Moves a thread from the code cache to the program's own code.
 //!
 //! ```text
-//!   clone   add [..], 1        <- mapped: it is about to run an instruction of its own, which lies elsewhere
-//!           mov t, ..  lea t   <- in a guard: nothing is mapped until the guard is through, or has failed
+//!   clone   add [..], 1        <- mapped: the thread is about to execute a program instruction
+//!           mov t, ..  lea t   <- in a guard: not mapped until the guard has passed or failed
 //!           cmp t, ..  ja ..
 //!           add [t + ..], 1    <- mapped
 //! ```
-//! What lies between two mapped addresses are guards and jumps that were made here: a handful of instructions, which touch registers and the
-//! stack below the red zone. What is left of them is done here in the thread's name, on its registers: so nobody has to run for it,
-//! and no signal has to wait or to be sent again.
+//! Algorithm: guards and jumps between two mapped addresses are a few generated instructions on
+//! registers and on the stack below the red zone. The rest of them is emulated here on the thread's
+//! registers, so that no thread must run and no signal must wait.
 //!
-//! Who gets a signal is led out first: its handler, a debugger and whoever unwinds the stack see the program's own code, and none returns to
-//! code that is gone by then. A handler may have begun after a repairer was killed. When that one returns, it must not
-//! return to our code: its [frame](crate::frames) is changed.
+//! A thread that receives a signal leaves the cache first: its handler, a debugger and an unwinder
+//! see the program's own code, and no handler returns to removed code. A handler may have started
+//! after a repairer was killed. The [frame](super::frames) of such a handler is changed.
 
-use fieldstone_sys::ptrace;
+use std::time::{Duration, Instant};
+
+use fieldstone_sys::{ptrace, turns};
 use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 
-use crate::error::Result;
-use crate::frames::Frame;
-use crate::held::Held;
+use crate::code_cache::CodeCache;
+use crate::code_cache::frames::SignalFrame;
+use crate::error::{Error, Result, ignore_gone};
 use crate::memory::Memory;
-use crate::ours::Ours;
-use crate::process::Process;
-use crate::tasks::stack_of;
-use crate::threads::gone_is_fine;
+use crate::tracer::Tracer;
+use crate::tracer::status::{cpu_time_ns, user_ip, user_stack_pointer};
+use crate::tracer::thread::TracedThread;
 
-/// More than there are between two mapped addresses: an entry checks each object of its loop, by some five instructions.
-const MOST_INSTRUCTIONS: u32 = 4096;
+/// More instructions than there are between two mapped addresses. An entry checks each object of
+/// its loop by about five.
+const MAX_INSTRUCTIONS: u32 = 4096;
 /// The flags that a guard saves, and those that its comparison sets.
 const SAVED_FLAGS: u64 = 0xcd5;
 const CARRY: u64 = 1;
 const ZERO: u64 = 1 << 6;
+/// Maximum time in which a page is fetched for a thread.
+const LONGEST_FAULT: Duration = Duration::from_millis(250);
+/// Maximum processor time of such a fetch, in nanoseconds: the thread mostly sleeps. A thread that
+/// uses more is in a system call that spins at a missing page.
+const LONGEST_FAULT_NS: u64 = 50_000_000;
 
-impl Ours {
-    /// Sets a thread that is about to get a signal into the program's own code. Where it has run into a trap of ours, which is no signal
-    /// of the program's, the instruction that it was to do.
-    pub(crate) fn settle(&self, memory: &Memory, held: &mut Held) -> Result<Option<u64>> {
-        let trap = self.untrap(memory, held)?;
-        let Ok(mut registers) = held.tracee.registers() else {
-            // It is being killed.
+impl CodeCache {
+    /// As [`InsertedCode::prepare_for_signal`](crate::tracer::InsertedCode::prepare_for_signal).
+    pub(super) fn leave_for_signal(&self, memory: &Memory, traced: &mut TracedThread) -> Result<Option<u64>> {
+        let trap = self.resume_from_trap(memory, traced)?;
+        let Ok(mut registers) = traced.tracee.registers() else {
+            // The thread is being killed.
             return Ok(trap);
         };
-        // Where no handler runs, the thread stays where it is: led out, it could stand inside of a jump at a loop's head.
-        let is_seen = self.code.contains(registers.rip) && held.has_effective_signals();
-        if is_seen && self.lead_out(memory, &mut registers) {
-            gone_is_fine(held.tracee.set_registers(&registers))?;
+        // If no handler runs, the thread stays. Outside of the cache it could be inside of a
+        // patched head.
+        let is_visible = self.arena.contains(registers.rip) && traced.has_effective_signals();
+        if is_visible && self.leave(memory, &mut registers) {
+            ignore_gone(traced.tracee.set_registers(&registers))?;
         }
         Ok(trap)
     }
 
-    /// Sends a thread on that has run into a trap of ours; where to.
-    pub(crate) fn untrap(&self, memory: &Memory, held: &mut Held) -> Result<Option<u64>> {
-        let Ok(mut registers) = held.tracee.registers() else { return Ok(None) };
-        let Some(to) = self.heads.trapped(memory, registers.rip) else { return Ok(None) };
-        if !held.take_back(libc::SIGTRAP) {
+    /// Resumes a thread behind one of our traps; returns the address at which it continues.
+    fn resume_from_trap(&self, memory: &Memory, traced: &mut TracedThread) -> Result<Option<u64>> {
+        let Ok(mut registers) = traced.tracee.registers() else { return Ok(None) };
+        let Some(to) = self.heads.resume_address(memory, registers.rip) else { return Ok(None) };
+        if !traced.remove_signal(libc::SIGTRAP) {
             return Ok(None);
         }
         registers.rip = to;
-        gone_is_fine(held.tracee.set_registers(&registers))?;
+        ignore_gone(traced.tracee.set_registers(&registers))?;
         Ok(Some(to))
     }
 
-    /// Sets a thread that stands in code of ours to where it would be in the program's own, if no head were overwritten. False where
-    /// that cannot be.
-    pub(crate) fn lead_out(&self, memory: &Memory, registers: &mut ptrace::Registers) -> bool {
+    /// Changes the registers of a thread in the cache to those in the program's unpatched code.
+    /// Returns false if that is impossible.
+    pub(crate) fn leave(&self, memory: &Memory, registers: &mut ptrace::Registers) -> bool {
         let (mut now, mut pushed) = (*registers, Vec::new());
-        for _ in 0..MOST_INSTRUCTIONS {
+        for _ in 0..MAX_INSTRUCTIONS {
             if let Some(original) = self.original(now.rip) {
                 now.rip = original;
             }
-            if !self.code.contains(now.rip) {
+            if !self.arena.contains(now.rip) {
                 *registers = now;
                 return true;
             }
@@ -81,52 +88,83 @@ impl Ours {
         false
     }
 
-    /// The instruction of the program that one of ours stands for.
-    pub(crate) fn original(&self, rip: u64) -> Option<u64> {
-        let of_sites = || {
-            let maps = self.sites.values().flat_map(|site| &site.rewritelets).flat_map(|(_, made)| &made.map);
-            maps.copied().find(|&(at, _)| at == rip).map(|(_, original)| original)
-        };
-        self.heads.original(rip).or_else(of_sites).or_else(|| self.protections.original(rip))
-    }
-}
-
-impl Process {
-    /// Has handlers that return go on in the program's own code. All threads stand still, or are in the kernel.
+    /// Makes every thread in the cache continue in the program's own code. All threads are stopped.
     ///
     /// # Errors
-    /// Where the process is gone.
-    pub(crate) fn lead_frames_out(&mut self) -> Result<()> {
-        if self.ours.code.ranges().is_empty() {
+    /// [`Error::Refused`] if a thread cannot leave; as ptrace(2).
+    pub(crate) fn leave_all(&self, tracer: &mut Tracer) -> Result<()> {
+        for thread in tracer.threads() {
+            self.await_fault(tracer, thread)?;
+            let pid = tracer.pid();
+            let Some((traced, memory)) = tracer.stopped(thread) else { continue };
+            self.resume_from_trap(memory, traced)?;
+            let Ok(mut registers) = traced.tracee.registers() else { continue };
+            if !self.arena.contains(registers.rip) {
+                continue;
+            }
+            if !self.leave(memory, &mut registers) {
+                let why = format!("thread {thread} cannot be led out of the code at {:#x}", registers.rip);
+                return Err(Error::Refused { pid, why });
+            }
+            self.heads.move_to_copy(&mut registers);
+            ignore_gone(traced.tracee.set_registers(&registers))?;
+        }
+        self.leave_frames(tracer)
+    }
+
+    /// Waits for a thread that takes a page fault of its own in the cache; it stops when the page
+    /// is there. While it runs in the kernel, its next address is unknown. A thread that runs there
+    /// for longer is in a system call, and the cache makes none.
+    fn await_fault(&self, tracer: &mut Tracer, thread: u32) -> Result<()> {
+        let (began, mut spent_ns) = (Instant::now(), None);
+        let mut is_short = || {
+            let now_ns = cpu_time_ns(thread);
+            let since_ns = now_ns.saturating_sub(*spent_ns.get_or_insert(now_ns));
+            began.elapsed() < LONGEST_FAULT && since_ns < LONGEST_FAULT_NS
+        };
+        let mut may_be_inside = |at: Option<u64>| at.map_or_else(&mut is_short, |at| self.arena.contains(at));
+        let mut polls = 0;
+        let is_in_call = tracer.thread(thread).is_some_and(|traced| traced.is_in_call);
+        while !is_in_call && may_be_inside(user_ip(thread)) && tracer.poll_stop(thread)? {
+            turns::pause(polls);
+            polls += 1;
+        }
+        Ok(())
+    }
+
+    /// Makes signal handlers return to the program's own code. All threads are stopped or in the
+    /// kernel.
+    fn leave_frames(&self, tracer: &mut Tracer) -> Result<()> {
+        if self.arena.ranges().is_empty() {
             return Ok(());
         }
-        let threads: Vec<u32> = self.threads.numbers().collect();
-        let mut registers = |thread| {
-            let held = self.threads.get_mut(thread).filter(|held| held.stands());
-            held.and_then(|held| held.tracee.registers().ok())
-        };
-        // What a frame does not keep is not asked for: any thread's does.
+        let threads = tracer.threads();
+        let mut registers = |thread| tracer.stopped(thread).and_then(|(traced, _)| traced.tracee.registers().ok());
+        // Registers that a frame does not save are irrelevant here, so those of any thread serve.
         let known: Vec<_> = threads.into_iter().map(|thread| (thread, registers(thread))).collect();
         let Some(others) = known.iter().find_map(|&(_, registers)| registers) else { return Ok(()) };
+        let memory = tracer.memory();
         for (thread, registers) in known {
-            let Some(rsp) = registers.map(|registers| registers.rsp).or_else(|| stack_of(thread)) else { continue };
-            for frame in Frame::all(&self.memory, rsp) {
-                self.lead_frame_out(&frame, frame.registers(&others))?;
+            let from_kernel = || user_stack_pointer(thread);
+            let Some(rsp) = registers.map(|registers| registers.rsp).or_else(from_kernel) else { continue };
+            for frame in SignalFrame::find_all(memory, rsp) {
+                self.leave_frame(memory, &frame, frame.registers(&others))?;
             }
         }
         Ok(())
     }
 
-    /// One that is on the stack no more than by chance, as what a handler has left there, may return to code that is gone. It stays.
-    fn lead_frame_out(&self, frame: &Frame, mut registers: ptrace::Registers) -> Result<()> {
-        let is_ours = self.ours.code.contains(registers.rip);
-        let is_led = is_ours && self.ours.lead_out(&self.memory, &mut registers);
-        if is_led { frame.set(&self.memory, &registers) } else { Ok(()) }
+    /// What looks like a frame may be stale data whose code is removed. It stays.
+    fn leave_frame(&self, memory: &Memory, frame: &SignalFrame, mut registers: ptrace::Registers) -> Result<()> {
+        let is_inside = self.arena.contains(registers.rip);
+        let has_left = is_inside && self.leave(memory, &mut registers);
+        if has_left { frame.set(memory, &registers) } else { Ok(()) }
     }
 }
 
-/// Does an instruction of ours. What it pushes is kept in `pushed`, by address, and popped from there: where a handler interrupted it,
-/// its frame lies where the thread itself would push.
+/// Emulates one generated instruction. Pushed values are kept in `pushed`, by address, and popped
+/// from there. They are not written: after an interruption, the handler's frame may be at those
+/// addresses.
 fn run_one(memory: &Memory, registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
     let mut bytes = [0; 15];
     let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
@@ -183,7 +221,7 @@ fn pop(memory: &Memory, registers: &mut ptrace::Registers, pushed: &[(u64, u64)]
     Some(value)
 }
 
-/// `base + index * scale + displacement`, of whole registers.
+/// `base + index * scale + displacement`, of 64-bit registers.
 fn address(instruction: &Instruction, registers: &mut ptrace::Registers) -> Option<u64> {
     let mut value = |part| if part == Register::None { Some(0) } else { register(registers, part).map(|value| *value) };
     let base = value(instruction.memory_base())?;
@@ -191,7 +229,7 @@ fn address(instruction: &Instruction, registers: &mut ptrace::Registers) -> Opti
     Some(base.wrapping_add(index).wrapping_add(instruction.memory_displacement64()))
 }
 
-/// With another value, as far as `ja`, `jb`, `jbe` and `jne` ask.
+/// Compares a register with `other`. Sets only the flags that `ja`, `jb`, `jbe` and `jne` read.
 fn compare(instruction: &Instruction, registers: &mut ptrace::Registers, other: u64) -> Option<()> {
     let one = *register(registers, instruction.op0_register())?;
     let flags = if one < other { CARRY } else { 0 } | if one == other { ZERO } else { 0 };
@@ -199,7 +237,7 @@ fn compare(instruction: &Instruction, registers: &mut ptrace::Registers, other: 
     Some(())
 }
 
-/// A whole general register.
+/// A 64-bit general register.
 const fn register(registers: &mut ptrace::Registers, register: Register) -> Option<&mut u64> {
     let r = registers;
     Some(match register {
@@ -231,20 +269,21 @@ pub(crate) mod tests {
     use iced_x86::Decoder;
 
     use super::*;
-    use crate::code::Code;
-    use crate::heads::Heads;
+    use crate::code_cache::arena::CodeArena;
+    use crate::code_cache::heads::LoopHeads;
 
-    /// head: adc [rdi + rcx * 8], rax; adc rdx, 0; dec rcx; jne head; ret: every register and flag is live at the guard.
+    /// head: adc [rdi + rcx * 8], rax; adc rdx, 0; dec rcx; jne head; ret. Every register and flag
+    /// is live at the guard.
     const LOOP: [u8; 14] = [0x48, 0x11, 0x04, 0xcf, 0x48, 0x83, 0xd2, 0x00, 0x48, 0xff, 0xc9, 0x75, 0xf3, 0xc3];
 
-    /// The clone of the loop in this process's own memory, where a place of ours would be.
-    fn with_clone(check: impl FnOnce(&Ours, &Memory, &LoopClone, &[u8])) {
+    /// A clone of the loop in this process's own memory, as in a region.
+    fn with_clone(check: impl FnOnce(&CodeCache, &Memory, &LoopClone, &[u8])) {
         let all: &mut [u8] = Vec::leak(vec![0; 1024]);
         let (code, room) = all.split_at_mut(512);
         code[..LOOP.len()].copy_from_slice(&LOOP);
         let code: &[u8] = code;
         let head = code.as_ptr().addr() as u64;
-        // Code is read by whole pages.
+        // Code is read in whole pages.
         let before = usize::try_from(head % PAGE_BYTES).unwrap();
         let image = fieldstone_rewrite::Image {
             start: head / PAGE_BYTES * PAGE_BYTES,
@@ -267,16 +306,16 @@ pub(crate) mod tests {
         };
         let clone = LoopClone::new(&plan).unwrap();
         room[..clone.code.len()].copy_from_slice(&clone.code);
-        let heads = Heads::of_clone(&flow, LOOP[..5].try_into().unwrap(), clone.clone());
-        let ours = Ours { heads, code: Code::of_range(at..at + 512), ..Ours::default() };
+        let heads = LoopHeads::of_clone(&flow, LOOP[..5].try_into().unwrap(), clone.clone());
+        let cache = CodeCache { heads, arena: CodeArena::of_range(at..at + 512), ..CodeCache::default() };
         let memory = Memory::open(std::process::id()).unwrap();
-        check(&ours, &memory, &clone, code);
+        check(&cache, &memory, &clone, code);
     }
 
     #[test]
-    fn from_each_instruction_of_a_guard_the_program_goes_on_as_if_there_were_none() {
-        with_clone(|ours, memory, clone, _| {
-            assert!(clone.saving_guards > 0, "a guard that saves both is what is tried here");
+    fn a_thread_leaves_each_instruction_of_a_guard_as_if_there_were_none() {
+        with_clone(|cache, memory, clone, _| {
+            assert!(clone.saving_guards > 0, "the test needs a guard that saves both");
             for inside in [true, false] {
                 let mut stack = vec![0_u64; 256];
                 let mut begin = registers();
@@ -286,15 +325,15 @@ pub(crate) mod tests {
                 let (mut now, mut steps) = (begin, 0);
                 loop {
                     let mut out = now;
-                    assert!(ours.lead_out(memory, &mut out), "at {:#x}", now.rip);
-                    assert_eq!(out.rip, clone.entries[0].0, "the access is still to come");
+                    assert!(cache.leave(memory, &mut out), "at {:#x}", now.rip);
+                    assert_eq!(out.rip, clone.entries[0].0, "the access is not executed yet");
                     assert_eq!(
                         (out.rsp, out.eflags, out.rdi, out.rcx),
                         (begin.rsp, begin.eflags, begin.rdi, begin.rcx)
                     );
                     assert_eq!((out.rax, out.rdx, out.rbx), (begin.rax, begin.rdx, begin.rbx));
                     let mut pushed = Vec::new();
-                    if run_one(memory, &mut now, &mut pushed).is_none() || !ours.code.contains(now.rip) {
+                    if run_one(memory, &mut now, &mut pushed).is_none() || !cache.arena.contains(now.rip) {
                         break;
                     }
                     for (at, value) in pushed {
@@ -308,7 +347,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_programs_own_instructions_are_not_done_here() {
+    fn program_instructions_are_not_emulated() {
         with_clone(|_, memory, _, code| {
             let mut now = registers();
             now.rip = code.as_ptr().addr() as u64;
@@ -317,7 +356,7 @@ pub(crate) mod tests {
         });
     }
 
-    /// Those of a child that stands still.
+    /// Registers of a stopped child.
     pub(crate) fn registers() -> ptrace::Registers {
         let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let mut tracee = ptrace::Tracee::seize(child.id()).unwrap();

@@ -1,16 +1,18 @@
-//! Frames of signal handlers: where a thread goes on once its handlers have returned.
+//! Signal frames: the registers with which a thread continues when its signal handlers return.
 //!
 //! ```text
 //!   stack, from the thread's stack pointer up
-//!     …  what the handler uses
-//!     frame   r8 … rsp  rip  flags  (cs gs fs ss)  …     as the kernel saved them, and takes them back at rt_sigreturn(2)
-//!     …  what the thread used before
+//!     …  data of the handler
+//!     frame   r8 … rsp  rip  flags  (cs gs fs ss)  …     saved by the kernel, restored by rt_sigreturn(2)
+//!     …  data of the interrupted code
 //! ```
-//! While a repairer holds a thread, no handler begins in code of ours: the thread is led out first. But a handler may have begun before a
-//! head was overwritten, or after the repairer was killed. So whoever takes such code away changes these frames first.
+//! While a thread is traced, no handler starts in the code cache: the thread leaves the cache
+//! first. But a handler may have started before a loop head was patched or after a repairer was
+//! killed. So these frames are changed before such code is removed.
 //!
-//! A frame is found by its segments, which are the same in all 64-bit code of Linux. One that a handler has copied somewhere else, or that
-//! lies further up than [`SCANNED_BYTES`], is not found.
+//! Algorithm: the stack is searched for the segment registers, which are the same in all 64-bit
+//! code of Linux. Limits: a frame that a handler copied elsewhere, or one above [`SCANNED_BYTES`],
+//! is not found.
 
 use fieldstone_rewrite::Memory as _;
 use fieldstone_sys::ptrace::Registers;
@@ -18,32 +20,33 @@ use fieldstone_sys::ptrace::Registers;
 use crate::error::Result;
 use crate::memory::Memory;
 
-/// `cs` 0x33, `gs` 0, `fs` 0, `ss` 0x2b, each of 16 bits.
+/// `cs` 0x33, `gs` 0, `fs` 0, `ss` 0x2b, of 16 bits each.
 const SEGMENTS: u64 = 0x002b_0000_0000_0033;
-/// Words of a `sigcontext` up to its segments, and where some of them are.
+/// Words of a `sigcontext` before its segments, and indices of some of them.
 const WORDS: usize = 18;
 const RSP: usize = 15;
 const WORD: usize = 8;
-/// How far above the stack pointer frames are looked for. Reading so much takes some ten microseconds.
+/// Bytes searched above a stack pointer. Reading them takes some 10 µs.
 const SCANNED_BYTES: usize = 64 << 10;
-/// Stacks of one thread, as of handlers that have their own.
-const MOST_STACKS: usize = 4;
+/// Maximum number of stacks of one thread. Handlers may have stacks of their own.
+const MAX_STACKS: usize = 4;
 
 /// The registers that a thread gets back when a handler returns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
-    /// Where they are kept.
+pub(crate) struct SignalFrame {
+    /// Address of the saved words.
     at: u64,
     words: [u64; WORDS],
 }
 
-impl Frame {
-    /// The frames of a thread whose stack pointer this is, and of the stacks that its handlers were called from.
-    pub(crate) fn all(memory: &Memory, rsp: u64) -> Vec<Self> {
+impl SignalFrame {
+    /// The frames on the stack of a thread with this stack pointer, and on the stacks that its
+    /// handlers interrupted.
+    pub(crate) fn find_all(memory: &Memory, rsp: u64) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         let mut stacks = vec![rsp];
-        while let Some(&from) = stacks.last().filter(|_| stacks.len() <= MOST_STACKS) {
-            let here = Self::above(memory, from);
+        while let Some(&from) = stacks.last().filter(|_| stacks.len() <= MAX_STACKS) {
+            let here = Self::find_above(memory, from);
             let is_scanned = |at: u64| stacks.iter().any(|&from| at.wrapping_sub(from) < SCANNED_BYTES as u64);
             let next = here.iter().map(|frame| frame.words[RSP]).find(|&at| !is_scanned(at));
             found.extend(here);
@@ -53,7 +56,7 @@ impl Frame {
         found
     }
 
-    fn above(memory: &Memory, rsp: u64) -> Vec<Self> {
+    fn find_above(memory: &Memory, rsp: u64) -> Vec<Self> {
         let start = rsp.next_multiple_of(WORD as u64);
         let mut bytes = vec![0; SCANNED_BYTES];
         let got = memory.read(start, &mut bytes);
@@ -66,13 +69,13 @@ impl Frame {
             .collect()
     }
 
-    /// The registers. Those that are not kept in a frame are those of `now`.
+    /// The saved registers, completed by those of `now`.
     pub(crate) const fn registers(&self, now: &Registers) -> Registers {
         let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags] = self.words;
         Registers { r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..*now }
     }
 
-    /// Has the thread get these registers.
+    /// Replaces the saved registers.
     pub(crate) fn set(&self, memory: &Memory, to: &Registers) -> Result<()> {
         let Registers {
             r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..
