@@ -1,10 +1,11 @@
-//! What all tests play on: a C program whose threads fight for a line, and that does something else meanwhile.
+//! The C programs of all tests: two threads with false sharing, and a phase in which the program does
+//! something else.
 //!
 //! ```text
-//!   program   prints its pages ── a letter comes ── meanwhile() ── prints "done" ── a letter ── meanwhile() again ── its results
-//!   test      moves them ─────── serves ──────────────────────── puts all back ────────────────────────────────── the same?
+//!   program   prints its pages ── reads a byte ── meanwhile() ── prints "done" ── reads a byte ── meanwhile() ── prints results
+//!   test      moves the pages ─── writes it ───── serves ──────────────────────── restores all ──────────────── compares them
 //! ```
-//! So each hazard is met while the accesses are redirected, and when all is as it was.
+//! So each hazard occurs once while accesses are redirected and once afterwards.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -13,10 +14,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Error, Process, Wanted, Why};
+use fieldstone_remap::{Error, PageRequest, Process, RepairEvent, RestoreReason};
 
-/// Two threads that each count in a word of their own, on one line of `counters`. Pages are mapped before and behind it. `second` are four
-/// pages of their own. The page itself is the program's to use from its 16th word on.
+/// Two threads each count in a word of their own, on one line of `counters`. Pages are mapped
+/// before and behind its page. `second` is the start of four more pages. The program may use the
+/// page of `counters` from its 16th word on.
 const BEGIN: &str = r#"
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -47,7 +49,7 @@ static volatile int go_on = 1;
 static uint64_t real[2];
 "#;
 
-/// How they count, where a test has no other way.
+/// The default counting function.
 const COUNT: &str = r"
 static uint64_t lap(volatile uint64_t *own) { int i; for (i = 0; i < 1000; i++) ++*own; return 1000; }
 ";
@@ -83,14 +85,14 @@ int main(void) {
 }
 "#;
 
-/// What a forked child does, whose word 100 was set to 7: 0 where its page is as it was.
+/// The code of a forked child. It returns 0 if its page has the right contents; word 100 must be 7.
 pub(crate) const CHILD: &str = "static int child(void) { volatile uint64_t *w = counters; uint64_t begin = w[8];
     if (w[100] != 7 || begin < 1000 || w[9] < 1000) return 1;
     for (int i = 0; i < 1000; i++) ++w[8]; return w[8] == begin + 1000 && w[100] == 7 ? 0 : 2; }";
 
-/// A program in the making.
+/// Builds a test program.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
+pub(crate) struct ProgramBuilder {
     globals: String,
     before: String,
     meanwhile: String,
@@ -99,9 +101,9 @@ pub(crate) struct Stage {
     options: Vec<String>,
 }
 
-impl Stage {
-    /// One that does `meanwhile`.
-    pub(crate) fn of(meanwhile: &str) -> Self {
+impl ProgramBuilder {
+    /// A program whose phase is `meanwhile`.
+    pub(crate) fn new(meanwhile: &str) -> Self {
         Self {
             globals: String::new(),
             before: String::new(),
@@ -112,20 +114,20 @@ impl Stage {
         }
     }
 
-    /// With functions and variables of its own.
-    pub(crate) fn with(mut self, globals: &str) -> Self {
+    /// Adds functions and variables.
+    pub(crate) fn globals(mut self, globals: &str) -> Self {
         self.globals.push_str(globals);
         self
     }
 
-    /// That does this before its pages are known.
+    /// Adds code that runs before the pages are printed.
     pub(crate) fn before(mut self, before: &str) -> Self {
         self.before.push_str(before);
         self
     }
 
-    /// Whose threads count by another `lap`, which adds as much to the word as it returns.
-    pub(crate) fn counting(mut self, lap: &str) -> Self {
+    /// Replaces the counting function. It must add to the word as much as it returns.
+    pub(crate) fn lap(mut self, lap: &str) -> Self {
         self.count = lap.to_owned();
         self
     }
@@ -140,12 +142,12 @@ impl Stage {
         self
     }
 
-    /// Builds it, and starts it.
-    pub(crate) fn start(&self) -> Running {
-        Running::of(&Arc::new(self.build()))
+    /// Builds and starts the program.
+    pub(crate) fn start(&self) -> RunningProgram {
+        RunningProgram::start(&Arc::new(self.build()))
     }
 
-    /// Builds it.
+    /// Builds the program.
     pub(crate) fn build(&self) -> tempfile::TempPath {
         let Self { globals, before, meanwhile, count, .. } = self;
         let source = format!(
@@ -154,23 +156,24 @@ impl Stage {
         compiled(&source, self.language, &self.options)
     }
 
-    /// Does `meanwhile` while its words are apart, and again when they are back, and looks for the same result. What was done the
-    /// first time. None where that is forbidden.
-    pub(crate) fn right_all_the_same(&self) -> Option<Vec<Done>> {
+    /// Runs the phase while the two words are separate, and again after the page is restored, and
+    /// compares the results. Returns the events of the first run. `None` if tracing is not
+    /// permitted.
+    pub(crate) fn assert_same_results(&self) -> Option<Vec<RepairEvent>> {
         let mut running = self.start();
-        let mut process = running.remap()?;
-        let before = running.settle(&mut process);
-        assert!(redirected(&before) >= 2, "both threads came by: {before:?}");
-        let then = running.go_on(&mut process);
+        let mut process = running.open_and_move()?;
+        let before = running.serve_until_quiet(&mut process);
+        assert!(redirect_count(&before) >= 2, "both threads were redirected: {before:?}");
+        let then = running.run_phase(&mut process);
         let back = process.put_all_back();
         assert!(back.is_ok() || running.is_over(), "{back:?}");
-        let (last, told) = running.finish(&mut process);
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?} {then:?} {last:?} {self:?}");
+        let (last, output) = running.finish(&mut process);
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?} {then:?} {last:?} {self:?}");
         Some(then)
     }
 }
 
-/// A program of this text.
+/// Compiles a program.
 pub(crate) fn compiled(source: &str, language: &str, options: &[String]) -> tempfile::TempPath {
     let file = tempfile::Builder::new().prefix("remapped").tempfile().unwrap().into_temp_path();
     let mut compiler = Command::new(if language == "c" { "cc" } else { "c++" });
@@ -181,8 +184,9 @@ pub(crate) fn compiled(source: &str, language: &str, options: &[String]) -> temp
     file
 }
 
-/// Takes hold of a process. None where this user may not, or not have a userfaultfd for the kernel's accesses.
-pub(crate) fn opened(pid: u32) -> Option<Process> {
+/// Opens a process. `None` if the user may not trace it, or it may not have a userfaultfd for
+/// kernel accesses.
+pub(crate) fn open_or_skip(pid: u32) -> Option<Process> {
     let error = match Process::open(pid) {
         Ok(process) => return Some(process),
         Err(error) => error,
@@ -197,181 +201,181 @@ pub(crate) fn opened(pid: u32) -> Option<Process> {
     None
 }
 
-/// A program that runs, and what it tells.
-pub(crate) struct Running {
+/// A running program, and its output.
+pub(crate) struct RunningProgram {
     pub(crate) child: Child,
     lines: Receiver<String>,
-    told: Vec<String>,
-    over: bool,
+    output: Vec<String>,
+    ended: bool,
     pub(crate) page: u64,
     pub(crate) second: u64,
     _file: Arc<tempfile::TempPath>,
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
     }
 }
 
-/// A program that is slower than this hangs.
+/// A program that takes longer hangs.
 const LONGEST: Duration = Duration::from_secs(60);
 
-impl Running {
-    /// Starts a program that was built.
-    pub(crate) fn of(file: &Arc<tempfile::TempPath>) -> Self {
-        Self::started(&mut Command::new(&**file), file)
+impl RunningProgram {
+    /// Starts a built program.
+    pub(crate) fn start(file: &Arc<tempfile::TempPath>) -> Self {
+        Self::start_by(&mut Command::new(&**file), file)
     }
 
-    /// The same by a command that runs it.
-    pub(crate) fn started(command: &mut Command, file: &Arc<tempfile::TempPath>) -> Self {
+    /// Starts a built program by another command.
+    pub(crate) fn start_by(command: &mut Command, file: &Arc<tempfile::TempPath>) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let address = || u64::from_str_radix(lines.recv().unwrap().trim_start_matches("0x"), 16).unwrap();
         let (page, second) = (address(), address());
-        Self { child, lines, told: Vec::new(), over: false, page, second, _file: Arc::clone(file) }
+        Self { child, lines, output: Vec::new(), ended: false, page, second, _file: Arc::clone(file) }
     }
 
-    /// Takes hold of it. None where that is forbidden.
-    pub(crate) fn hold(&self) -> Option<Process> {
-        opened(self.child.id())
+    /// Opens the process. `None` if that is not permitted.
+    pub(crate) fn open(&self) -> Option<Process> {
+        open_or_skip(self.child.id())
     }
 
-    /// Takes hold of it, and moves the two words apart.
-    pub(crate) fn remap(&self) -> Option<Process> {
-        let mut process = self.hold()?;
-        process.move_page(&apart(self.page)).unwrap();
+    /// Opens the process and separates the two words.
+    pub(crate) fn open_and_move(&self) -> Option<Process> {
+        let mut process = self.open()?;
+        process.move_page(&split_words(self.page)).unwrap();
         Some(process)
     }
 
-    /// Serves it until both threads count in clones.
-    pub(crate) fn settle(&self, process: &mut Process) -> Vec<Done> {
+    /// Serves until both threads count in clones.
+    pub(crate) fn serve_until_quiet(&self, process: &mut Process) -> Vec<RepairEvent> {
         let mut done = Vec::new();
         let mut quiet = 0;
         while quiet < 20 {
             let now = process.serve(Duration::from_millis(5)).unwrap();
             quiet = if now.is_empty() { quiet + 1 } else { 0 };
             done.extend(now);
-            assert!(done.len() < 100, "accesses go on to be redirected one by one: {:?}", &done[..10]);
+            assert!(done.len() < 100, "accesses are still redirected one by one: {:?}", &done[..10]);
         }
         done
     }
 
-    /// Serves it for a while, whether its threads count in clones then or not.
-    pub(crate) fn settle_or_not(&self, process: &mut Process) -> Vec<Done> {
+    /// Serves for about 100 ms.
+    pub(crate) fn serve_for_a_while(&self, process: &mut Process) -> Vec<RepairEvent> {
         (0..50).flat_map(|_| process.serve(Duration::from_millis(2)).unwrap()).collect()
     }
 
-    /// Lets it do what it does meanwhile, once, and serves it until that is done.
-    pub(crate) fn go_on(&mut self, process: &mut Process) -> Vec<Done> {
-        self.say();
+    /// Starts the next phase and serves until it is done.
+    pub(crate) fn run_phase(&mut self, process: &mut Process) -> Vec<RepairEvent> {
+        self.send_input();
         self.serve_until(process, |line| line == "done")
     }
 
-    pub(crate) fn say(&mut self) {
+    pub(crate) fn send_input(&mut self) {
         let _ = self.child.stdin.as_mut().map(|input| input.write_all(b"x"));
     }
 
-    /// Serves it until it says that, or has ended.
-    pub(crate) fn serve_until(&mut self, process: &mut Process, is_it: impl Fn(&str) -> bool) -> Vec<Done> {
+    /// Serves until a line satisfies `is_it`, or the program ends.
+    pub(crate) fn serve_until(&mut self, process: &mut Process, is_it: impl Fn(&str) -> bool) -> Vec<RepairEvent> {
         let (mut done, begun) = (Vec::new(), Instant::now());
-        while !self.over {
+        while !self.ended {
             done.extend(process.serve(Duration::from_millis(1)).unwrap());
-            self.over = done.contains(&Done::Over);
-            assert!(begun.elapsed() < LONGEST, "it hangs: {:?} {:?}", self.told, &done[..done.len().min(20)]);
+            self.ended = done.contains(&RepairEvent::Ended);
+            assert!(begun.elapsed() < LONGEST, "it hangs: {:?} {:?}", self.output, &done[..done.len().min(20)]);
             match self.lines.try_recv() {
                 Ok(line) if is_it(&line) => break,
-                Ok(line) => self.told.push(line),
+                Ok(line) => self.output.push(line),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
             }
         }
         done
     }
 
-    /// Lets it do what it does meanwhile again, and serves it to its end. What was done, and what it has told.
-    pub(crate) fn finish(mut self, process: &mut Process) -> (Vec<Done>, Vec<String>) {
-        self.say();
+    /// Starts the last phase and serves until the program ends. Returns the events and the output.
+    pub(crate) fn finish(mut self, process: &mut Process) -> (Vec<RepairEvent>, Vec<String>) {
+        self.send_input();
         self.child.stdin.take();
         let done = self.serve_until(process, |_| false);
-        // Whoever traces a child of its own has its exit status already.
+        // If the program is traced by its parent, the exit status is consumed already.
         let _ = self.child.wait();
-        self.told.extend(self.lines.iter());
-        let told = std::mem::take(&mut self.told);
-        (done, told.into_iter().filter(|line| line != "done").collect())
+        self.output.extend(self.lines.iter());
+        let output = std::mem::take(&mut self.output);
+        (done, output.into_iter().filter(|line| line != "done").collect())
     }
 
-    /// Whether it has said that by now.
-    pub(crate) fn says(&mut self, what: &str) -> bool {
+    /// Whether the program has printed this line since the last call.
+    pub(crate) fn has_printed(&mut self, what: &str) -> bool {
         let now: Vec<String> = self.lines.try_iter().collect();
         let says = now.iter().any(|line| line == what);
-        self.told.extend(now);
+        self.output.extend(now);
         says
     }
 
-    /// All that it has said.
-    pub(crate) fn said(&mut self) -> &[String] {
-        self.says("");
-        &self.told
+    /// The output so far.
+    pub(crate) fn output(&mut self) -> &[String] {
+        self.has_printed("");
+        &self.output
     }
 
-    /// Until it says that; nobody serves it here.
+    /// Waits for a line without serving.
     pub(crate) fn wait_for(&mut self, what: &str) {
         let begun = Instant::now();
-        while !self.says(what) {
-            assert!(begun.elapsed() < LONGEST, "it hangs: {:?}", self.told);
+        while !self.has_printed(what) {
+            assert!(begun.elapsed() < LONGEST, "it hangs: {:?}", self.output);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Lets it go on to its end, served by nobody. What it has told.
-    pub(crate) fn alone(mut self) -> Vec<String> {
-        self.say();
-        self.say();
+    /// Lets the program finish without serving. Returns its output.
+    pub(crate) fn finish_unserved(mut self) -> Vec<String> {
+        self.send_input();
+        self.send_input();
         self.child.stdin.take();
-        assert!(self.child.wait().unwrap().success(), "{:?}", self.told);
-        self.told.extend(self.lines.iter());
-        std::mem::take(&mut self.told)
+        assert!(self.child.wait().unwrap().success(), "{:?}", self.output);
+        self.output.extend(self.lines.iter());
+        std::mem::take(&mut self.output)
     }
 
-    /// Whether its process is gone, told or not.
+    /// Whether the process is gone, whether reported or not.
     pub(crate) fn has_ended(&self) -> bool {
         fieldstone_sys::process::has_ended(self.child.id())
     }
 
-    /// Whether it has ended.
+    /// Whether the end of the process was reported.
     pub(crate) fn is_over(&self) -> bool {
-        self.over
+        self.ended
     }
 }
 
-/// The 9th and the 10th word of a page apart.
-pub(crate) fn apart(page: u64) -> Wanted {
+/// A request that separates the 9th and the 10th word of a page.
+pub(crate) fn split_words(page: u64) -> PageRequest {
     let word = |number: u64| std::iter::once(page + number * 8..page + number * 8 + 8).collect();
-    Wanted { page, owners: vec![word(8), word(9)], consolidated: false, watched: Vec::new() }
+    PageRequest { page, owners: vec![word(8), word(9)], consolidated: false, watched: Vec::new() }
 }
 
-pub(crate) fn redirected(done: &[Done]) -> usize {
-    done.iter().filter(|done| matches!(done, Done::Redirected { .. })).count()
+pub(crate) fn redirect_count(done: &[RepairEvent]) -> usize {
+    done.iter().filter(|done| matches!(done, RepairEvent::Redirected { .. })).count()
 }
 
-pub(crate) fn put_back(done: &[Done]) -> Option<&Why> {
-    done.iter().find_map(|done| if let Done::PutBack { why, .. } = done { Some(why) } else { None })
+pub(crate) fn restore_reason(done: &[RepairEvent]) -> Option<&RestoreReason> {
+    done.iter().find_map(|done| if let RepairEvent::Restored { why, .. } = done { Some(why) } else { None })
 }
 
-/// Moves the page and puts it back again and again while a program does this, which takes some time.
-pub(crate) fn while_the_page_comes_and_goes(stage: &Stage) {
-    let mut running = stage.start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    running.say();
+/// Moves and restores the page many times during a long phase.
+pub(crate) fn move_and_restore_repeatedly(builder: &ProgramBuilder) {
+    let mut running = builder.start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    running.send_input();
     for round in 0..60 {
         (0..3).for_each(|_| drop(process.serve(Duration::from_millis(3)).unwrap()));
         let back = process.put_all_back();
-        // What began meanwhile finds it back.
+        // What began meanwhile finds the page restored.
         let then = back.and_then(|_| process.serve(Duration::from_millis(4 * (round % 3))));
-        let moved = then.and_then(|_| process.move_page(&apart(running.page)));
+        let moved = then.and_then(|_| process.move_page(&split_words(running.page)));
         if moved.is_err() && running.has_ended() {
             break;
         }
@@ -379,6 +383,6 @@ pub(crate) fn while_the_page_comes_and_goes(stage: &Stage) {
     }
     running.serve_until(&mut process, |line| line == "done");
     let _ = process.put_all_back();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
