@@ -8,7 +8,7 @@ use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, IcedError, Instruction, InstructionBlock, MemoryOperand, OpKind, Register,
 };
 
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, RefusalReason, Result};
 
 const INSTRUCTIONS: u64 = 0x8000_0000_0000_0000;
 const LABELS: u64 = 0x9000_0000_0000_0000;
@@ -112,9 +112,9 @@ impl Assembly {
     /// The code as it is at `at`; `ip` is what an error names.
     ///
     /// # Errors
-    /// [`Refused::OutOfReach`] when an operand or a jump does not reach its target from there.
+    /// [`RefusalReason::OutOfReach`] when an operand or a jump does not reach its target from there.
     pub(crate) fn encode(mut self, at: u64, ip: u64) -> Result<Encoded> {
-        let refused = || Error::refused(ip, Refused::OutOfReach);
+        let refused = || Error::refused(ip, RefusalReason::OutOfReach);
         let address = |index: usize| INSTRUCTIONS + index as u64 * STEP;
         for (index, instruction) in self.instructions.iter_mut().enumerate() {
             instruction.set_ip(address(index));
@@ -163,7 +163,7 @@ mod tests {
     use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
 
     use super::Assembly;
-    use crate::error::Refused;
+    use crate::error::RefusalReason;
 
     fn decoded(bytes: &[u8], at: u64) -> Vec<Instruction> {
         Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).into_iter().collect()
@@ -216,13 +216,13 @@ mod tests {
         let refused = |code: Assembly| code.encode(0x7fff_0000_0000, 0x40_0000).unwrap_err().reason();
         let mut jump = Assembly::default();
         jump.jump(Code::Jmp_rel32_64, 0x1_0040_0000);
-        assert_eq!(refused(jump), Some(Refused::OutOfReach));
+        assert_eq!(refused(jump), Some(RefusalReason::OutOfReach));
         let mut load = Assembly::default();
         load.push(Decoder::with_ip(64, &[0x8b, 0x05, 0, 1, 0, 0], 0x1_0040_0000, DecoderOptions::NONE).decode());
-        assert_eq!(refused(load), Some(Refused::OutOfReach));
+        assert_eq!(refused(load), Some(RefusalReason::OutOfReach));
         let mut nowhere = Assembly::default();
         let label = nowhere.label();
         nowhere.jump(Code::Jmp_rel32_64, label.target());
-        assert_eq!(refused(nowhere), Some(Refused::OutOfReach), "a label that was not placed");
+        assert_eq!(refused(nowhere), Some(RefusalReason::OutOfReach), "a label that was not placed");
     }
 }

@@ -32,29 +32,19 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind, Register};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::{Assembly, Label};
-use crate::error::{Error, Refused, Result};
-use crate::flow::{Block, Flow, calls};
+use crate::error::{Error, RefusalReason, Result};
+use crate::flow::{BasicBlock, Flow, calls};
 use crate::guard::Scratch;
 use crate::liveness::Liveness;
 use crate::loops::Loop;
-use crate::page::{LINE_BYTES, Rule};
-use crate::patch::{TRAP, moved_to};
+use crate::page::LINE_BYTES;
+use crate::patch::{TRAP, copied_address};
+use crate::redirect::Redirect;
 use checks::{Check, Checks};
-
-/// An access that is to be redirected, and by which rule: one of a page, or a piece of its underlay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redirect {
-    /// The instruction.
-    pub ip: u64,
-    /// Where its bytes are.
-    pub rule: Rule,
-    /// The address that it is likely to have in each lap, if it is one of [`Flow::by_slots`]: the clone is for that one alone.
-    pub seen: Option<u64>,
-}
 
 /// What is to be cloned, and how.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan<'a> {
+pub struct ClonePlan<'a> {
     /// The flow that the loop is of.
     pub flow: &'a Flow,
     /// The loop.
@@ -63,7 +53,7 @@ pub struct Plan<'a> {
     pub liveness: &'a Liveness,
     /// The accesses to redirect, each once.
     pub redirects: &'a [Redirect],
-    /// Instructions that a patch overwrites, and where their copies are: [`crate::patch::Displaced::moved`].
+    /// Instructions that a patch overwrites, and where their copies are: [`crate::patch::HeadCopy::moved`].
     pub moved: &'a [(u64, u64)],
     /// Where else than at the head the clone can be entered: instructions of the loop, before any check of their block.
     pub enter: &'a [u64],
@@ -87,7 +77,7 @@ pub struct LoopClone {
     /// Addresses in the clone at which the program's state is that before an original instruction, and which one.
     pub map: Vec<(u64, u64)>,
     /// Where failed checks lead: the address in the clone, and the original instruction that it goes on at.
-    pub colds: Vec<(u64, u64)>,
+    pub failures: Vec<(u64, u64)>,
     /// Checks in the loop.
     pub guards: usize,
     /// Those of them that save a register or the flags.
@@ -100,76 +90,76 @@ impl LoopClone {
     /// # Errors
     /// [`Error::Refused`]: an instruction is not in the loop, or behind a call, cannot be redirected, or not from there; an entry would
     /// pass by a check.
-    pub fn new(plan: &Plan<'_>) -> Result<Self> {
+    pub fn new(plan: &ClonePlan<'_>) -> Result<Self> {
         let (made, head) = Self::make(plan)?;
         let padding = head.wrapping_neg() % LINE_BYTES;
         if !plan.aligned || padding == 0 {
             return Ok(made);
         }
-        let (moved, _) = Self::make(&Plan { at: plan.at + padding, ..*plan })?;
+        let (moved, _) = Self::make(&ClonePlan { at: plan.at + padding, ..*plan })?;
         let code = (0..padding).map(|_| TRAP).chain(moved.code).collect();
         Ok(Self { at: plan.at, code, ..moved })
     }
 
     /// The clone, and where the copy of the head is in it.
-    fn make(plan: &Plan<'_>) -> Result<(Self, u64)> {
+    fn make(plan: &ClonePlan<'_>) -> Result<(Self, u64)> {
         let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
-        let mut making = Making {
+        let mut builder = Builder {
             plan,
             checks,
             code: Assembly::default(),
             copies: BTreeMap::new(),
             entries: Vec::new(),
             spots: Vec::new(),
-            colds: Vec::new(),
+            failures: Vec::new(),
             words: BTreeMap::new(),
             guards: 0,
             saving_guards: 0,
         };
-        for instruction in plan.flow.copied_in(plan.within) {
-            let label = making.code.label();
-            making.copies.insert(instruction.ip(), label);
+        for instruction in plan.flow.copied_instructions(plan.within) {
+            let label = builder.code.label();
+            builder.copies.insert(instruction.ip(), label);
         }
         for ip in plan.enter.iter().filter(|ip| **ip != plan.within.head).copied() {
-            making.entry(ip, false)?;
+            builder.entry(ip, false)?;
         }
         let head_first = plan.within.blocks.first() == Some(&plan.within.head);
-        making.entry(plan.within.head, head_first)?;
-        making.body()?;
-        making.cold_ends();
-        making.finish()
+        builder.entry(plan.within.head, head_first)?;
+        builder.body()?;
+        builder.cold_ends();
+        builder.finish()
     }
 }
 
 /// A check in the loop that failed.
-struct Cold {
+struct FailureExit {
     label: Label,
     scratch: Scratch,
     ip: u64,
 }
 
-struct Making<'a> {
-    plan: &'a Plan<'a>,
+struct Builder<'a> {
+    plan: &'a ClonePlan<'a>,
     checks: Checks,
     code: Assembly,
     /// For each original instruction its copy, with the check before it.
     copies: BTreeMap<u64, Label>,
     entries: Vec<(u64, Label)>,
     spots: Vec<(u64, Label)>,
-    colds: Vec<Cold>,
+    failures: Vec<FailureExit>,
     /// What checks compare with, behind the code.
     words: BTreeMap<u64, Label>,
     guards: usize,
     saving_guards: usize,
 }
 
-impl Making<'_> {
+impl Builder<'_> {
     /// An entry for whoever is about to run the instruction at `ip`; the copy follows or is jumped to.
     fn entry(&mut self, ip: u64, falls_through: bool) -> Result<()> {
-        let copy = *self.copies.get(&ip).ok_or_else(|| Error::refused(ip, Refused::NotInLoop))?;
+        let copy = *self.copies.get(&ip).ok_or_else(|| Error::refused(ip, RefusalReason::NotInLoop))?;
         let block = self.plan.flow.block_at(ip).map_or(ip, |block| block.start);
         if self.checks.before.range(block..ip).next().is_some() {
-            return Err(Error::refused(ip, Refused::BehindCheck));
+            return Err(Error::refused(ip, RefusalReason::BehindCheck));
         }
         let entry = self.code.here();
         self.entries.push((ip, entry));
@@ -190,11 +180,11 @@ impl Making<'_> {
     }
 
     fn body(&mut self) -> Result<()> {
-        let Plan { flow, within, .. } = *self.plan;
-        let blocks: Vec<&Block> = within.blocks.iter().map(|start| &flow.blocks[start]).collect();
+        let ClonePlan { flow, within, .. } = *self.plan;
+        let blocks: Vec<&BasicBlock> = within.blocks.iter().map(|start| &flow.blocks[start]).collect();
         for (index, block) in blocks.iter().enumerate() {
             let mut last = &flow.instructions[&block.last];
-            for instruction in flow.until_call(block) {
+            for instruction in flow.instructions_until_call(block) {
                 self.copy(instruction)?;
                 last = instruction;
             }
@@ -216,7 +206,7 @@ impl Making<'_> {
         self.code.place(label);
         self.spots.push((ip, label));
         if calls(instruction) {
-            self.code.jump(Code::Jmp_rel32_64, moved_to(self.plan.moved, ip));
+            self.code.jump(Code::Jmp_rel32_64, copied_address(self.plan.moved, ip));
             return Ok(());
         }
         if let Some(check) = self.checks.before.get(&ip).cloned() {
@@ -266,7 +256,7 @@ impl Making<'_> {
             }
         }
         scratch.restore(&mut self.code);
-        self.colds.push(Cold { label: failed, scratch, ip });
+        self.failures.push(FailureExit { label: failed, scratch, ip });
         Ok(scratch)
     }
 
@@ -289,10 +279,10 @@ impl Making<'_> {
 
     /// Failed checks, behind the loop: all as it was, and on in the original.
     fn cold_ends(&mut self) {
-        for Cold { label, scratch, ip } in &self.colds {
+        for FailureExit { label, scratch, ip } in &self.failures {
             self.code.place(*label);
             scratch.restore(&mut self.code);
-            self.code.jump(Code::Jmp_rel32_64, moved_to(self.plan.moved, *ip));
+            self.code.jump(Code::Jmp_rel32_64, copied_address(self.plan.moved, *ip));
         }
     }
 
@@ -301,7 +291,7 @@ impl Making<'_> {
         if self.plan.within.blocks.contains(&original) {
             self.copies[&original].target()
         } else {
-            moved_to(self.plan.moved, original)
+            copied_address(self.plan.moved, original)
         }
     }
 
@@ -322,13 +312,13 @@ impl Making<'_> {
         let head = self.plan.within.head;
         let entry = entries.iter().find(|(ip, _)| *ip == head).map_or(at, |(_, entry)| *entry);
         let copy = self.copies.get(&head).and_then(|label| place(*label)).unwrap_or(at);
-        let colds = self.colds.iter().filter_map(|cold| Some((place(cold.label)?, cold.ip))).collect();
+        let failures = self.failures.iter().filter_map(|cold| Some((place(cold.label)?, cold.ip))).collect();
         let clone = LoopClone {
             at,
             entry,
             entries,
             map,
-            colds,
+            failures,
             guards: self.guards,
             saving_guards: self.saving_guards,
             code: encoded.bytes,

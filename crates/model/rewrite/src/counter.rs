@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::effect::{Effect, reads_and_writes};
+use crate::effect::{InstructionEffect, reads_and_writes};
 use crate::flow::Flow;
 use crate::loops::Loop;
 use crate::memory::Memory;
@@ -25,31 +25,31 @@ const KEPT_BY_CALLS: u16 = 0xf008;
 
 /// A loop's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counter {
+pub struct LoopCounter {
     /// The instruction that changes it.
     pub ip: u64,
     /// By how much.
     pub step: i64,
     /// Its size in bytes, 4 or 8: where it begins anew after its largest value.
     pub bytes: u32,
-    place: Place,
+    place: CounterPlace,
 }
 
 /// Where a counter is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum CounterPlace {
     /// A general register.
     Register(usize),
     /// A word at a distance from the frame or stack pointer.
     Frame { base: usize, distance: i64 },
 }
 
-impl Counter {
+impl LoopCounter {
     /// The counter of a loop: a register if there is one.
     #[must_use]
     pub fn of(flow: &Flow, within: &Loop) -> Option<Self> {
         let mut factory = InstructionInfoFactory::new();
-        let mut writers: BTreeMap<Place, u32> = BTreeMap::new();
+        let mut writers: BTreeMap<CounterPlace, u32> = BTreeMap::new();
         let mut found = Vec::new();
         for instruction in flow.instructions_in(within) {
             for place in written(instruction, &mut factory) {
@@ -57,9 +57,9 @@ impl Counter {
             }
             found.extend(counting(instruction));
         }
-        let lasts = |place: &Place| match place {
-            Place::Register(number) => !within.has_call || KEPT_BY_CALLS & (1 << number) != 0,
-            Place::Frame { .. } => true,
+        let lasts = |place: &CounterPlace| match place {
+            CounterPlace::Register(number) => !within.has_call || KEPT_BY_CALLS & (1 << number) != 0,
+            CounterPlace::Frame { .. } => true,
         };
         let counts = |one: &Self| writers.get(&one.place) == Some(&1) && lasts(&one.place);
         found.into_iter().filter(counts).min_by_key(|one| (one.place, one.ip))
@@ -70,8 +70,8 @@ impl Counter {
     pub fn value(&self, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
         let bytes = self.bytes as usize;
         let mut value = match self.place {
-            Place::Register(number) => registers.gpr[number].to_le_bytes(),
-            Place::Frame { base, distance } => {
+            CounterPlace::Register(number) => registers.gpr[number].to_le_bytes(),
+            CounterPlace::Frame { base, distance } => {
                 let mut word = [0; 8];
                 let at = registers.gpr[base].wrapping_add_signed(distance);
                 (memory.read(at, &mut word[..bytes]) == bytes).then_some(word)?
@@ -85,37 +85,38 @@ impl Counter {
     /// its caller.
     #[must_use]
     pub fn is_kept_by(&self, flow: &Flow) -> bool {
-        let Place::Register(number) = self.place else { return true };
+        let CounterPlace::Register(number) = self.place else { return true };
         let mut factory = InstructionInfoFactory::new();
-        let is_written = |instruction| Effect::of(instruction, &mut factory).writes & (1 << number) != 0;
+        let is_written = |instruction| InstructionEffect::of(instruction, &mut factory).writes & (1 << number) != 0;
         KEPT_BY_CALLS & (1 << number) != 0 && !flow.instructions.values().any(is_written)
     }
 
     /// Whether its value is that of memory, which may be read later than the registers were.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
-        matches!(self.place, Place::Frame { .. })
+        matches!(self.place, CounterPlace::Frame { .. })
     }
 }
 
 /// All that an instruction writes where a counter may be.
-fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Vec<Place> {
-    let registers = Effect::of(instruction, factory).writes;
-    let mut places: Vec<Place> = (0..16).filter(|number| registers & (1 << number) != 0).map(Place::Register).collect();
+fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Vec<CounterPlace> {
+    let registers = InstructionEffect::of(instruction, factory).writes;
+    let mut places: Vec<CounterPlace> =
+        (0..16).filter(|number| registers & (1 << number) != 0).map(CounterPlace::Register).collect();
     let writes_memory = factory.info(instruction).used_memory().iter().any(|used| reads_and_writes(used.access()).1);
     places.extend(frame(instruction).filter(|_| writes_memory));
     places
 }
 
 /// The word of the frame that is an instruction's operand.
-fn frame(instruction: &Instruction) -> Option<Place> {
+fn frame(instruction: &Instruction) -> Option<CounterPlace> {
     let base = number(instruction.memory_base()).filter(|&base| base == RBP || base == RSP)?;
     let is_plain = instruction.memory_index() == Register::None && instruction.segment_prefix() == Register::None;
-    is_plain.then(|| Place::Frame { base, distance: instruction.memory_displacement64().cast_signed() })
+    is_plain.then(|| CounterPlace::Frame { base, distance: instruction.memory_displacement64().cast_signed() })
 }
 
 /// What an instruction counts by, if it does.
-fn counting(instruction: &Instruction) -> Option<Counter> {
+fn counting(instruction: &Instruction) -> Option<LoopCounter> {
     if instruction.has_lock_prefix() {
         return None;
     }
@@ -133,13 +134,13 @@ fn counting(instruction: &Instruction) -> Option<Counter> {
         _ => return None,
     };
     let bytes = u32::try_from(bytes).ok().filter(|bytes| matches!(bytes, 4 | 8))?;
-    (step != 0).then_some(Counter { ip: instruction.ip(), step, bytes, place })
+    (step != 0).then_some(LoopCounter { ip: instruction.ip(), step, bytes, place })
 }
 
 /// A register that may count.
-fn register(register: Register) -> Option<Place> {
+fn register(register: Register) -> Option<CounterPlace> {
     let number = number(register).filter(|&number| number != RSP && number != RBP)?;
-    Some(Place::Register(number))
+    Some(CounterPlace::Register(number))
 }
 
 fn constant(instruction: &Instruction, bytes: usize) -> Option<i64> {
@@ -165,26 +166,26 @@ mod tests {
         CodeAssembler, CodeLabel, dword_ptr, eax, ecx, edx, qword_ptr, r12, rax, rbp, rbx, rdi, rdx, rsp,
     };
 
-    use super::Counter;
+    use super::LoopCounter;
     use crate::flow::Flow;
-    use crate::memory::Image;
+    use crate::memory::MemoryImage;
     use crate::registers::{RBP, Registers};
 
     /// The counter of the innermost loop around what `body` assembles; it begins at the loop's head.
-    fn counter(body: impl FnOnce(&mut CodeAssembler)) -> Option<Counter> {
+    fn counter(body: impl FnOnce(&mut CodeAssembler)) -> Option<LoopCounter> {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut head: CodeLabel = code.create_label();
         code.set_label(&mut head).unwrap();
         body(&mut code);
         code.jne(head).unwrap();
         code.ret().unwrap();
-        let image = Image { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1000).unwrap();
         let within = flow.loops().into_iter().next().unwrap();
-        Counter::of(&flow, &within)
+        LoopCounter::of(&flow, &within)
     }
 
-    fn told(found: Option<Counter>) -> Option<(u64, i64, u32, bool)> {
+    fn observed(found: Option<LoopCounter>) -> Option<(u64, i64, u32, bool)> {
         found.map(|found| (found.ip, found.step, found.bytes, found.is_in_memory()))
     }
 
@@ -194,10 +195,10 @@ mod tests {
             code.add(qword_ptr(rdi), 1).unwrap();
             code.add(rdx, 16).unwrap();
         };
-        assert_eq!(told(counter(add)), Some((0x1004, 16, 8, false)));
-        assert_eq!(told(counter(|code| code.dec(ecx).unwrap())), Some((0x1000, -1, 4, false)));
-        assert_eq!(told(counter(|code| code.sub(edx, 0x1000).unwrap())), Some((0x1000, -0x1000, 4, false)));
-        assert_eq!(told(counter(|code| code.lea(rdx, qword_ptr(rdx - 8)).unwrap())), Some((0x1000, -8, 8, false)));
+        assert_eq!(observed(counter(add)), Some((0x1004, 16, 8, false)));
+        assert_eq!(observed(counter(|code| code.dec(ecx).unwrap())), Some((0x1000, -1, 4, false)));
+        assert_eq!(observed(counter(|code| code.sub(edx, 0x1000).unwrap())), Some((0x1000, -0x1000, 4, false)));
+        assert_eq!(observed(counter(|code| code.lea(rdx, qword_ptr(rdx - 8)).unwrap())), Some((0x1000, -8, 8, false)));
     }
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
             code.add(r12, 1).unwrap();
             code.call(rax).unwrap();
         };
-        assert_eq!(told(counter(kept)), Some((0x1000, 1, 8, false)));
+        assert_eq!(observed(counter(kept)), Some((0x1000, 1, 8, false)));
         assert_eq!(counter(|code| code.add(rsp, 16).unwrap()), None, "the stack");
         assert_eq!(counter(|code| code.lea(rdx, qword_ptr(rdi + 8)).unwrap()), None, "another register");
         assert_eq!(counter(|code| code.add(edx, eax).unwrap()), None, "by who knows what");
@@ -231,12 +232,12 @@ mod tests {
             code.add(dword_ptr(rbp - 20), 1).unwrap();
         };
         let found = counter(body).unwrap();
-        assert_eq!(told(Some(found)), Some((0x1008, 1, 4, true)));
+        assert_eq!(observed(Some(found)), Some((0x1008, 1, 4, true)));
         let mut registers = Registers::default();
         registers.gpr[RBP] = 0x2000;
-        let there = Image { start: 0x2000 - 20, bytes: vec![7, 1, 0, 0, 0xff] };
+        let there = MemoryImage { start: 0x2000 - 20, bytes: vec![7, 1, 0, 0, 0xff] };
         assert_eq!(found.value(&registers, &there), Some(0x107));
-        assert_eq!(found.value(&registers, &Image::default()), None);
+        assert_eq!(found.value(&registers, &MemoryImage::default()), None);
         let stored = |code: &mut CodeAssembler| {
             body(code);
             code.mov(dword_ptr(rbp - 20), eax).unwrap();
@@ -249,6 +250,6 @@ mod tests {
         let found = counter(|code| code.dec(ecx).unwrap()).unwrap();
         let mut registers = Registers::default();
         registers.gpr[1] = 0x1_0000_0005;
-        assert_eq!(found.value(&registers, &Image::default()), Some(5));
+        assert_eq!(found.value(&registers, &MemoryImage::default()), Some(5));
     }
 }

@@ -13,7 +13,7 @@ pub const ARITHMETIC_FLAGS: u32 =
 
 /// What an instruction does to general registers (bit n: register n) and arithmetic flags (iced's bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Effect {
+pub struct InstructionEffect {
     /// Registers that it reads, for addresses too.
     pub reads: u16,
     /// Registers that it may change.
@@ -26,7 +26,7 @@ pub struct Effect {
     pub flags_killed: u32,
 }
 
-impl Effect {
+impl InstructionEffect {
     /// What `instruction` does.
     #[must_use]
     pub fn of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Self {
@@ -91,13 +91,13 @@ fn keeps_flags(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARITHMETIC_FLAGS, Effect};
+    use super::{ARITHMETIC_FLAGS, InstructionEffect};
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, RflagsBits};
 
-    fn effect(bytes: &[u8]) -> Effect {
+    fn effect(bytes: &[u8]) -> InstructionEffect {
         let instruction = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
         assert_eq!(instruction.len(), bytes.len(), "{bytes:x?}");
-        Effect::of(&instruction, &mut InstructionInfoFactory::new())
+        InstructionEffect::of(&instruction, &mut InstructionInfoFactory::new())
     }
 
     const RAX: u16 = 1;

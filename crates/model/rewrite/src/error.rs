@@ -25,18 +25,18 @@ pub enum Error {
         /// The instruction.
         ip: u64,
         /// Why not.
-        reason: Refused,
+        reason: RefusalReason,
     },
 }
 
 impl Error {
-    pub(crate) const fn refused(ip: u64, reason: Refused) -> Self {
+    pub(crate) const fn refused(ip: u64, reason: RefusalReason) -> Self {
         Self::Refused { ip, reason }
     }
 
     /// The reason, where code was refused.
     #[must_use]
-    pub const fn reason(&self) -> Option<Refused> {
+    pub const fn reason(&self) -> Option<RefusalReason> {
         match self {
             Self::Refused { reason, .. } => Some(*reason),
             Self::Page { .. } => None,
@@ -133,12 +133,12 @@ impl std::fmt::Display for Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Refused};
+    use super::{Error, RefusalReason};
 
     #[test]
     fn a_refusal_tells_where_why_and_what_to_do() {
-        let error = Error::refused(0x40_1000, Refused::Call);
+        let error = Error::refused(0x40_1000, RefusalReason::Call);
         assert_eq!(error.to_string(), "code at 0x401000 is not rewritten: the loop calls: leave it as it is");
-        assert_eq!(error.reason(), Some(Refused::Call));
+        assert_eq!(error.reason(), Some(RefusalReason::Call));
     }
 }

@@ -20,8 +20,8 @@
 use iced_x86::{Code, Instruction, Register};
 
 use crate::assembly::Assembly;
-use crate::error::Refused;
-use crate::liveness::Live;
+use crate::error::RefusalReason;
+use crate::liveness::LiveSet;
 use crate::operand::Operand;
 use crate::registers::{SCRATCH, bit};
 
@@ -38,22 +38,22 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// A register that is in none of `used`: a dead one, else one that is saved. Flags are saved where some are live.
-    pub(crate) fn choose(live: Live, used: u16) -> Result<Self, Refused> {
+    pub(crate) fn choose(live: LiveSet, used: u16) -> Result<Self, RefusalReason> {
         let free = |register: &&Register| used & bit(**register) == 0;
         let dead = |register: &&Register| !live.has(**register);
         let found = SCRATCH.iter().filter(free).find(dead);
         let saves_register = found.is_none();
-        let register = *found.or_else(|| SCRATCH.iter().find(free)).ok_or(Refused::NoScratch)?;
+        let register = *found.or_else(|| SCRATCH.iter().find(free)).ok_or(RefusalReason::NoScratch)?;
         Ok(Self { register, saves_register, saves_flags: live.flags != 0 })
     }
 
     /// One that leaves no flag to save, since nothing compares.
-    pub(crate) fn choose_for_address(live: Live, used: u16) -> Result<Self, Refused> {
-        Self::choose(Live { flags: 0, ..live }, used)
+    pub(crate) fn choose_for_address(live: LiveSet, used: u16) -> Result<Self, RefusalReason> {
+        Self::choose(LiveSet { flags: 0, ..live }, used)
     }
 
     /// None at all, for what compares registers as they are: flags alone may have to be saved.
-    pub(crate) const fn without(live: Live) -> Self {
+    pub(crate) const fn without(live: LiveSet) -> Self {
         Self { register: Register::None, saves_register: false, saves_flags: live.flags != 0 }
     }
 
@@ -103,8 +103,8 @@ impl Scratch {
 mod tests {
     use super::Scratch;
     use crate::effect::ARITHMETIC_FLAGS;
-    use crate::error::Refused;
-    use crate::liveness::Live;
+    use crate::error::RefusalReason;
+    use crate::liveness::LiveSet;
     use iced_x86::Register;
 
     const RAX: u16 = 1;
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_dead_register_comes_first() {
-        let dead = Live { registers: !RDX, flags: 0 };
+        let dead = LiveSet { registers: !RDX, flags: 0 };
         let found = Scratch::choose(dead, RAX).unwrap();
         assert_eq!((found.register, found.saves()), (Register::RDX, false));
         let used = Scratch::choose(dead, RAX | RDX).unwrap();
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn live_flags_are_saved_unless_nothing_compares() {
-        let live = Live { registers: !RDX, flags: ARITHMETIC_FLAGS };
+        let live = LiveSet { registers: !RDX, flags: ARITHMETIC_FLAGS };
         assert!(Scratch::choose(live, 0).unwrap().saves());
         assert!(!Scratch::choose_for_address(live, 0).unwrap().saves());
     }
@@ -129,6 +129,6 @@ mod tests {
     #[test]
     fn the_stack_pointer_is_no_scratch() {
         let all_but_rsp = !(1 << 4);
-        assert_eq!(Scratch::choose(Live::ALL, all_but_rsp), Err(Refused::NoScratch));
+        assert_eq!(Scratch::choose(LiveSet::ALL, all_but_rsp), Err(RefusalReason::NoScratch));
     }
 }

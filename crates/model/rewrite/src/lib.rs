@@ -1,6 +1,6 @@
 //! x86-64 code in, rewritten code out: bytes that have moved are reached where they are now.
 //!
-//! A [`Page`] is made inaccessible and its bytes live elsewhere, each [`Rule`]'s in a view of its own, the others at the page's
+//! A [`RemappedPage`] is made inaccessible and its bytes live elsewhere, each [`RemapRule`]'s in a view of its own, the others at the page's
 //! `home`. All distances are multiples of a line's size within ±2 GiB, so an access is redirected by another displacement
 //! in the same instruction: no register ever holds an address that the program does not know.
 //!
@@ -27,7 +27,7 @@
 //! | `patch` | the jump at a loop's head, and the copy of what it overwrites |
 //! | `protect` | what is run before the kernel protects memory |
 //!
-//! **Sound before complete**: what cannot be proved safe is [`Refused`] with a reason. Two things cannot be seen from here and
+//! **Sound before complete**: what cannot be proved safe is [`RefusalReason`] with a reason. Two things cannot be seen from here and
 //! are the caller's to hold: that no stack, thread control block or other memory that the processor or the kernel reads by itself lies on a
 //! remapped page, and that the code does not change while its copies are in use.
 //!
@@ -48,23 +48,25 @@ pub mod memory;
 pub mod operand;
 pub mod page;
 pub mod patch;
-pub mod protect;
+pub mod probe;
+mod redirect;
 pub mod registers;
+pub mod rewritelet;
 mod slots;
-pub mod trampoline;
 pub mod walk;
 
-pub use clone::{LoopClone, Plan, Redirect};
-pub use counter::Counter;
-pub use effect::Effect;
-pub use error::{Error, Refused, Result};
-pub use flow::{Block, Flow, Leave, Taken, WINDOW_BYTES};
-pub use liveness::{Live, Liveness};
-pub use loops::{Exit, Loop};
-pub use memory::{Image, Memory, Pages};
+pub use clone::{ClonePlan, LoopClone};
+pub use counter::LoopCounter;
+pub use effect::InstructionEffect;
+pub use error::{Error, RefusalReason, Result};
+pub use flow::{BasicBlock, BlockExit, Flow, TakenJumps, WINDOW_BYTES};
+pub use liveness::{LiveSet, Liveness};
+pub use loops::{Loop, LoopExit};
+pub use memory::{CachedMemory, Memory, MemoryImage};
 pub use operand::Operand;
-pub use page::{Page, Piece, Rule};
-pub use patch::{Displaced, HeadPatch, Pun, Write};
+pub use page::{PagePiece, RemapRule, RemappedPage};
+pub use patch::{HeadCopy, HeadPatch, PatchWrite, Pun};
+pub use redirect::Redirect;
 pub use registers::Registers;
-pub use trampoline::{Form, Site, Trampoline};
-pub use walk::{Access, Walk};
+pub use rewritelet::{AccessSite, Rewritelet, RewriteletForm};
+pub use walk::{LoopAccess, Walk};

@@ -8,20 +8,20 @@ use std::collections::BTreeMap;
 
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Register};
 
-use crate::effect::{ARITHMETIC_FLAGS, Effect};
+use crate::effect::{ARITHMETIC_FLAGS, InstructionEffect};
 use crate::flow::Flow;
 use crate::registers::bit;
 
 /// General registers (bit n: register n) and arithmetic flags (iced's bits) that are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Live {
+pub struct LiveSet {
     /// Registers.
     pub registers: u16,
     /// Flags.
     pub flags: u32,
 }
 
-impl Live {
+impl LiveSet {
     /// Everything: where nothing is known.
     pub const ALL: Self = Self { registers: u16::MAX, flags: ARITHMETIC_FLAGS };
     const NONE: Self = Self { registers: 0, flags: 0 };
@@ -37,7 +37,7 @@ impl Live {
     }
 
     /// What is needed before an instruction, if this is what is needed after it.
-    const fn before(self, effect: &Effect) -> Self {
+    const fn before(self, effect: &InstructionEffect) -> Self {
         Self {
             registers: self.registers & !effect.kills | effect.reads,
             flags: self.flags & !effect.flags_killed | effect.flags_read,
@@ -49,7 +49,7 @@ impl Live {
 #[derive(Debug, Clone)]
 pub struct Liveness {
     /// Before and after each instruction.
-    at: BTreeMap<u64, (Live, Live)>,
+    at: BTreeMap<u64, (LiveSet, LiveSet)>,
 }
 
 impl Liveness {
@@ -58,18 +58,18 @@ impl Liveness {
     pub fn of(flow: &Flow) -> Self {
         let mut factory = InstructionInfoFactory::new();
         let effects = flow.instructions.iter().map(|(ip, instruction)| (*ip, effect(instruction, &mut factory)));
-        let effects: BTreeMap<u64, Option<Effect>> = effects.collect();
-        let mut starts: BTreeMap<u64, Live> = flow.blocks.keys().map(|start| (*start, Live::NONE)).collect();
+        let effects: BTreeMap<u64, Option<InstructionEffect>> = effects.collect();
+        let mut starts: BTreeMap<u64, LiveSet> = flow.blocks.keys().map(|start| (*start, LiveSet::NONE)).collect();
         let mut at = BTreeMap::new();
         let mut changed = true;
         while changed {
             changed = false;
             for block in flow.blocks.values().rev() {
-                let leaves = if block.leaves.is_empty() { Live::NONE } else { Live::ALL };
+                let leaves = if block.leaves.is_empty() { LiveSet::NONE } else { LiveSet::ALL };
                 let mut live = block.successors.iter().fold(leaves, |live, next| live.or(starts[next]));
                 for instruction in flow.instructions_of(block).rev() {
                     let after = live;
-                    live = effects[&instruction.ip()].as_ref().map_or(Live::ALL, |effect| after.before(effect));
+                    live = effects[&instruction.ip()].as_ref().map_or(LiveSet::ALL, |effect| after.before(effect));
                     at.insert(instruction.ip(), (live, after));
                 }
                 changed |= starts.insert(block.start, live) != Some(live);
@@ -80,24 +80,24 @@ impl Liveness {
 
     /// What is needed when the instruction at `ip` is about to run. Everything where it is not in the flow.
     #[must_use]
-    pub fn before(&self, ip: u64) -> Live {
-        self.at.get(&ip).map_or(Live::ALL, |(before, _)| *before)
+    pub fn before(&self, ip: u64) -> LiveSet {
+        self.at.get(&ip).map_or(LiveSet::ALL, |(before, _)| *before)
     }
 
     /// What is needed when the instruction at `ip` has run.
     #[must_use]
-    pub fn after(&self, ip: u64) -> Live {
-        self.at.get(&ip).map_or(Live::ALL, |(_, after)| *after)
+    pub fn after(&self, ip: u64) -> LiveSet {
+        self.at.get(&ip).map_or(LiveSet::ALL, |(_, after)| *after)
     }
 }
 
 /// What an instruction does; none for those behind which somebody else looks at the registers.
-fn effect(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Effect> {
+fn effect(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<InstructionEffect> {
     let ordinary = matches!(
         instruction.flow_control(),
         FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
     );
-    ordinary.then(|| Effect::of(instruction, factory))
+    ordinary.then(|| InstructionEffect::of(instruction, factory))
 }
 
 #[cfg(test)]
@@ -105,13 +105,13 @@ mod tests {
     use iced_x86::Register;
     use iced_x86::code_asm::{CodeAssembler, eax, ecx, edx, qword_ptr, rax, rcx, rdi, rdx};
 
-    use super::{Live, Liveness};
+    use super::{LiveSet, Liveness};
     use crate::effect::ARITHMETIC_FLAGS;
     use crate::flow::Flow;
-    use crate::memory::Image;
+    use crate::memory::MemoryImage;
 
     fn liveness(code: &mut CodeAssembler) -> Liveness {
-        let image = Image { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
         Liveness::of(&Flow::discover(&image, 0x1000).unwrap())
     }
 
@@ -137,7 +137,7 @@ mod tests {
         }
         assert_eq!(found.before(0x1000).flags, 0, "the sum overwrites them");
         assert_ne!(found.after(0x100a).flags, 0, "the jump reads one");
-        assert_eq!((found.before(0x1011), found.before(0x9999)), (Live::ALL, Live::ALL));
+        assert_eq!((found.before(0x1011), found.before(0x9999)), (LiveSet::ALL, LiveSet::ALL));
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         let mut code = CodeAssembler::new(64).unwrap();
         code.nop().unwrap();
         code.jmp(0x9_0000).unwrap();
-        assert_eq!(liveness(&mut code).before(0x1000), Live::ALL, "what is far away was not read");
+        assert_eq!(liveness(&mut code).before(0x1000), LiveSet::ALL, "what is far away was not read");
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         code.mov(edx, 2).unwrap(); // 1003
         code.ret().unwrap();
         let found = liveness(&mut code);
-        assert_eq!(found.before(0x1000), Live::ALL);
+        assert_eq!(found.before(0x1000), LiveSet::ALL);
         assert!(!found.before(0x1003).has(Register::RDX));
     }
 }

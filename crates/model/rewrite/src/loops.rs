@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::Instruction;
 
-use crate::flow::{Block, Flow, Leave, calls};
+use crate::flow::{BasicBlock, BlockExit, Flow, calls};
 
 /// A loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Loop {
     /// Its blocks, by their first addresses.
     pub blocks: BTreeSet<u64>,
     /// The ways out.
-    pub exits: Vec<Exit>,
+    pub exits: Vec<LoopExit>,
     /// Blocks other than the head that are entered from outside.
     pub side_entries: Vec<u64>,
     /// Something in it calls.
@@ -40,11 +40,11 @@ pub struct Loop {
 
 /// A way out of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Exit {
+pub struct LoopExit {
     /// The last instruction in the loop.
     pub from: u64,
     /// Where it goes on.
-    pub to: Leave,
+    pub to: BlockExit,
 }
 
 impl Flow {
@@ -67,7 +67,7 @@ impl Flow {
     fn bodies(&self) -> Vec<(u64, BTreeSet<u64>)> {
         let mut bodies: Vec<(u64, BTreeSet<u64>)> = Vec::new();
         let before = self.predecessors();
-        for (tail, head) in self.jumps_back() {
+        for (tail, head) in self.back_edges() {
             let body = self.body(&before, tail, head);
             match bodies.iter_mut().find(|(other, _)| *other == head) {
                 _ if !body.contains(&tail) => {}
@@ -92,24 +92,24 @@ impl Flow {
     }
 
     /// Those that come by no call in their block.
-    pub fn copied_in<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
-        within.blocks.iter().flat_map(move |start| self.until_call(&self.blocks[start]))
+    pub fn copied_instructions<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
+        within.blocks.iter().flat_map(move |start| self.instructions_until_call(&self.blocks[start]))
     }
 
     /// The blocks of a loop that a lap may leave out: there is a way from the head back to it that does not come by them.
     #[must_use]
-    pub fn optional_blocks(&self, within: &Loop) -> Vec<&Block> {
+    pub fn optional_blocks(&self, within: &Loop) -> Vec<&BasicBlock> {
         let head = within.head;
-        let is_optional = |block: &&Block| {
+        let is_optional = |block: &&BasicBlock| {
             let inside = |next: &u64| within.blocks.contains(next) && *next != head && *next != block.start;
-            let reached = closure(head, |at| self.blocks[&at].successors.iter().copied().filter(inside).collect());
+            let reached = reachable(head, |at| self.blocks[&at].successors.iter().copied().filter(inside).collect());
             block.start != head && reached.iter().any(|at| self.blocks[at].successors.contains(&head))
         };
         within.blocks.iter().filter_map(|start| self.blocks.get(start)).filter(is_optional).collect()
     }
 
     /// Blocks that end in a jump to themselves or to before, and where that leads.
-    fn jumps_back(&self) -> Vec<(u64, u64)> {
+    fn back_edges(&self) -> Vec<(u64, u64)> {
         let mut back = Vec::new();
         for block in self.blocks.values() {
             back.extend(block.successors.iter().filter(|to| **to <= block.last).map(|to| (block.start, *to)));
@@ -129,10 +129,10 @@ impl Flow {
     /// Blocks between `head` and `tail` on a way from one to the other.
     fn body(&self, before: &BTreeMap<u64, Vec<u64>>, tail: u64, head: u64) -> BTreeSet<u64> {
         let between = |start: u64| (head..=tail).contains(&start);
-        let forward = closure(head, |block| {
+        let forward = reachable(head, |block| {
             self.blocks[&block].successors.iter().copied().filter(|next| between(*next)).collect()
         });
-        let backward = closure(tail, |block| {
+        let backward = reachable(tail, |block| {
             let leading = before.get(&block).filter(|_| block != head);
             leading.into_iter().flatten().copied().filter(|other| between(*other)).collect()
         });
@@ -168,16 +168,17 @@ impl Flow {
         let inside = || blocks.iter().map(|start| &self.blocks[start]);
         let mut exits = Vec::new();
         for block in inside() {
-            let outside = block.successors.iter().filter(|next| !blocks.contains(*next)).map(|next| Leave::To(*next));
-            exits.extend(outside.chain(block.leaves.iter().copied()).map(|to| Exit { from: block.last, to }));
+            let outside =
+                block.successors.iter().filter(|next| !blocks.contains(*next)).map(|next| BlockExit::To(*next));
+            exits.extend(outside.chain(block.leaves.iter().copied()).map(|to| LoopExit { from: block.last, to }));
         }
         let outside = self.blocks.values().filter(|block| !blocks.contains(&block.start));
         let entered: BTreeSet<u64> = outside.flat_map(|block| block.successors.iter().copied()).collect();
         let side_entries = entered.into_iter().filter(|to| *to != head && blocks.contains(to)).collect();
         let has_call = inside().flat_map(|block| self.instructions_of(block)).any(calls);
-        let ends_indirect = |exit: &Exit| match exit.to {
-            Leave::To(to) => self.blocks.get(&to).is_some_and(|block| block.leaves.contains(&Leave::Indirect)),
-            to => to == Leave::Indirect,
+        let ends_indirect = |exit: &LoopExit| match exit.to {
+            BlockExit::To(to) => self.blocks.get(&to).is_some_and(|block| block.leaves.contains(&BlockExit::Indirect)),
+            to => to == BlockExit::Indirect,
         };
         let has_indirect = exits.iter().any(ends_indirect);
         Loop { head, has_call, has_indirect, exits, side_entries, blocks }
@@ -185,7 +186,7 @@ impl Flow {
 }
 
 /// All that `step` leads to from `start`, which is among them.
-fn closure(start: u64, step: impl Fn(u64) -> Vec<u64>) -> BTreeSet<u64> {
+fn reachable(start: u64, step: impl Fn(u64) -> Vec<u64>) -> BTreeSet<u64> {
     let mut reached = BTreeSet::from([start]);
     let mut open = vec![start];
     while let Some(block) = open.pop() {
@@ -200,12 +201,12 @@ mod tests {
 
     use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rdi};
 
-    use super::{Exit, Loop};
-    use crate::flow::{Flow, Leave};
-    use crate::memory::Image;
+    use super::{Loop, LoopExit};
+    use crate::flow::{BlockExit, Flow};
+    use crate::memory::MemoryImage;
 
     fn loops(assembler: &mut CodeAssembler, offset: u64) -> Vec<Loop> {
-        let image = Image { start: 0x1000, bytes: assembler.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: assembler.assemble(0x1000).unwrap() };
         Flow::discover(&image, 0x1000 + offset).unwrap().loops()
     }
 
@@ -232,7 +233,7 @@ mod tests {
             let mut blocks = BTreeSet::from([0x1000, 0x1004, 0x1008]);
             blocks.insert(0x1000 + offset);
             assert_eq!((found[0].head, &found[0].blocks), (0x1000, &blocks));
-            assert_eq!(found[0].exits, [Exit { from: 0x100a, to: Leave::To(0x100c) }]);
+            assert_eq!(found[0].exits, [LoopExit { from: 0x100a, to: BlockExit::To(0x100c) }]);
             assert_eq!((found[0].has_call, found[0].has_indirect), (false, false));
             assert!(found[0].side_entries.is_empty());
         }
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_loop_has_blocks_of_its_own_beside_those_of_the_loops_in_it() {
-        let image = Image { start: 0x1000, bytes: entered_at_the_condition().assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: entered_at_the_condition().assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1000).unwrap();
         let [outer] = &flow.loops()[..] else { panic!("{:?}", flow.loops()) };
         assert_eq!(outer.blocks, BTreeSet::from([0x1000, 0x1002, 0x1006, 0x100a]));
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].head, &found[0].blocks), (0x1002, &BTreeSet::from([0x1002, 0x1006])));
         assert_eq!(found[0].side_entries, [0x1006]);
-        assert_eq!(found[0].exits, [Exit { from: 0x1008, to: Leave::To(0x100a) }]);
+        assert_eq!(found[0].exits, [LoopExit { from: 0x1008, to: BlockExit::To(0x100a) }]);
         assert_eq!((found[1].head, found[1].blocks.len()), (0x1000, 4));
     }
 
@@ -305,7 +306,7 @@ mod tests {
             assert_eq!(found.len(), 1, "from {offset}: {found:?}");
             assert_eq!(found[0].head, 0x1004);
             assert!([0x1000, 0x1004, 0x1008].iter().all(|block| found[0].blocks.contains(block)), "{found:?}");
-            assert_eq!(found[0].exits, [Exit { from: 0x100e, to: Leave::To(0x1010) }]);
+            assert_eq!(found[0].exits, [LoopExit { from: 0x100e, to: BlockExit::To(0x1010) }]);
         }
     }
 
@@ -334,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_lap_may_leave_out_what_a_condition_guards() {
-        let image = Image { start: 0x1000, bytes: branching().assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: branching().assemble(0x1000).unwrap() };
         for (from, optional) in [(0, vec![0x1004]), (4, vec![0x1004]), (8, vec![0x1004])] {
             let flow = Flow::discover(&image, 0x1000 + from).unwrap();
             let within = &flow.loops()[0];
@@ -342,7 +343,7 @@ mod tests {
             assert_eq!(found, optional, "from {from}");
         }
         let mut inner = entered_at_the_condition();
-        let image = Image { start: 0x1000, bytes: inner.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: inner.assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1002).unwrap();
         assert!(flow.optional_blocks(&flow.loops()[0]).is_empty(), "one way around");
     }

@@ -15,14 +15,14 @@ pub trait Memory {
 
 /// Memory that was copied before.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Image {
+pub struct MemoryImage {
     /// Where it begins.
     pub start: u64,
     /// What is there.
     pub bytes: Vec<u8>,
 }
 
-impl Memory for Image {
+impl Memory for MemoryImage {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let from = address.checked_sub(self.start).and_then(|offset| usize::try_from(offset).ok());
         let Some(rest) = from.and_then(|from| self.bytes.get(from..)) else { return 0 };
@@ -33,13 +33,13 @@ impl Memory for Image {
 }
 
 /// Memory of which whole pages are read, each once: for a walk, whose reads are many and close together.
-pub struct Pages<'a> {
+pub struct CachedMemory<'a> {
     memory: &'a dyn Memory,
     /// What was there, by the page's address.
     kept: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> CachedMemory<'a> {
     /// Of this memory, as it is when it is read first.
     #[must_use]
     pub fn of(memory: &'a dyn Memory) -> Self {
@@ -47,13 +47,13 @@ impl<'a> Pages<'a> {
     }
 }
 
-impl fmt::Debug for Pages<'_> {
+impl fmt::Debug for CachedMemory<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pages").field("kept", &self.kept.borrow().len()).finish_non_exhaustive()
     }
 }
 
-impl Memory for Pages<'_> {
+impl Memory for CachedMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let mut kept = self.kept.borrow_mut();
         let mut got = 0;
@@ -85,9 +85,9 @@ const PAGE: usize = 4096;
 mod tests {
     use std::cell::Cell;
 
-    use super::{Image, Memory, Pages};
+    use super::{CachedMemory, Memory, MemoryImage};
 
-    struct Counted(Image, Cell<u32>);
+    struct Counted(MemoryImage, Cell<u32>);
 
     impl Memory for Counted {
         fn read(&self, address: u64, into: &mut [u8]) -> usize {
@@ -98,9 +98,9 @@ mod tests {
 
     #[test]
     fn pages_are_read_once_and_end_where_the_memory_does() {
-        let image = Image { start: 0x1000, bytes: (0..=255).cycle().take(4096 + 100).collect() };
+        let image = MemoryImage { start: 0x1000, bytes: (0..=255).cycle().take(4096 + 100).collect() };
         let counted = Counted(image.clone(), Cell::new(0));
-        let pages = Pages::of(&counted);
+        let pages = CachedMemory::of(&counted);
         for (address, bytes) in [(0x1000, 8), (0x1ffe, 8), (0x1ffe, 200), (0x2000 + 96, 8), (0x3000, 8), (0x1004, 4)] {
             let (mut one, mut other) = (vec![0; bytes], vec![0; bytes]);
             assert_eq!(pages.read(address, &mut one), image.read(address, &mut other), "{address:#x}");
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn an_image_ends_where_it_ends() {
-        let image = Image { start: 0x1000, bytes: (0..100).collect() };
+        let image = MemoryImage { start: 0x1000, bytes: (0..100).collect() };
         let mut into = [0xff; 4];
         assert_eq!((image.read(0x1000 + 98, &mut into), into), (2, [98, 99, 0xff, 0xff]));
         for outside in [0xfff, 0x1000 + 100, u64::MAX] {

@@ -12,7 +12,7 @@ use iced_x86::{
 };
 
 use crate::effect::reads_and_writes;
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, RefusalReason, Result};
 use crate::registers::{Registers, number};
 
 /// Where an instruction touches memory.
@@ -79,7 +79,7 @@ impl Operand {
     /// `instruction`, whose operand this is, touching what lies `delta` further on.
     ///
     /// # Errors
-    /// [`Refused::OutOfReach`] when no displacement leads there.
+    /// [`RefusalReason::OutOfReach`] when no displacement leads there.
     pub fn redirected(&self, instruction: &Instruction, delta: i64) -> Result<Instruction> {
         let mut redirected = *instruction;
         let target = self.displacement.wrapping_add(delta);
@@ -89,7 +89,7 @@ impl Operand {
             redirected.set_memory_index_scale(1);
             redirected.set_memory_displ_size(8);
         } else if !fits {
-            return Err(Error::refused(instruction.ip(), Refused::OutOfReach));
+            return Err(Error::refused(instruction.ip(), RefusalReason::OutOfReach));
         } else if !self.is_absolute() {
             // One byte where that is enough, else four.
             redirected.set_memory_displ_size(1);
@@ -110,19 +110,22 @@ impl Operand {
     }
 }
 
-fn find(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> std::result::Result<Operand, Refused> {
+fn find(
+    instruction: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> std::result::Result<Operand, RefusalReason> {
     if instruction.is_invalid() {
-        return Err(Refused::Undecodable);
+        return Err(RefusalReason::Undecodable);
     }
     let place = place(instruction, factory.info(instruction).used_memory())?;
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let relative = base == Register::RIP;
     let usable = |register: Register| register == Register::None || register.is_gpr64();
     if !(relative || usable(base)) || !usable(index) || is_offset_form(instruction.code()) {
-        return Err(Refused::AddressForm);
+        return Err(RefusalReason::AddressForm);
     }
     if base == Register::RSP {
-        return Err(Refused::Stack);
+        return Err(RefusalReason::Stack);
     }
     let (read, write) = reads_and_writes(place.access());
     Ok(Operand {
@@ -138,15 +141,19 @@ fn find(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> std:
 }
 
 /// The memory operand, if it is the only one, or the only one beside the stack.
-fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<UsedMemory, Refused> {
+fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<UsedMemory, RefusalReason> {
     let touched = |memory: &&UsedMemory| !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess);
     let mut touched = used.iter().filter(touched).peekable();
     if touched.peek().is_none() {
-        return Err(Refused::NoMemory);
+        return Err(RefusalReason::NoMemory);
     }
     refuse_kind(instruction)?;
     if instruction.op_kinds().all(|kind| kind != OpKind::Memory) {
-        return Err(if instruction.is_stack_instruction() { Refused::Stack } else { Refused::SeveralOperands });
+        return Err(if instruction.is_stack_instruction() {
+            RefusalReason::Stack
+        } else {
+            RefusalReason::SeveralOperands
+        });
     }
     let explicit = |memory: &&UsedMemory| {
         let base = instruction.memory_base();
@@ -155,31 +162,31 @@ fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<
     };
     let mut explicit = touched.filter(explicit);
     match (explicit.next(), explicit.next()) {
-        (Some(place), None) if place.vsib_size() != 0 => Err(Refused::Gather),
-        (Some(place), None) if matches!(place.segment(), Register::FS | Register::GS) => Err(Refused::Segment),
-        (Some(place), None) if !(1..=64).contains(&place.memory_size().size()) => Err(Refused::StateArea),
+        (Some(place), None) if place.vsib_size() != 0 => Err(RefusalReason::Gather),
+        (Some(place), None) if matches!(place.segment(), Register::FS | Register::GS) => Err(RefusalReason::Segment),
+        (Some(place), None) if !(1..=64).contains(&place.memory_size().size()) => Err(RefusalReason::StateArea),
         (Some(place), None) => Ok(*place),
-        (None, _) => Err(Refused::Stack),
-        _ => Err(Refused::SeveralOperands),
+        (None, _) => Err(RefusalReason::Stack),
+        _ => Err(RefusalReason::SeveralOperands),
     }
 }
 
 /// Kinds of instructions whose operand does not tell all that they do.
-fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), Refused> {
+fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), RefusalReason> {
     if instruction.is_string_instruction() {
-        return Err(Refused::String);
+        return Err(RefusalReason::String);
     }
     if instruction.is_save_restore_instruction() {
-        return Err(Refused::StateArea);
+        return Err(RefusalReason::StateArea);
     }
     if instruction.is_vsib() {
-        return Err(Refused::Gather);
+        return Err(RefusalReason::Gather);
     }
     if instruction.flow_control() != FlowControl::Next {
-        return Err(Refused::Branch);
+        return Err(RefusalReason::Branch);
     }
     let bits = matches!(instruction.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
-    if bits && instruction.op1_kind() == OpKind::Register { Err(Refused::BitString) } else { Ok(()) }
+    if bits && instruction.op1_kind() == OpKind::Register { Err(RefusalReason::BitString) } else { Ok(()) }
 }
 
 /// A 64-bit offset in the instruction instead of an operand with registers.

@@ -26,27 +26,27 @@ pub const LINE_BYTES: u64 = 64;
 
 /// Bytes that live elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Rule {
+pub struct RemapRule {
     /// Where the program looks for them.
     pub bytes: Range<u64>,
     /// What is added to such an address to get to where they are.
     pub delta: i64,
 }
 
-/// A page whose bytes live elsewhere: those of no rule at `home`. Made by [`Page::new`], which checks it.
+/// A page whose bytes live elsewhere: those of no rule at `home`. Made by [`RemappedPage::new`], which checks it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Page {
+pub struct RemappedPage {
     /// Its first address.
     pub start: u64,
     /// Distance to the underlay, which has the bytes of no rule.
     pub home: i64,
     /// Sorted, disjoint, inside the page.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RemapRule>,
 }
 
 /// Neighbouring bytes of a page that live at one distance. The pieces of a page cover it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Piece {
+pub struct PagePiece {
     /// Where the program looks for them.
     pub bytes: Range<u64>,
     /// What is added to such an address.
@@ -59,17 +59,17 @@ impl Page {
     /// # Errors
     /// [`Error::Page`] when the page is not aligned, a distance is none, no multiple of a line's size (of home: the page's) or beyond ±2 GiB, or a rule is
     /// empty, outside the page or overlaps another.
-    pub fn new(start: u64, home: i64, mut rules: Vec<Rule>) -> Result<Self> {
+    pub fn new(start: u64, home: i64, mut rules: Vec<RemapRule>) -> Result<Self> {
         rules.sort_by_key(|rule| rule.bytes.start);
         let page = Self { start, home, rules };
         page.check()?;
         Ok(page)
     }
 
-    /// Does it keep what [`Page::new`] promises? For pages that were read from somewhere.
+    /// Does it keep what [`RemappedPage::new`] promises? For pages that were read from somewhere.
     ///
     /// # Errors
-    /// As for [`Page::new`].
+    /// As for [`RemappedPage::new`].
     pub fn check(&self) -> Result<()> {
         let wrong = |problem: String, remedy| Err(Error::Page { start: self.start, problem, remedy });
         if !self.start.is_multiple_of(PAGE_BYTES) || self.start > u64::MAX - 2 * PAGE_BYTES {
@@ -83,7 +83,7 @@ impl Page {
             }
         }
         let mut free = self.start;
-        for Rule { bytes, .. } in &self.rules {
+        for RemapRule { bytes, .. } in &self.rules {
             if bytes.is_empty() || bytes.start < free || bytes.end > self.start + PAGE_BYTES {
                 let problem = format!("the rule for {:#x} to {:#x} is out of place", bytes.start, bytes.end);
                 return wrong(problem, "rules have bytes, all of them in the page, none of them twice");
@@ -101,12 +101,12 @@ impl Page {
 
     /// The page cut where the distance changes, from its start to its end.
     #[must_use]
-    pub fn pieces(&self) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    pub fn pieces(&self) -> Vec<PagePiece> {
+        let mut pieces: Vec<PagePiece> = Vec::new();
         let mut add = |bytes: Range<u64>, delta| match pieces.last_mut() {
             _ if bytes.is_empty() => {}
             Some(last) if last.delta == delta => last.bytes.end = bytes.end,
-            _ => pieces.push(Piece { bytes, delta }),
+            _ => pieces.push(PagePiece { bytes, delta }),
         };
         let mut done = self.start;
         for rule in &self.rules {
@@ -120,12 +120,12 @@ impl Page {
 
     /// The piece that all `bytes` from `address` lie in. None for what lies outside or straddles.
     #[must_use]
-    pub fn piece(&self, address: u64, bytes: u32) -> Option<Piece> {
+    pub fn piece(&self, address: u64, bytes: u32) -> Option<PagePiece> {
         self.pieces().into_iter().find(|piece| piece.holds(address, bytes))
     }
 }
 
-impl Piece {
+impl PagePiece {
     /// Do all `bytes` from `address` lie in it?
     #[must_use]
     pub fn holds(&self, address: u64, bytes: u32) -> bool {
@@ -133,7 +133,7 @@ impl Piece {
     }
 }
 
-impl Rule {
+impl RemapRule {
     /// Do all `bytes` from `address` lie in it?
     #[must_use]
     pub fn holds(&self, address: u64, bytes: u32) -> bool {
@@ -141,9 +141,9 @@ impl Rule {
     }
 }
 
-impl From<Piece> for Rule {
+impl From<PagePiece> for RemapRule {
     /// The underlay's pieces are redirected like rules.
-    fn from(Piece { bytes, delta }: Piece) -> Self {
+    fn from(PagePiece { bytes, delta }: PagePiece) -> Self {
         Self { bytes, delta }
     }
 }
@@ -154,19 +154,19 @@ fn holds(range: &Range<u64>, address: u64, bytes: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Page, Piece, Rule};
+    use super::{PagePiece, RemapRule, RemappedPage};
 
-    fn rule(from: u64, to: u64, delta: i64) -> Rule {
-        Rule { bytes: from..to, delta }
+    fn rule(from: u64, to: u64, delta: i64) -> RemapRule {
+        RemapRule { bytes: from..to, delta }
     }
 
     #[test]
     fn pieces_cover_the_page_and_join_where_nothing_changes() {
         let rules = vec![rule(0x1020, 0x1028, 0x3000), rule(0x1010, 0x1020, 0x3000), rule(0x1028, 0x1030, -0x1000)];
-        let page = Page::new(0x1000, 0x2000, rules).unwrap();
+        let page = RemappedPage::new(0x1000, 0x2000, rules).unwrap();
         let expected =
             [(0x1000, 0x1010, 0x2000), (0x1010, 0x1028, 0x3000), (0x1028, 0x1030, -0x1000), (0x1030, 0x2000, 0x2000)];
-        let expected = expected.map(|(from, to, delta)| Piece { bytes: from..to, delta });
+        let expected = expected.map(|(from, to, delta)| PagePiece { bytes: from..to, delta });
         assert_eq!(page.pieces(), expected);
         assert_eq!(page.piece(0x101c, 8), Some(expected[1].clone()), "over the border of two rules with one distance");
         assert_eq!(page.piece(0x1024, 8), None, "straddles");
@@ -176,13 +176,13 @@ mod tests {
 
     #[test]
     fn a_rule_may_have_the_whole_page() {
-        let page = Page::new(0x1000, 0x2000, vec![rule(0x1000, 0x2000, 0x5000)]).unwrap();
-        assert_eq!(page.pieces(), [Piece { bytes: 0x1000..0x2000, delta: 0x5000 }]);
+        let page = RemappedPage::new(0x1000, 0x2000, vec![rule(0x1000, 0x2000, 0x5000)]).unwrap();
+        assert_eq!(page.pieces(), [PagePiece { bytes: 0x1000..0x2000, delta: 0x5000 }]);
     }
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let wrong = |start, home, rules| Page::new(start, home, rules).unwrap_err().to_string();
+        let wrong = |start, home, rules| RemappedPage::new(start, home, rules).unwrap_err().to_string();
         assert!(wrong(0x1001, 0x2000, vec![]).contains("border"));
         for delta in [0, 8, 1 << 31, -(1 << 31) - 4096] {
             assert!(wrong(0x1000, delta, vec![]).contains("bytes away"), "{delta}");
@@ -191,7 +191,10 @@ mod tests {
         for (from, to) in [(0x1010, 0x1010), (0xff8, 0x1008), (0x1ff8, 0x2008)] {
             assert!(wrong(0x1000, 0x2000, vec![rule(from, to, 0x3000)]).contains("out of place"));
         }
-        assert!(Page::new(0x1000, 0x2000, vec![rule(0x1000, 0x1008, 0x3040)]).is_ok(), "another line of another page");
+        assert!(
+            RemappedPage::new(0x1000, 0x2000, vec![rule(0x1000, 0x1008, 0x3040)]).is_ok(),
+            "another line of another page"
+        );
         assert!(wrong(0x1000, 0x2040, vec![]).contains("bytes away"), "home has all the page");
         let twice = vec![rule(0x1000, 0x1010, 0x3000), rule(0x100f, 0x1018, 0x4000)];
         assert!(wrong(0x1000, 0x2000, twice).contains("0x100f"));

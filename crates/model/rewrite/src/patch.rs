@@ -19,7 +19,7 @@ use iced_x86::{Code, Instruction, OpKind};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::Assembly;
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, RefusalReason, Result};
 use crate::flow::{Flow, calls};
 
 /// Bytes of the jump.
@@ -29,7 +29,7 @@ pub(crate) const TRAP: u8 = 0xcc;
 
 /// Where an instruction has gone: the copy's address if it was overwritten, else its own.
 #[must_use]
-pub(crate) fn moved_to(moved: &[(u64, u64)], original: u64) -> u64 {
+pub(crate) fn copied_address(moved: &[(u64, u64)], original: u64) -> u64 {
     moved.iter().find(|(from, _)| *from == original).map_or(original, |(_, to)| *to)
 }
 
@@ -46,7 +46,7 @@ pub struct Pun {
 
 /// Bytes that are written at once, and must be seen by all threads before the next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Write {
+pub struct PatchWrite {
     /// Where.
     pub address: u64,
     /// What.
@@ -69,7 +69,7 @@ pub struct HeadPatch {
 
 /// A copy of the overwritten instructions, which goes on behind them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Displaced {
+pub struct HeadCopy {
     /// Where it lies.
     pub at: u64,
     /// Its code.
@@ -78,7 +78,7 @@ pub struct Displaced {
     pub moved: Vec<(u64, u64)>,
 }
 
-impl Displaced {
+impl HeadCopy {
     /// Whether it has a copy of the instruction that was there.
     #[must_use]
     pub fn has(&self, original: u64) -> bool {
@@ -90,16 +90,16 @@ impl HeadPatch {
     /// Looks at the head of a loop; `original` are the five bytes that are there.
     ///
     /// # Errors
-    /// [`Refused::ShortHead`] when the flow does not have the instructions there, [`Refused::InnerTarget`] when a jump of the flow leads
-    /// behind the first of them, [`Refused::Call`] when one calls.
+    /// [`RefusalReason::ShortHead`] when the flow does not have the instructions there, [`RefusalReason::InnerTarget`] when a jump of the flow leads
+    /// behind the first of them, [`RefusalReason::Call`] when one calls.
     pub fn new(flow: &Flow, head: u64, original: [u8; 5]) -> Result<Self> {
         let overwritten = overwritten(flow, head)?;
         let inside = (head + 1)..(head + JUMP_BYTES);
         if flow.instructions.values().filter_map(target).any(|target| inside.contains(&target)) {
-            return Err(Error::refused(head, Refused::InnerTarget));
+            return Err(Error::refused(head, RefusalReason::InnerTarget));
         }
         if let Some(call) = overwritten.iter().find(|instruction| calls(instruction)) {
-            return Err(Error::refused(call.ip(), Refused::Call));
+            return Err(Error::refused(call.ip(), RefusalReason::Call));
         }
         let mut pun = Pun { after: head + JUMP_BYTES, mask: 0, value: 0 };
         for instruction in overwritten.iter().skip(1) {
@@ -113,8 +113,8 @@ impl HeadPatch {
     /// The copy of what is overwritten, placed at `at`.
     ///
     /// # Errors
-    /// [`Refused::OutOfReach`] when what it refers to is too far from there.
-    pub fn displaced(&self, at: u64) -> Result<Displaced> {
+    /// [`RefusalReason::OutOfReach`] when what it refers to is too far from there.
+    pub fn copy_at(&self, at: u64) -> Result<HeadCopy> {
         let mut code = Assembly::default();
         let mut labels = Vec::new();
         for instruction in &self.overwritten {
@@ -126,31 +126,31 @@ impl HeadPatch {
         let encoded = code.encode(at, self.head)?;
         let address = |(original, label)| Some((original, encoded.address(label)?));
         let moved = labels.into_iter().filter_map(address).collect();
-        Ok(Displaced { at, code: encoded.bytes, moved })
+        Ok(HeadCopy { at, code: encoded.bytes, moved })
     }
 
     /// What to write so that the head leads to `entry`.
     ///
     /// # Errors
-    /// [`Refused::Pun`] when the distance to `entry` does not have the bytes that it has to have, [`Refused::OutOfReach`] when it is
+    /// [`RefusalReason::Pun`] when the distance to `entry` does not have the bytes that it has to have, [`RefusalReason::OutOfReach`] when it is
     /// beyond 2 GiB.
-    pub fn writes(&self, entry: u64) -> Result<[Write; 3]> {
-        let distance = self.pun.distance(entry).ok_or_else(|| Error::refused(self.head, Refused::OutOfReach))?;
+    pub fn writes(&self, entry: u64) -> Result<[PatchWrite; 3]> {
+        let distance = self.pun.distance(entry).ok_or_else(|| Error::refused(self.head, RefusalReason::OutOfReach))?;
         if !self.pun.allows(entry) {
-            return Err(Error::refused(self.head, Refused::Pun));
+            return Err(Error::refused(self.head, RefusalReason::Pun));
         }
         Ok(self.steps(JUMP, distance.to_le_bytes()))
     }
 
     /// What to write so that the head is as it was.
     #[must_use]
-    pub fn undo(&self) -> [Write; 3] {
+    pub fn undo(&self) -> [PatchWrite; 3] {
         let [first, rest @ ..] = self.original;
         self.steps(first, rest)
     }
 
-    fn steps(&self, first: u8, rest: [u8; 4]) -> [Write; 3] {
-        let write = |address, bytes: &[u8]| Write { address, bytes: bytes.to_vec() };
+    fn steps(&self, first: u8, rest: [u8; 4]) -> [PatchWrite; 3] {
+        let write = |address, bytes: &[u8]| PatchWrite { address, bytes: bytes.to_vec() };
         [write(self.head, &[TRAP]), write(self.head + 1, &rest), write(self.head, &[first])]
     }
 }
@@ -201,7 +201,7 @@ fn overwritten(flow: &Flow, head: u64) -> Result<Vec<Instruction>> {
     let mut found: Vec<Instruction> = Vec::new();
     let mut at = head;
     while at < head + JUMP_BYTES {
-        let instruction = flow.instructions.get(&at).ok_or_else(|| Error::refused(head, Refused::ShortHead))?;
+        let instruction = flow.instructions.get(&at).ok_or_else(|| Error::refused(head, RefusalReason::ShortHead))?;
         found.push(*instruction);
         at = instruction.next_ip();
     }

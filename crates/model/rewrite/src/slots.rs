@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, Register, UsedMemory};
 
-use crate::effect::{Effect, reads_and_writes};
+use crate::effect::{InstructionEffect, reads_and_writes};
 use crate::flow::Flow;
 use crate::loops::Loop;
 use crate::operand::{Operand, is_atomic};
@@ -25,21 +25,21 @@ const SLOT_BYTES: i64 = 8;
 
 /// Eight bytes of the stack frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct FrameSlot {
     base: Register,
     displacement: i64,
 }
 
 /// What is known of slots, and of registers that were read from them, at a place in a block.
 #[derive(Debug, Default)]
-pub(crate) struct Frame {
+pub(crate) struct FrameState {
     /// Slots, with what was checked that they hold.
-    checked: Vec<(Slot, u64)>,
+    checked: Vec<(FrameSlot, u64)>,
     /// Registers, with the slot whose value they have, and that, if it was checked.
-    read: Vec<(Register, Option<Slot>, Option<u64>)>,
+    read: Vec<(Register, Option<FrameSlot>, Option<u64>)>,
 }
 
-impl Slot {
+impl FrameSlot {
     /// The slot that an instruction reads into a register.
     fn read_by(instruction: &Instruction) -> Option<(Register, Self)> {
         let base = instruction.memory_base();
@@ -63,10 +63,10 @@ impl Slot {
     }
 }
 
-impl Frame {
+impl FrameState {
     /// What the slot that `instruction` reads is known to hold: the register gets just that.
     pub(crate) fn known(&self, instruction: &Instruction) -> Option<u64> {
-        let (_, slot) = Slot::read_by(instruction)?;
+        let (_, slot) = FrameSlot::read_by(instruction)?;
         self.checked.iter().find(|(checked, _)| *checked == slot).map(|&(_, value)| value)
     }
 
@@ -87,7 +87,7 @@ impl Frame {
     pub(crate) fn pass(
         &mut self,
         instruction: &Instruction,
-        effect: &Effect,
+        effect: &InstructionEffect,
         redirected: bool,
         factory: &mut InstructionInfoFactory,
     ) {
@@ -103,14 +103,15 @@ impl Frame {
             }
         }
         // What is read where bytes have moved is no frame, whatever register leads there: writes to moved bytes may change it.
-        let read = Slot::read_by(instruction).filter(|(_, slot)| !redirected && effect.writes & bit(slot.base) == 0);
+        let read =
+            FrameSlot::read_by(instruction).filter(|(_, slot)| !redirected && effect.writes & bit(slot.base) == 0);
         if let Some((register, slot)) = read {
             self.read.push((register, Some(slot), known));
         }
     }
 
     /// What registers hold stays.
-    fn forget_if(&mut self, is_gone: impl Fn(Slot) -> bool) {
+    fn forget_if(&mut self, is_gone: impl Fn(FrameSlot) -> bool) {
         self.checked.retain(|&(slot, _)| !is_gone(slot));
         for (_, slot, _) in &mut self.read {
             *slot = slot.filter(|&slot| !is_gone(slot));
@@ -122,30 +123,30 @@ impl Flow {
     /// The accesses of a loop, by instruction, at a fixed distance from a slot that the loop itself does not write: they are likely to be at the
     /// same address in each lap. None for what goes round once.
     #[must_use]
-    pub fn by_slots(&self, within: &Loop) -> BTreeSet<u64> {
+    pub fn slot_accesses(&self, within: &Loop) -> BTreeSet<u64> {
         let mut found = BTreeSet::new();
         if !within.blocks.iter().any(|start| self.blocks[start].successors.contains(&within.head)) {
             return found;
         }
         let mut factory = InstructionInfoFactory::new();
         let mut written: Vec<UsedMemory> = Vec::new();
-        for instruction in self.copied_in(within) {
+        for instruction in self.copied_instructions(within) {
             let used = factory.info(instruction).used_memory();
             let writes = |memory: &&UsedMemory| is_of_frame(memory.base()) && reads_and_writes(memory.access()).1;
             written.extend(used.iter().filter(writes));
         }
         for start in &within.blocks {
-            let mut slots: BTreeMap<u16, Slot> = BTreeMap::new();
-            for instruction in self.until_call(&self.blocks[start]) {
+            let mut slots: BTreeMap<u16, FrameSlot> = BTreeMap::new();
+            for instruction in self.instructions_until_call(&self.blocks[start]) {
                 let operand = Operand::of(instruction, &mut factory).ok();
                 let of_slot = operand.filter(|operand| operand.index == Register::None);
                 if of_slot.is_some_and(|operand| slots.contains_key(&bit(operand.base))) {
                     found.insert(instruction.ip());
                 }
-                let writes = Effect::of(instruction, &mut factory).writes;
+                let writes = InstructionEffect::of(instruction, &mut factory).writes;
                 slots.retain(|register, _| writes & register == 0);
-                let read = Slot::read_by(instruction);
-                let lasts = |slot: Slot| !written.iter().any(|memory| slot.may_be_written_by(memory));
+                let read = FrameSlot::read_by(instruction);
+                let lasts = |slot: FrameSlot| !written.iter().any(|memory| slot.may_be_written_by(memory));
                 slots.extend(read.filter(|&(_, slot)| lasts(slot)).map(|(register, slot)| (bit(register), slot)));
             }
         }
@@ -169,10 +170,10 @@ mod tests {
     use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, dword_ptr, eax, qword_ptr, rax, rbp, rcx, rdx, rsp};
     use iced_x86::{InstructionInfoFactory, Register};
 
-    use super::Frame;
-    use crate::effect::Effect;
+    use super::FrameState;
+    use crate::effect::InstructionEffect;
     use crate::flow::Flow;
-    use crate::memory::Image;
+    use crate::memory::MemoryImage;
 
     /// Reads [rbp - 24] into rax, finds 7 in it, does `between`, and reads it once more: what is known then.
     fn known_after(redirected: bool, between: impl FnOnce(&mut CodeAssembler)) -> Option<u64> {
@@ -184,11 +185,11 @@ mod tests {
         code.mov(rax, slot).unwrap();
         between(&mut code);
         code.mov(rdx, slot).unwrap();
-        let (mut frame, mut factory) = (Frame::default(), InstructionInfoFactory::new());
+        let (mut frame, mut factory) = (FrameState::default(), InstructionInfoFactory::new());
         let instructions = code.instructions();
         let (last, rest) = instructions.split_last().unwrap();
         for (index, instruction) in rest.iter().enumerate() {
-            let effect = Effect::of(instruction, &mut factory);
+            let effect = InstructionEffect::of(instruction, &mut factory);
             frame.pass(instruction, &effect, redirected && index > 0, &mut factory);
             if index == 0 {
                 assert_eq!(frame.holds(Register::RAX), Some(None));
@@ -237,8 +238,8 @@ mod tests {
         code.mov(rax, qword_ptr(rbp - 24)).unwrap();
         let (mut factory, read) = (InstructionInfoFactory::new(), code.instructions()[0]);
         for redirected in [false, true] {
-            let mut frame = Frame::default();
-            let effect = Effect::of(&read, &mut factory);
+            let mut frame = FrameState::default();
+            let effect = InstructionEffect::of(&read, &mut factory);
             frame.pass(&read, &effect, redirected, &mut factory);
             frame.check(Register::RAX, 7);
             assert_eq!(frame.known(&read), (!redirected).then_some(7));
@@ -257,9 +258,9 @@ mod tests {
             code.add(qword_ptr(rbp + written), 1).unwrap();
             code.jne(head).unwrap();
             code.ret().unwrap();
-            let image = Image { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
+            let image = MemoryImage { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
             let flow = Flow::discover(&image, 0x1000).unwrap();
-            assert_eq!(flow.by_slots(&flow.loops()[0]).into_iter().collect::<Vec<_>>(), found);
+            assert_eq!(flow.slot_accesses(&flow.loops()[0]).into_iter().collect::<Vec<_>>(), found);
         }
     }
 }

@@ -11,10 +11,11 @@
 //!                                      mov rax, [rbp - 8]     known address: its value is read now
 //!                                      add [rax], 1           at what it points to now
 //! ```
-//! Memory is read *now*, later than the sample: what is made of it is marked, [`Access::read_now`]. What a lap writes it reads
+//! Memory is read *now*, later than the sample: what is made of it is marked, [`LoopAccess::read_now`]. What a lap writes it reads
 //! back. Values are lost in what is not understood; nothing is guessed. The result is evidence, not proof: nothing is rewritten on
 //! its word alone.
 
+mod address;
 mod state;
 mod step;
 
@@ -30,7 +31,8 @@ use crate::loops::Loop;
 use crate::memory::Memory;
 use crate::operand::{is_atomic, is_bitwise};
 use crate::registers::Registers;
-use state::{State, Value};
+use address::address;
+use state::WalkState;
 
 /// Instructions of a walk at most.
 pub const MAX_STEPS: usize = 512;
@@ -39,7 +41,7 @@ const MAX_STEPS_BACK: usize = 64;
 
 /// One access of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Access {
+pub struct LoopAccess {
     /// The instruction.
     pub ip: u64,
     /// Where it touches memory.
@@ -62,7 +64,7 @@ pub struct Access {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Walk {
     /// Accesses whose addresses are known, in the order of the walk.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<LoopAccess>,
     /// Accesses that the lap came by without knowing their addresses.
     pub unknown: usize,
     /// Instructions that were followed.
@@ -74,24 +76,24 @@ impl Walk {
     /// as the flow is known.
     #[must_use]
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
-        Self::around_told(flow, within, registers, memory, &|_| None)
+        Self::around_with(flow, within, registers, memory, &|_| None)
     }
 
-    /// As [`Walk::around`], where `told` has the address that an instruction touched when somebody saw it last (a processor that samples
+    /// As [`Walk::around`], where `observed` has the address that an instruction touched when somebody saw it last (a processor that samples
     /// accesses): that is taken where the registers do not show one, of instructions that touch one place.
     #[must_use]
-    pub fn around_told(
+    pub fn around_with(
         flow: &Flow,
         within: Option<&Loop>,
         registers: &Registers,
         memory: &dyn Memory,
-        told: &dyn Fn(u64) -> Option<u64>,
+        observed: &dyn Fn(u64) -> Option<u64>,
     ) -> Self {
-        let (ip, told_of, found) = (registers.rip, Vec::new(), Self::default());
-        let mut walker = Walker { flow, ip, within, memory, told, told_of, found };
-        walker.walk(State::new(registers));
-        walker.look_back(State::new(registers));
-        for access in walker.told_of {
+        let (ip, observed_accesses, found) = (registers.rip, Vec::new(), Self::default());
+        let mut walker = LapWalker { flow, ip, within, memory, observed, observed_accesses, found };
+        walker.walk(WalkState::new(registers));
+        walker.walk_backwards(WalkState::new(registers));
+        for access in walker.observed_accesses {
             if !walker.found.accesses.iter().any(|known| known.ip == access.ip) {
                 walker.found.accesses.push(access);
             }
@@ -100,20 +102,20 @@ impl Walk {
     }
 }
 
-struct Walker<'a> {
+struct LapWalker<'a> {
     flow: &'a Flow,
     /// Where the lap begins and ends.
     ip: u64,
     within: Option<&'a Loop>,
     memory: &'a dyn Memory,
-    told: &'a dyn Fn(u64) -> Option<u64>,
+    observed: &'a dyn Fn(u64) -> Option<u64>,
     /// Accesses whose addresses are not known, but told.
-    told_of: Vec<Access>,
+    observed_accesses: Vec<LoopAccess>,
     found: Walk,
 }
 
-impl Walker<'_> {
-    fn walk(&mut self, start: State) {
+impl LapWalker<'_> {
+    fn walk(&mut self, start: WalkState) {
         let mut seen = BTreeSet::from([self.ip]);
         let mut open = vec![(self.ip, start)];
         let mut factory = InstructionInfoFactory::new();
@@ -127,7 +129,7 @@ impl Walker<'_> {
                 }
                 self.found.steps += 1;
                 let information = factory.info(instruction);
-                self.look(instruction, information, &state);
+                self.record_accesses(instruction, information, &state);
                 state.step(instruction, information, self.memory);
             }
             if is_end {
@@ -143,9 +145,9 @@ impl Walker<'_> {
     }
 
     /// From the interrupted instruction back, as long as one way leads there, and to a call at most.
-    fn look_back(&mut self, mut state: State) {
+    fn walk_backwards(&mut self, mut state: WalkState) {
         let (flow, ip) = (self.flow, self.ip);
-        let blocks = successors(flow.block_at(ip), |block| flow.only_way_to(block.start));
+        let blocks = successors(flow.block_at(ip), |block| flow.sole_predecessor(block.start));
         let before = blocks.flat_map(|block| flow.instructions.range(block.start..block.end.min(ip)).rev());
         let (mut factory, unknown) = (InstructionInfoFactory::new(), self.found.unknown);
         // One that repeats was interrupted half-way.
@@ -156,14 +158,14 @@ impl Walker<'_> {
             let information = factory.info(instruction);
             state.forget_registers(information);
             if !self.found.accesses.iter().any(|access| access.ip == *at) {
-                self.look(instruction, information, &state);
+                self.record_accesses(instruction, information, &state);
             }
         }
         self.found.unknown = unknown;
     }
 
     /// Notes what the instruction is about to touch, or has touched.
-    fn look(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &State) {
+    fn record_accesses(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &WalkState) {
         for memory in information.used_memory() {
             let (read, write) = reads_and_writes(memory.access());
             if !(read || write) {
@@ -174,7 +176,7 @@ impl Walker<'_> {
                 instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
             let at = address(memory, state);
             let bytes = u32::try_from(bytes).ok().filter(|bytes| (1..=64).contains(bytes) && !repeats);
-            let access = |bytes, address, read_now| Access {
+            let access = |bytes, address, read_now| LoopAccess {
                 ip: instruction.ip(),
                 address,
                 bytes,
@@ -189,39 +191,10 @@ impl Walker<'_> {
                 continue;
             }
             self.found.unknown += 1;
-            let told = (self.told)(instruction.ip()).filter(|_| information.used_memory().len() == 1);
-            self.told_of.extend(bytes.zip(told).map(|(bytes, told)| access(bytes, told, true)));
+            let observed = (self.observed)(instruction.ip()).filter(|_| information.used_memory().len() == 1);
+            self.observed_accesses.extend(bytes.zip(observed).map(|(bytes, observed)| access(bytes, observed, true)));
         }
     }
-}
-
-/// The address of a place that an instruction touches.
-fn address(memory: &UsedMemory, state: &State) -> Value {
-    let mut now = false;
-    let known = memory.virtual_address(0, |register, _, _| part(register, state, &mut now));
-    Value { known, now }
-}
-
-/// The address that an instruction calculates without touching what is there.
-fn calculated(instruction: &Instruction, state: &State) -> Value {
-    let mut now = false;
-    let known = instruction.virtual_address(1, 0, |register, _, _| part(register, state, &mut now));
-    Value { known, now }
-}
-
-/// The part of an address that is in a register, or in a segment's base.
-fn part(register: Register, state: &State, now: &mut bool) -> Option<u64> {
-    let value = match register {
-        Register::ES | Register::CS | Register::SS | Register::DS => Value::of(0),
-        register => state.register(register),
-    };
-    *now |= value.now;
-    value.known
-}
-
-/// Does it write memory?
-fn writes_memory(memory: &UsedMemory) -> bool {
-    memory.access() != OpAccess::NoMemAccess && reads_and_writes(memory.access()).1
 }
 
 #[cfg(test)]

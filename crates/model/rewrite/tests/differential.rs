@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 use fieldstone_rewrite::page::PAGE_BYTES as PAGE_LENGTH;
 use fieldstone_rewrite::patch::HeadPatch;
 use fieldstone_rewrite::{
-    Flow, Form, Live, Liveness, Loop, LoopClone, Operand, Page, Piece, Plan, Redirect, Refused, Rule, Site, Trampoline,
+    Flow, RewriteletForm, LiveSet, Liveness, Loop, LoopClone, Operand, RemappedPage, PagePiece, ClonePlan, Redirect, RefusalReason, RemapRule, AccessSite, Rewritelet,
 };
 use iced_x86::{InstructionInfoFactory, Register};
-use machine::{Agent, CACHE, CODE, FAR, HOME, Machine, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, State, VIEWS};
-use programs::{Kind, Place, Program, Step, program};
+use machine::{Agent, CACHE, CODE, FAR, HOME, Machine, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, WalkState, VIEWS};
+use programs::{Kind, CounterPlace, Program, Step, program};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -56,7 +56,7 @@ struct Outcome {
 
 struct Bench {
     machine: Machine,
-    page: Page,
+    page: RemappedPage,
 }
 
 impl Bench {
@@ -64,17 +64,17 @@ impl Bench {
         let machine = Machine::new();
         let delta = |to: u64| (to - PAGE).cast_signed();
         let start = machine.at(PAGE);
-        let rule = |(bytes, view): (Range<u64>, u64)| Rule {
+        let rule = |(bytes, view): (Range<u64>, u64)| RemapRule {
             bytes: start + bytes.start..start + bytes.end,
             delta: delta(view),
         };
         let rules = RULES.into_iter().zip(VIEWS).map(rule).collect();
-        let page = Page::new(start, delta(HOME), rules).unwrap();
+        let page = RemappedPage::new(start, delta(HOME), rules).unwrap();
         Self { machine, page }
     }
 
     /// The state that a program begins in, with all memory as it is then.
-    fn begin(&self, program: &Program) -> State {
+    fn begin(&self, program: &Program) -> WalkState {
         let machine = &self.machine;
         machine.protect(true);
         machine.write(CODE, &vec![0xcc; PAGE_BYTES]);
@@ -84,7 +84,7 @@ impl Bench {
             machine.write(place, &content);
         }
         machine.write(STACK, &vec![0x5a; usize::try_from(STACK_BYTES).unwrap()]);
-        let mut state = State { flags: 0x202, ..State::default() };
+        let mut state = WalkState { flags: 0x202, ..WalkState::default() };
         let frame = machine.at(STACK) + STACK_BYTES / 2;
         let slot = self.slot(program);
         machine.write(STACK + STACK_BYTES / 2 - 8, &slot.to_le_bytes());
@@ -107,7 +107,7 @@ impl Bench {
         }
     }
 
-    fn outcome(&self, state: &State, page: Vec<u8>) -> Outcome {
+    fn outcome(&self, state: &WalkState, page: Vec<u8>) -> Outcome {
         let machine = &self.machine;
         let stack =
             (state.gpr[4] - machine.at(STACK)).checked_sub(RED_ZONE).expect("the stack pointer is in the stack");
@@ -213,22 +213,22 @@ impl<'a> Rewriting<'a> {
         let accesses: Vec<_> = self.flow.instructions_in(&self.within).copied().collect();
         for instruction in accesses.iter().filter(|instruction| Operand::of(instruction, &mut factory).is_ok()) {
             // Where little is known everything is saved; both are tried.
-            let live = if self.used.is_multiple_of(2) { self.liveness.before(instruction.ip()) } else { Live::ALL };
-            let site = Site { instruction, live, moved: &moved };
+            let live = if self.used.is_multiple_of(2) { self.liveness.before(instruction.ip()) } else { LiveSet::ALL };
+            let site = AccessSite { instruction, live, moved: &moved };
             let mut ladder = None;
             for piece in self.bench.page.pieces() {
-                let Piece { bytes, delta } = piece.clone();
+                let PagePiece { bytes, delta } = piece.clone();
                 let form = match how {
-                    How::PerRule => Form::PerRule(Rule::from(piece)),
-                    How::Ladder => Form::Ladder(self.bench.page.clone()),
-                    _ => Form::Displaced(delta),
+                    How::PerRule => RewriteletForm::PerRule(RemapRule::from(piece)),
+                    How::Ladder => RewriteletForm::Ladder(self.bench.page.clone()),
+                    _ => RewriteletForm::Displaced(delta),
                 };
                 let at = match (how, ladder) {
                     (How::Ladder, Some(at)) => at,
                     _ => {
-                        let made = match Trampoline::new(&site, &form, self.room()) {
+                        let made = match Rewritelet::new(&site, &form, self.room()) {
                             // Its address is known, and lies in another piece.
-                            Err(error) if error.reason() == Some(Refused::OutsideRule) => continue,
+                            Err(error) if error.reason() == Some(RefusalReason::OutsideRule) => continue,
                             made => made.unwrap(),
                         };
                         self.place(made.at, &made.code);
@@ -255,9 +255,9 @@ impl<'a> Rewriting<'a> {
             };
             if program.redirected & (1 << (index % 32)) != 0 {
                 // What the slot holds at first, as is likely in each lap; the program may turn it to something else.
-                let is_seen = operand.base == Register::R11 && program.redirected & (1 << (index % 31 + 1)) != 0;
-                let seen = is_seen.then(|| self.bench.slot(program).wrapping_add_signed(operand.displacement));
-                redirects.push(Redirect { ip: instruction.ip(), rule: rule.clone(), seen });
+                let is_expected = operand.base == Register::R11 && program.redirected & (1 << (index % 31 + 1)) != 0;
+                let expected = is_expected.then(|| self.bench.slot(program).wrapping_add_signed(operand.displacement));
+                redirects.push(Redirect { ip: instruction.ip(), rule: rule.clone(), expected });
             }
         }
         redirects
@@ -278,7 +278,7 @@ impl<'a> Rewriting<'a> {
     fn clone_loop(&mut self, redirects: &[Redirect]) -> u64 {
         let room = self.room();
         let punned = self.patch.as_ref().and_then(|patch| patch.pun.entry_from(room)).filter(|at| *at < room + 0x8000);
-        let plan = Plan {
+        let plan = ClonePlan {
             flow: &self.flow,
             within: &self.within,
             liveness: &self.liveness,
@@ -351,10 +351,10 @@ fn counters() -> Program {
     Program {
         other: Vec::new(),
         steps: vec![
-            memory(Kind::AddTo, Place::Stays(1)),
+            memory(Kind::AddTo, CounterPlace::Stays(1)),
             Step::Reload,
-            memory(Kind::LockAdd, Place::Loaded(2)),
-            memory(Kind::AddFrom, Place::Loaded(0)),
+            memory(Kind::LockAdd, CounterPlace::Loaded(2)),
+            memory(Kind::AddFrom, CounterPlace::Loaded(0)),
         ],
         laps: 1000,
         cell: 1,
@@ -392,7 +392,7 @@ fn without_a_clone_each_access_faults() {
 fn a_patched_head_leads_to_the_clone() {
     // One long instruction at the head: its jump may lead anywhere.
     let mut program = counters();
-    program.steps.insert(0, Step::Memory { kind: Kind::StoreNumber, place: Place::Stays(0), data: 0, wide: true });
+    program.steps.insert(0, Step::Memory { kind: Kind::StoreNumber, place: CounterPlace::Stays(0), data: 0, wide: true });
     let bench = Bench::new();
     let plain = bench.plain(&program);
     assert_eq!(bench.rewritten(&program, How::Patched), (plain, 0));
@@ -410,7 +410,7 @@ fn a_pointer_to_elsewhere_leaves_the_clone_and_comes_back() {
 
 #[test]
 fn a_pointer_that_changes_in_the_lap_is_checked_again() {
-    let memory = |kind| Step::Memory { kind, place: Place::Loaded(0), data: 1, wide: true };
+    let memory = |kind| Step::Memory { kind, place: CounterPlace::Loaded(0), data: 1, wide: true };
     let steps = vec![Step::Reload, memory(Kind::AddTo), Step::Turn, memory(Kind::LockAdd)];
     let program = Program { steps, laps: 5, ..counters() };
     let bench = Bench::new();
@@ -443,9 +443,9 @@ fn a_view_that_is_out_of_reach_is_reached_through_a_register() {
         bench.machine.write(FAR, &bench.machine.bytes(PAGE, PAGE_BYTES));
         let mut rewriting = Rewriting::new(&bench, bench.head(&program));
         let instruction = rewriting.flow.instructions[&bench.machine.at(CODE)];
-        let live = if live { Live::ALL } else { rewriting.liveness.before(instruction.ip()) };
-        let site = Site { instruction: &instruction, live, moved: &[] };
-        let made = Trampoline::new(&site, &Form::Displaced((FAR - PAGE).cast_signed()), rewriting.room()).unwrap();
+        let live = if live { LiveSet::ALL } else { rewriting.liveness.before(instruction.ip()) };
+        let site = AccessSite { instruction: &instruction, live, moved: &[] };
+        let made = Rewritelet::new(&site, &RewriteletForm::Displaced((FAR - PAGE).cast_signed()), rewriting.room()).unwrap();
         rewriting.place(made.at, &made.code);
         bench.machine.protect(false);
         let mut agent = Agent::default();
@@ -459,13 +459,13 @@ fn a_view_that_is_out_of_reach_is_reached_through_a_register() {
 #[test]
 fn a_ladder_leaves_what_straddles_as_it_was() {
     let bench = Bench::new();
-    let steps = vec![Step::Memory { kind: Kind::AddTo, place: Place::Stays(0), data: 1, wide: true }];
+    let steps = vec![Step::Memory { kind: Kind::AddTo, place: CounterPlace::Stays(0), data: 1, wide: true }];
     let program = Program { steps, laps: 1, cell: 0, ..counters() };
     let state = bench.begin(&program);
     let mut rewriting = Rewriting::new(&bench, bench.head(&program));
     let instruction = rewriting.flow.instructions[&bench.machine.at(CODE)];
-    let site = Site { instruction: &instruction, live: Live::ALL, moved: &[] };
-    let ladder = Trampoline::new(&site, &Form::Ladder(bench.page.clone()), rewriting.room()).unwrap();
+    let site = AccessSite { instruction: &instruction, live: LiveSet::ALL, moved: &[] };
+    let ladder = Rewritelet::new(&site, &RewriteletForm::Ladder(bench.page.clone()), rewriting.room()).unwrap();
     rewriting.place(ladder.at, &ladder.code);
     bench.machine.protect(false);
     let page = bench.machine.at(PAGE);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use fieldstone_rewrite::{
-    Flow, Form, Image, Live, Liveness, LoopClone, Operand, Page, Plan, Redirect, Registers, Site, Trampoline, Walk,
+    Flow, RewriteletForm, MemoryImage, LiveSet, Liveness, LoopClone, Operand, RemappedPage, ClonePlan, Redirect, Registers, AccessSite, Rewritelet, Walk,
 };
 use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory};
 use proptest::prelude::*;
@@ -73,8 +73,8 @@ fn maps(code: &[u8], at: u64, map: &[(u64, u64)], flow: &Flow) -> Result<(), Tes
 }
 
 fn page() -> Page {
-    let rule = fieldstone_rewrite::Rule { bytes: 0x60_0100..0x60_0140, delta: 0x2_0000 };
-    Page::new(0x60_0000, 0x1_0000, vec![rule]).unwrap()
+    let rule = fieldstone_rewrite::RemapRule { bytes: 0x60_0100..0x60_0140, delta: 0x2_0000 };
+    RemappedPage::new(0x60_0000, 0x1_0000, vec![rule]).unwrap()
 }
 
 proptest! {
@@ -82,7 +82,7 @@ proptest! {
 
     #[test]
     fn whatever_is_read_is_whole(bytes in code(), gpr in any::<[u64; 16]>(), from in 0_u64..32) {
-        let image = Image { start: CODE, bytes };
+        let image = MemoryImage { start: CODE, bytes };
         let Ok(flow) = Flow::discover(&image, CODE + from) else { return Ok(()) };
         is_whole(&flow)?;
         let liveness = Liveness::of(&flow);
@@ -99,23 +99,23 @@ proptest! {
         }
         for instruction in flow.instructions.values() {
             let before = liveness.before(instruction.ip());
-            prop_assert!(before.flags & !Live::ALL.flags == 0);
+            prop_assert!(before.flags & !LiveSet::ALL.flags == 0);
         }
     }
 
     #[test]
     fn whatever_is_made_is_mapped(bytes in code(), saved in any::<bool>()) {
-        let image = Image { start: CODE, bytes };
+        let image = MemoryImage { start: CODE, bytes };
         let Ok(flow) = Flow::discover(&image, CODE) else { return Ok(()) };
         let liveness = Liveness::of(&flow);
         let mut factory = InstructionInfoFactory::new();
         let page = page();
         for instruction in flow.instructions.values() {
-            let live = if saved { Live::ALL } else { liveness.before(instruction.ip()) };
-            let site = Site { instruction, live, moved: &[] };
-            let forms = [Form::Ladder(page.clone()), Form::PerRule(page.rules[0].clone()), Form::Displaced(0x2_0000)];
+            let live = if saved { LiveSet::ALL } else { liveness.before(instruction.ip()) };
+            let site = AccessSite { instruction, live, moved: &[] };
+            let forms = [RewriteletForm::Ladder(page.clone()), RewriteletForm::PerRule(page.rules[0].clone()), RewriteletForm::Displaced(0x2_0000)];
             for form in forms {
-                let Ok(made) = Trampoline::new(&site, &form, AT) else { continue };
+                let Ok(made) = Rewritelet::new(&site, &form, AT) else { continue };
                 maps(&made.code, AT, &made.map, &flow)?;
             }
         }
@@ -125,8 +125,8 @@ proptest! {
                 Operand::of(instruction, &mut factory).is_ok_and(|operand| !operand.is_absolute() && operand.bytes <= 64)
             });
             let redirects: Vec<Redirect> =
-                usable.map(|found| Redirect { ip: found.ip(), rule: page.rules[0].clone(), seen: None }).collect();
-            let plan = Plan {
+                usable.map(|found| Redirect { ip: found.ip(), rule: page.rules[0].clone(), expected: None }).collect();
+            let plan = ClonePlan {
                 flow: &flow,
                 within: &within,
                 liveness: &liveness,

@@ -18,9 +18,9 @@ use fieldstone_sys::userfault::{Message, Reach, Userfaultfd};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
-use crate::page_table::moved::{MovedPages, page_range};
+use crate::page_table::moved::{PageMap, page_range};
 use crate::tracer::call_stub::child_slots;
 use crate::tracer::{InsertedCode, Tracer, argument, duplicate_descriptor};
 
@@ -52,13 +52,13 @@ impl ChildWatch {
 
 /// The userfaultfds of all children whose pages are not restored yet.
 #[derive(Debug, Default)]
-pub(crate) struct ChildWatches {
+pub(crate) struct ForkedChildren {
     watches: Vec<ChildWatch>,
     /// The stub page whose data page has the slots.
     stub_page: Option<u64>,
 }
 
-impl ChildWatches {
+impl ForkedChildren {
     /// The watches.
     pub(crate) fn as_slice(&self) -> &[ChildWatch] {
         &self.watches
@@ -75,7 +75,7 @@ impl ChildWatches {
     }
 
     /// Adds the children whose messages a killed repairer left in the slots of `stub_page`.
-    pub(crate) fn add_abandoned(&mut self, pid: u32, memory: &Memory, stub_page: u64, reach: Reach) {
+    pub(crate) fn add_abandoned(&mut self, pid: u32, memory: &ProcessMemory, stub_page: u64, reach: Reach) {
         let read = |slot: u64| {
             let mut bytes = [0; Message::BYTES];
             memory.read_exact(slot, &mut bytes).ok()?;
@@ -206,7 +206,7 @@ fn as_io_error(error: Error) -> io::Error {
 /// Moved pages and inserted code at one moment, which a child may have a copy of.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    pub(crate) pages: MovedPages,
+    pub(crate) pages: PageMap,
     pub(crate) code: CodeCache,
 }
 
@@ -217,9 +217,9 @@ pub(crate) struct Snapshot {
 /// # Errors
 /// If the child is gone.
 pub(crate) fn restore_child(
-    (pages, code): (&MovedPages, &CodeCache),
+    (pages, code): (&PageMap, &CodeCache),
     child: &Tracee,
-    memory: &Memory,
+    memory: &ProcessMemory,
     watch: Option<&Userfaultfd>,
 ) -> Result<()> {
     let mut registers = child.registers()?;

@@ -27,12 +27,12 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::tracer::InsertedCode;
-use crate::tracer::thread::TracedThread;
+use crate::tracer::traced_thread::TracedThread;
 use arena::CodeArena;
 pub(crate) use clones::PendingClone;
-use heads::LoopHeads;
+use heads::HeadTable;
 pub(crate) use probes::MAX_PAGES;
 use probes::ProbeSites;
 use sites::RewriteletSite;
@@ -42,7 +42,7 @@ use sites::RewriteletSite;
 pub(crate) struct CodeCache {
     #[serde(rename = "code")]
     arena: CodeArena,
-    heads: LoopHeads,
+    heads: HeadTable,
     /// Rewritelets, by the instruction they stand for.
     sites: BTreeMap<u64, RewriteletSite>,
     #[serde(rename = "protections")]
@@ -96,7 +96,7 @@ impl CodeCache {
     }
 
     /// The inserted jumps that are present in `memory`: their addresses, and the original bytes.
-    pub(crate) fn jumps(&self, memory: &Memory) -> Vec<(u64, [u8; heads::JUMP])> {
+    pub(crate) fn jumps(&self, memory: &ProcessMemory) -> Vec<(u64, [u8; heads::JUMP])> {
         let mut jumps = self.heads.jumps(memory);
         jumps.extend(self.probes.jumps(memory));
         jumps
@@ -104,7 +104,7 @@ impl CodeCache {
 
     /// Retires loop heads whose code has changed, and drops the rewritelets that continue in their
     /// copies. A thread inside finds the code unchanged.
-    pub(crate) fn retire(&mut self, memory: &Memory) {
+    pub(crate) fn retire(&mut self, memory: &ProcessMemory) {
         let gone = self.heads.retire(memory);
         self.sites.retain(|_, site| !gone.iter().any(|head| head.copy.has(site.next_ip())));
     }
@@ -140,7 +140,7 @@ impl InsertedCode for CodeCache {
         self.heads.is_behind_trap(ip)
     }
 
-    fn prepare_for_signal(&self, memory: &Memory, traced: &mut TracedThread) -> Result<Option<u64>> {
+    fn prepare_for_signal(&self, memory: &ProcessMemory, traced: &mut TracedThread) -> Result<Option<u64>> {
         self.leave_for_signal(memory, traced)
     }
 }

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 /// The memory of a process. Writes succeed on read-only pages and code too; the kernel gives the
 /// process a private copy of such a page. After an exec, all accesses fail.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ProcessMemory {
     pid: u32,
     file: File,
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Opens the memory of process `pid`.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-impl fieldstone_rewrite::Memory for Memory {
+impl fieldstone_rewrite::Memory for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         self.file.read_at(into, address).unwrap_or(0)
     }

@@ -23,32 +23,32 @@ use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
 
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::tracer::{InsertedCode, SystemCall, Tracer, argument};
-use moved::{MovedPage, MovedPages, PAGE, PAGE_BYTES, page_range};
+use moved::{MovedPage, PAGE, PAGE_BYTES, PageMap, page_range};
 use userfault::SharedUserfault;
 
 /// The moved pages of a process with their traps.
 #[derive(Debug)]
 pub(crate) struct PageTable {
-    pages: MovedPages,
+    pages: PageMap,
     userfault: SharedUserfault,
     /// Messages that were read while a page was moved or moved back.
     deferred: Vec<Message>,
 }
 
 impl PageTable {
-    pub(crate) const fn new(pages: MovedPages, userfault: SharedUserfault) -> Self {
+    pub(crate) const fn new(pages: PageMap, userfault: SharedUserfault) -> Self {
         Self { pages, userfault, deferred: Vec::new() }
     }
 
     /// The moved pages.
-    pub(crate) const fn pages(&self) -> &MovedPages {
+    pub(crate) const fn pages(&self) -> &PageMap {
         &self.pages
     }
 
     /// The moved pages, to change the table. The caller moves or frees their bytes.
-    pub(crate) const fn pages_mut(&mut self) -> &mut MovedPages {
+    pub(crate) const fn pages_mut(&mut self) -> &mut PageMap {
         &mut self.pages
     }
 
@@ -123,7 +123,7 @@ impl PageTable {
     ///
     /// # Errors
     /// If the process is gone.
-    pub(crate) fn fill(&mut self, memory: &Memory, pid: u32, moved: &MovedPage, at: u64) -> Result<()> {
+    pub(crate) fn fill(&mut self, memory: &ProcessMemory, pid: u32, moved: &MovedPage, at: u64) -> Result<()> {
         let contents = moved.composed(memory)?;
         let failed = |source| Error::Process { pid, operation: "put a page back in", source };
         match self.copy(pid, at, &contents)? {

@@ -3,7 +3,7 @@
 //! ```text
 //!   Process ─┬─ PageTable   moved pages, their copies and traps ─┐
 //!            ├─ CodeCache   clones, rewritelets, probes ─────────┼─> Tracer   threads, injected calls, memory
-//!            ├─ ChildWatches, Snapshot   forked children ────────┘
+//!            ├─ ForkedChildren, Snapshot   forked children ──────┘
 //!            └─ Record      all of that, kept in the process
 //! ```
 //! | file | |
@@ -28,13 +28,13 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::children::{ChildWatches, Snapshot};
+use crate::children::{ForkedChildren, Snapshot};
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
 use crate::event::{RepairEvent, RestoreReason};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
-use crate::page_table::moved::{MovedPage, MovedPages, ProgramView};
+use crate::page_table::moved::{MovedPage, PageMap, ProgramView};
 use crate::page_table::userfault::SharedUserfault;
 use crate::record::{AbandonedRepair, Record};
 use crate::space::mappings;
@@ -50,7 +50,7 @@ pub struct Process {
     tracer: Tracer,
     pages: PageTable,
     code: CodeCache,
-    children: ChildWatches,
+    children: ForkedChildren,
     /// The state before the last page was restored, while a thread may be forking a child with a
     /// copy of it.
     before: Option<Snapshot>,
@@ -88,14 +88,14 @@ impl Process {
             return Err(Error::Refused { pid, why: why.to_owned() });
         }
         let shown_by = living_thread(pid);
-        let memory = Memory::open(shown_by)?;
+        let memory = ProcessMemory::open(shown_by)?;
         let table = mappings(shown_by)?;
         let abandoned = AbandonedRepair::find(pid, &memory, &table)?;
         let mut tracer = Tracer::seize(pid, memory, &table)?;
         let number = abandoned.as_ref().map(|abandoned| abandoned.userfault);
         let userfault = prepare_calls(&mut tracer, number, shared)?;
         let Some(AbandonedRepair { record, stub_page: old_stub_page, pages, code, .. }) = abandoned else {
-            let mut this = Self::new(tracer, PageTable::new(MovedPages::default(), userfault), CodeCache::default());
+            let mut this = Self::new(tracer, PageTable::new(PageMap::default(), userfault), CodeCache::default());
             this.children.use_stub_page(this.tracer.stub_page());
             this.tracer.resume_all(&this.code)?;
             this.unreported = this.restore_orphans(None)?;
@@ -112,7 +112,7 @@ impl Process {
             tracer,
             pages,
             code,
-            children: ChildWatches::default(),
+            children: ForkedChildren::default(),
             before: None,
             record: None,
             unreported: Vec::new(),
@@ -169,7 +169,7 @@ impl Process {
     /// As there.
     pub fn is_left_behind(pid: u32) -> Result<bool> {
         let shown_by = living_thread(pid);
-        let abandoned = AbandonedRepair::find(pid, &Memory::open(shown_by)?, &mappings(shown_by)?)?;
+        let abandoned = AbandonedRepair::find(pid, &ProcessMemory::open(shown_by)?, &mappings(shown_by)?)?;
         Ok(abandoned.is_some_and(|abandoned| !abandoned.pages.is_empty()))
     }
 

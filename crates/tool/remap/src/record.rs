@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
-use crate::page_table::moved::MovedPages;
+use crate::page_table::moved::PageMap;
 use crate::space::Mapping;
 use crate::tracer::{InsertedCode, Tracer, argument};
 
@@ -46,7 +46,7 @@ struct Contents<'a> {
 
 #[derive(Debug, Serialize)]
 struct State<'a> {
-    moved: &'a MovedPages,
+    moved: &'a PageMap,
     #[serde(flatten)]
     code: &'a CodeCache,
 }
@@ -62,7 +62,7 @@ struct ContentsWithPages {
 
 #[derive(Debug, Deserialize)]
 struct StateWithPages {
-    moved: MovedPages,
+    moved: PageMap,
 }
 
 /// The code of [`Contents`].
@@ -78,7 +78,7 @@ pub(crate) struct AbandonedRepair {
     /// Number of the userfaultfd in the process.
     pub(crate) userfault: i32,
     pub(crate) stub_page: Option<u64>,
-    pub(crate) pages: MovedPages,
+    pub(crate) pages: PageMap,
     pub(crate) code: CodeCache,
 }
 
@@ -135,7 +135,7 @@ impl Record {
     }
 
     /// Replaces the contents by these bytes.
-    fn write(&mut self, memory: &Memory, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, memory: &ProcessMemory, bytes: &[u8]) -> Result<()> {
         memory.write(self.next, bytes)?;
         memory.write(self.at, &header(self.next, bytes.len() as u64))?;
         *self = Self::after(self.at, self.next);
@@ -148,7 +148,7 @@ impl AbandonedRepair {
     ///
     /// # Errors
     /// [`Error::Refused`] if another version with another format wrote it.
-    pub(crate) fn find(pid: u32, memory: &Memory, table: &[Mapping]) -> Result<Option<Self>> {
+    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[Mapping]) -> Result<Option<Self>> {
         let can_be = |mapping: &&Mapping| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
         // Two adjacent records are one mapping.
         let places = table.iter().filter(can_be).flat_map(|mapping| {
@@ -183,7 +183,7 @@ fn header(from: u64, bytes: u64) -> [u8; HEADER_BYTES] {
 }
 
 /// Address and bytes of the contents, by the header at `at`. `None` if there is no header.
-fn read(memory: &Memory, at: u64) -> Option<(u64, Vec<u8>)> {
+fn read(memory: &ProcessMemory, at: u64) -> Option<(u64, Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     memory.read_exact(at, &mut header).ok()?;
     let number = |offset: usize| header[offset..offset + 8].try_into().map(u64::from_le_bytes).ok();
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn the_last_complete_record_is_found() {
         let room = vec![0_u8; usize::try_from(BYTES).unwrap()];
-        let memory = Memory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let at = room.as_ptr().addr() as u64;
         let mut record = Record::new(at);
         assert_eq!(read(&memory, at), None, "there is no record");
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let (pages, code) = (MovedPages::default(), CodeCache::default());
+        let (pages, code) = (PageMap::default(), CodeCache::default());
         let contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: State { moved: &pages, code: &code } };
         let bytes = serde_json::to_vec(&contents).unwrap();
         let found = AbandonedRepair::parse(Record::new(0), &bytes).unwrap();

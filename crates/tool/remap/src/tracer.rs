@@ -2,17 +2,17 @@
 //! on their behalf.
 //!
 //! ```text
-//!   Tracer ── Memory     /proc/PID/mem
-//!          ├─ Threads    ptrace: stop, resume, signals, exit
-//!          └─ CallStub   code in the process from which injected calls are made
+//!   Tracer ── ProcessMemory  /proc/PID/mem
+//!          ├─ Threads        ptrace: stop, resume, signals, exit
+//!          └─ CallStub       code in the process from which injected calls are made
 //! ```
 //! The tracer knows nothing of moved pages or of rewritten code. What it must ask about inserted
 //! code is the trait [`InsertedCode`].
 
 pub(crate) mod call_stub;
 pub(crate) mod status;
-pub(crate) mod thread;
 pub(crate) mod threads;
+pub(crate) mod traced_thread;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,11 +21,11 @@ use fieldstone_sys::ptrace::Tracee;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::space::{Mapping, mappings};
 use call_stub::CallStub;
-use thread::TracedThread;
 use threads::{ProcessEnd, Threads};
+use traced_thread::TracedThread;
 
 /// A system call by name and number.
 pub(crate) type SystemCall = (&'static str, libc::c_long);
@@ -37,7 +37,7 @@ pub(crate) trait InsertedCode {
 
     /// Moves a stopped thread that is about to receive a signal back to the program's own code. If
     /// the signal came from an inserted trap, returns the address at which the thread continues.
-    fn prepare_for_signal(&self, memory: &Memory, traced: &mut TracedThread) -> Result<Option<u64>>;
+    fn prepare_for_signal(&self, memory: &ProcessMemory, traced: &mut TracedThread) -> Result<Option<u64>>;
 }
 
 /// A program without inserted code.
@@ -49,7 +49,7 @@ impl InsertedCode for NoCode {
         false
     }
 
-    fn prepare_for_signal(&self, _memory: &Memory, _traced: &mut TracedThread) -> Result<Option<u64>> {
+    fn prepare_for_signal(&self, _memory: &ProcessMemory, _traced: &mut TracedThread) -> Result<Option<u64>> {
         Ok(None)
     }
 }
@@ -58,7 +58,7 @@ impl InsertedCode for NoCode {
 #[derive(Debug)]
 pub(crate) struct Tracer {
     pid: u32,
-    memory: Memory,
+    memory: ProcessMemory,
     threads: Threads,
     stub: CallStub,
 }
@@ -68,7 +68,7 @@ impl Tracer {
     ///
     /// # Errors
     /// As [`Threads::seize`] and [`call_stub::write_bootstrap_stub`].
-    pub(crate) fn seize(pid: u32, memory: Memory, table: &[Mapping]) -> Result<Self> {
+    pub(crate) fn seize(pid: u32, memory: ProcessMemory, table: &[Mapping]) -> Result<Self> {
         let threads = Threads::seize(pid)?;
         let stub = CallStub { bootstrap: call_stub::write_bootstrap_stub(pid, &memory, table)?, page: None };
         Ok(Self { pid, memory, threads, stub })
@@ -77,9 +77,9 @@ impl Tracer {
     /// Traces a forked child, whose memory has a copy of its parent's call stub at `stub_page`.
     ///
     /// # Errors
-    /// As [`Memory::open`] and [`Threads::seize`].
+    /// As [`ProcessMemory::open`] and [`Threads::seize`].
     pub(crate) fn seize_child(&self, child: u32, stub_page: Option<u64>) -> Result<Self> {
-        let (memory, threads) = (Memory::open(child)?, Threads::seize(child)?);
+        let (memory, threads) = (ProcessMemory::open(child)?, Threads::seize(child)?);
         Ok(Self { pid: child, memory, threads, stub: CallStub { page: stub_page, ..self.stub } })
     }
 
@@ -89,7 +89,7 @@ impl Tracer {
     }
 
     /// Memory of the process.
-    pub(crate) const fn memory(&self) -> &Memory {
+    pub(crate) const fn memory(&self) -> &ProcessMemory {
         &self.memory
     }
 
@@ -121,7 +121,7 @@ impl Tracer {
     }
 
     /// A stopped thread, with the memory; `None` if it is gone or runs.
-    pub(crate) fn stopped(&mut self, thread: u32) -> Option<(&mut TracedThread, &Memory)> {
+    pub(crate) fn stopped(&mut self, thread: u32) -> Option<(&mut TracedThread, &ProcessMemory)> {
         let traced = self.threads.get_mut(thread).filter(|traced| traced.is_stopped())?;
         Some((traced, &self.memory))
     }

@@ -50,7 +50,7 @@ const CALLS: [(&str, &str); 9] = [
         CHECK(syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 2, &soon, 0, 0) == -1 && errno == EAGAIN);",
     ),
     (
-        "what a call tells",
+        "the result of a call",
         r"struct timespec *now = (struct timespec *)(counters + 100); now->tv_sec = 0; CHECK(!syscall(SYS_clock_gettime, 0, now)); CHECK(now->tv_sec > 0);",
     ),
     (

@@ -10,24 +10,24 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
-use super::Redirect;
 use crate::assembly::{Assembly, Label};
-use crate::effect::Effect;
-use crate::error::{Error, Refused, Result};
+use crate::effect::InstructionEffect;
+use crate::error::{Error, RefusalReason, Result};
 use crate::flow::Flow;
 use crate::guard::Scratch;
 use crate::loops::Loop;
 use crate::operand::Operand;
-use crate::page::Rule;
+use crate::page::RemapRule;
+use crate::redirect::Redirect;
 use crate::registers::bit;
-use crate::slots::Frame;
+use crate::slots::FrameState;
 
 /// All accesses of one base and index lie in a rule's bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Check {
     /// Of one of them.
     operand: Operand,
-    rule: Rule,
+    rule: RemapRule,
     /// The lowest displacement.
     low: i64,
     /// The highest, and the bytes there.
@@ -52,7 +52,7 @@ pub(super) struct Checks {
 }
 
 impl Check {
-    fn new(operand: Operand, rule: &Rule) -> Self {
+    fn new(operand: Operand, rule: &RemapRule) -> Self {
         let high = operand.displacement.saturating_add(i64::from(operand.bytes));
         Self { operand, rule: rule.clone(), low: operand.displacement, high, only: None }
     }
@@ -70,7 +70,7 @@ impl Check {
     }
 
     /// Takes an access of the same registers and the same rule with it, if all still fit.
-    fn take(&mut self, operand: &Operand, rule: &Rule) -> bool {
+    fn take(&mut self, operand: &Operand, rule: &RemapRule) -> bool {
         let same =
             (self.operand.base, self.operand.index, self.operand.scale) == (operand.base, operand.index, operand.scale);
         if let Some(value) = self.only.filter(|_| same) {
@@ -122,33 +122,33 @@ impl Checks {
     /// [`Error::Refused`] when one of them cannot be redirected or is not in the loop.
     pub(super) fn of(flow: &Flow, within: &Loop, redirects: &[Redirect]) -> Result<Self> {
         let mut factory = InstructionInfoFactory::new();
-        let effects: BTreeMap<u64, Effect> = flow
-            .copied_in(within)
-            .map(|instruction| (instruction.ip(), Effect::of(instruction, &mut factory)))
+        let effects: BTreeMap<u64, InstructionEffect> = flow
+            .copied_instructions(within)
+            .map(|instruction| (instruction.ip(), InstructionEffect::of(instruction, &mut factory)))
             .collect();
         let written = effects.values().fold(0, |written, effect| written | effect.writes);
         let mut checks = Self::default();
         let mut varying: BTreeMap<u64, Varying<'_>> = BTreeMap::new();
-        for Redirect { ip, rule, seen } in redirects {
+        for Redirect { ip, rule, expected } in redirects {
             let refused = |reason| Error::refused(*ip, reason);
-            let effect = effects.get(ip).ok_or_else(|| refused(Refused::NotInLoop))?;
+            let effect = effects.get(ip).ok_or_else(|| refused(RefusalReason::NotInLoop))?;
             let instruction = &flow.instructions[ip];
             let operand = Operand::of(instruction, &mut factory)?;
             let check = Check::new(operand, rule);
-            check.span().ok_or_else(|| refused(Refused::Straddles))?;
+            check.span().ok_or_else(|| refused(RefusalReason::Straddles))?;
             checks.redirected.insert(*ip, operand.redirected(instruction, rule.delta)?);
             checks.touches.insert(*ip, effect.registers());
             if operand.is_absolute() {
                 let inside = rule.holds(operand.displacement.cast_unsigned(), operand.bytes);
-                inside.then_some(()).ok_or_else(|| refused(Refused::OutsideRule))?;
+                inside.then_some(()).ok_or_else(|| refused(RefusalReason::OutsideRule))?;
             } else if check.registers() & written == 0 {
                 add(&mut checks.at_entry, check, &operand, rule);
             } else {
-                varying.insert(*ip, Varying { operand, rule, seen: *seen });
+                varying.insert(*ip, Varying { operand, rule, expected: *expected });
             }
         }
         for start in &within.blocks {
-            let instructions = flow.until_call(&flow.blocks[start]);
+            let instructions = flow.instructions_until_call(&flow.blocks[start]);
             checks.in_block(instructions, &varying, &effects);
         }
         Ok(checks)
@@ -156,7 +156,7 @@ impl Checks {
 }
 
 /// Takes the access into one of the checks, or adds its own.
-fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &Rule) {
+fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &RemapRule) {
     if !checks.iter_mut().any(|other| other.take(operand, rule)) {
         checks.push(check);
     }
@@ -166,14 +166,14 @@ fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &Rule) {
 #[derive(Debug, Clone, Copy)]
 struct Varying<'a> {
     operand: Operand,
-    rule: &'a Rule,
-    seen: Option<u64>,
+    rule: &'a RemapRule,
+    expected: Option<u64>,
 }
 
 impl Varying<'_> {
     /// What its register held when it was seen.
     fn value(&self) -> Option<u64> {
-        let value = self.seen?.wrapping_sub(self.operand.displacement.cast_unsigned());
+        let value = self.expected?.wrapping_sub(self.operand.displacement.cast_unsigned());
         (self.operand.index == Register::None && holds(self.rule, &self.operand, value)).then_some(value)
     }
 }
@@ -184,9 +184,9 @@ impl Checks {
         &mut self,
         instructions: impl Iterator<Item = &'a Instruction>,
         varying: &BTreeMap<u64, Varying<'_>>,
-        effects: &BTreeMap<u64, Effect>,
+        effects: &BTreeMap<u64, InstructionEffect>,
     ) {
-        let (mut frame, mut factory) = (Frame::default(), InstructionInfoFactory::new());
+        let (mut frame, mut factory) = (FrameState::default(), InstructionInfoFactory::new());
         // Checks whose registers are still as they were checked.
         let mut open: Vec<(u64, Check)> = Vec::new();
         for instruction in instructions {
@@ -211,12 +211,12 @@ impl Checks {
 }
 
 /// Whether the register of an access is known to hold a value that is right for it.
-fn is_held(frame: &Frame, access: &Varying<'_>) -> bool {
+fn is_held(frame: &FrameState, access: &Varying<'_>) -> bool {
     let held = frame.holds(access.operand.base).flatten().filter(|_| access.operand.index == Register::None);
     held.is_some_and(|value| holds(access.rule, &access.operand, value))
 }
 
 /// Whether an access lies in a rule's bytes when its register has this value.
-fn holds(rule: &Rule, operand: &Operand, value: u64) -> bool {
+fn holds(rule: &RemapRule, operand: &Operand, value: u64) -> bool {
     rule.holds(value.wrapping_add_signed(operand.displacement), operand.bytes)
 }

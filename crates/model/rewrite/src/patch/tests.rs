@@ -3,14 +3,14 @@
 use iced_x86::{Decoder, DecoderOptions};
 
 use super::{HeadPatch, Pun};
-use crate::error::Refused;
+use crate::error::RefusalReason;
 use crate::flow::Flow;
-use crate::memory::{Image, Memory};
+use crate::memory::{Memory, MemoryImage};
 
 const HEAD: u64 = 0x40_1000;
 
-fn patch(bytes: &[u8]) -> Result<HeadPatch, Refused> {
-    let image = Image { start: HEAD, bytes: bytes.to_vec() };
+fn patch(bytes: &[u8]) -> Result<HeadPatch, RefusalReason> {
+    let image = MemoryImage { start: HEAD, bytes: bytes.to_vec() };
     let flow = Flow::discover(&image, HEAD).unwrap();
     let mut original = [0; 5];
     assert_eq!(image.read(HEAD, &mut original), 5);
@@ -35,8 +35,8 @@ fn whoever_stands_at_an_overwritten_instruction_traps() {
     jump.extend(&bytes[1].1);
     let jump = Decoder::with_ip(64, &jump, HEAD, DecoderOptions::NONE).decode();
     assert_eq!(jump.near_branch_target(), entry);
-    assert_eq!(found.writes(entry + 0x1_0000).unwrap_err().reason(), Some(Refused::Pun));
-    assert_eq!(found.writes(HEAD + (1 << 32)).unwrap_err().reason(), Some(Refused::OutOfReach));
+    assert_eq!(found.writes(entry + 0x1_0000).unwrap_err().reason(), Some(RefusalReason::Pun));
+    assert_eq!(found.writes(HEAD + (1 << 32)).unwrap_err().reason(), Some(RefusalReason::OutOfReach));
     let undo: Vec<u8> = found.undo()[1..].iter().rev().flat_map(|write| write.bytes.clone()).collect();
     assert_eq!(undo, SHORT[..5]);
 }
@@ -61,11 +61,14 @@ fn the_copy_goes_on_behind_what_was_overwritten() {
 #[test]
 fn heads_that_cannot_be_overwritten_are_refused() {
     // dec ecx; inner: dec edx; dec eax; jne inner; jmp head
-    assert_eq!(patch(&[0xff, 0xc9, 0xff, 0xca, 0xff, 0xc8, 0x75, 0xfa, 0xeb, 0xf6]).unwrap_err(), Refused::InnerTarget);
+    assert_eq!(
+        patch(&[0xff, 0xc9, 0xff, 0xca, 0xff, 0xc8, 0x75, 0xfa, 0xeb, 0xf6]).unwrap_err(),
+        RefusalReason::InnerTarget
+    );
     // dec ecx; ret, and what follows is not known
-    assert_eq!(patch(&[0xff, 0xc9, 0xc3, 0x06, 0x06]).unwrap_err(), Refused::ShortHead);
+    assert_eq!(patch(&[0xff, 0xc9, 0xc3, 0x06, 0x06]).unwrap_err(), RefusalReason::ShortHead);
     // dec ecx; call rax; dec ecx
-    assert_eq!(patch(&[0xff, 0xc9, 0xff, 0xd0, 0xff, 0xc9]).unwrap_err(), Refused::Call);
+    assert_eq!(patch(&[0xff, 0xc9, 0xff, 0xd0, 0xff, 0xc9]).unwrap_err(), RefusalReason::Call);
 }
 
 #[test]

@@ -44,17 +44,17 @@ pub(super) const fn mask(bytes: usize) -> u64 {
 
 /// Registers, and what was written on the way.
 #[derive(Debug, Clone)]
-pub(super) struct State {
+pub(super) struct WalkState {
     gpr: [Value; 16],
     fs_base: u64,
     gs_base: u64,
     /// Aligned words, by address.
-    written: BTreeMap<u64, Written>,
+    written: BTreeMap<u64, WrittenWord>,
 }
 
 /// A word of which some bytes were written.
 #[derive(Debug, Clone, Copy, Default)]
-struct Written {
+struct WrittenWord {
     bytes: [u8; 8],
     /// A flag a byte: it was written; what was written is known; it was made of memory that was read later than the sample.
     written: u8,
@@ -67,7 +67,7 @@ fn in_word(address: u64) -> (u64, usize) {
     (address & !7, usize::from(address.to_le_bytes()[0] % 8))
 }
 
-impl State {
+impl WalkState {
     pub(super) fn new(registers: &Registers) -> Self {
         let (fs_base, gs_base) = (registers.fs_base, registers.gs_base);
         Self { gpr: registers.gpr.map(Value::of), fs_base, gs_base, written: BTreeMap::new() }
@@ -102,7 +102,7 @@ impl State {
         let mut read = [0; 8];
         let there = memory.read(at, &mut read[..bytes]);
         let (mut now, mut known) = (address.now, true);
-        let mut written = Written::default();
+        let mut written = WrittenWord::default();
         for (offset, byte) in read[..bytes].iter_mut().enumerate() {
             let (word, place) = in_word(at.wrapping_add(offset as u64));
             if offset == 0 || place == 0 {
@@ -144,15 +144,15 @@ fn shift(register: Register) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{State, Value};
-    use crate::memory::Image;
+    use super::{Value, WalkState};
+    use crate::memory::MemoryImage;
     use crate::registers::Registers;
     use iced_x86::Register;
 
-    fn state(rax: u64) -> State {
+    fn state(rax: u64) -> WalkState {
         let mut registers = Registers { fs_base: 0x7000, ..Registers::default() };
         registers.gpr[0] = rax;
-        State::new(&registers)
+        WalkState::new(&registers)
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn memory_is_what_was_written_and_then_what_is_there() {
-        let image = Image { start: 0x1000, bytes: (0..16).collect() };
+        let image = MemoryImage { start: 0x1000, bytes: (0..16).collect() };
         let mut now = state(0);
         let at = Value::of;
         assert_eq!(now.load(&image, at(0x1000), 4), Value { known: Some(0x0302_0100), now: true });

@@ -4,8 +4,8 @@
 
 use iced_x86::{Instruction, InstructionInfo, Mnemonic, OpKind, Register};
 
-use super::state::{State, Value, mask};
-use super::{address, calculated, writes_memory};
+use super::address::{address, calculated, writes_memory};
+use super::state::{Value, WalkState, mask};
 use crate::effect::reads_and_writes;
 use crate::flow::calls;
 use crate::memory::Memory;
@@ -23,7 +23,7 @@ const LOST_BY_CALLS: [Register; 9] = [
     Register::R11,
 ];
 
-impl State {
+impl WalkState {
     /// Runs an instruction. A call is one step, to behind its return.
     pub(super) fn step(&mut self, instruction: &Instruction, information: &InstructionInfo, memory: &dyn Memory) {
         if calls(instruction) {
@@ -62,7 +62,7 @@ impl State {
                 self.set_register(Register::RSP, rsp.map(|rsp| rsp.wrapping_add(8)));
                 self.set_register(instruction.op0_register(), value);
             }
-            Mnemonic::Leave => {
+            Mnemonic::BlockExit => {
                 let rbp = self.register(Register::RBP);
                 let value = self.load(memory, rbp, 8);
                 self.set_register(Register::RSP, rbp.map(|rbp| rbp.wrapping_add(8)));

@@ -6,9 +6,9 @@ use iced_x86::code_asm::{
     CodeAssembler, al, byte_ptr, dword_ptr, eax, ecx, qword_ptr, r8, rax, rbp, rcx, rdi, rdx, rsi,
 };
 
-use super::{Access, Walk};
+use super::{LoopAccess, Walk};
 use crate::flow::Flow;
-use crate::memory::{Image, Memory};
+use crate::memory::{Memory, MemoryImage};
 use crate::registers::{RBP, RSP, Registers};
 
 const CODE: u64 = 0x1000;
@@ -16,8 +16,8 @@ const STACK: u64 = 0x8000;
 
 /// Code, and a stack beside it.
 struct Program {
-    code: Image,
-    stack: Image,
+    code: MemoryImage,
+    stack: MemoryImage,
 }
 
 impl Memory for Program {
@@ -28,8 +28,8 @@ impl Memory for Program {
 
 fn program(mut code: CodeAssembler) -> Program {
     Program {
-        code: Image { start: CODE, bytes: code.assemble(CODE).unwrap() },
-        stack: Image { start: STACK, bytes: vec![0; 256] },
+        code: MemoryImage { start: CODE, bytes: code.assemble(CODE).unwrap() },
+        stack: MemoryImage { start: STACK, bytes: vec![0; 256] },
     }
 }
 
@@ -72,7 +72,7 @@ fn a_sample_between_accesses_finds_them_all() {
     let registers = [(RDI, 0x7f10), (RSI, 0x9000), (RCX, 3), (RDX, 10)];
     let walk = around(&sum(), 0xc, &registers);
     assert_eq!(addresses(&walk), [(0, 0x7f18), (5, 0x9000 + 24)], "in the next lap");
-    let first = Access {
+    let first = LoopAccess {
         ip: CODE,
         address: 0x7f18,
         bytes: 8,
@@ -209,9 +209,9 @@ fn an_address_that_was_told_is_taken_where_nothing_better_is_known() {
     let mut registers = Registers { rip: CODE + 5, ..Registers::default() };
     (registers.gpr[RAX], registers.gpr[RDX], registers.gpr[RDI], registers.gpr[RSP]) =
         (0x5000, 0x6000, 0x7000, STACK + 0x40);
-    let told = |ip: u64| Some(0x4000 + ip - CODE);
+    let observed = |ip: u64| Some(0x4000 + ip - CODE);
     let within = flow.loops();
-    let walk = Walk::around_told(&flow, within.first(), &registers, &program, &told);
+    let walk = Walk::around_with(&flow, within.first(), &registers, &program, &observed);
     let of = |offset| walk.accesses.iter().filter(move |access| access.ip == CODE + offset);
     let addresses = |offset| of(offset).map(|access| (access.address, access.read_now)).collect::<Vec<_>>();
     assert_eq!(addresses(0x7), [(0x7000, false)], "of the lap");
@@ -220,7 +220,7 @@ fn an_address_that_was_told_is_taken_where_nothing_better_is_known() {
     // Seen from behind the call, the lap loses all three.
     registers.rip = CODE;
     let flow = Flow::discover(&program, CODE).unwrap();
-    let walk = Walk::around_told(&flow, flow.loops().first(), &registers, &program, &told);
+    let walk = Walk::around_with(&flow, flow.loops().first(), &registers, &program, &observed);
     let found = |offset| walk.accesses.iter().find(|access| access.ip == CODE + offset);
     assert_eq!(found(0x2).map(|access| (access.address, access.bytes, access.read_now)), Some((0x4002, 8, true)));
     assert_eq!(found(0x7).map(|access| (access.address, access.read, access.write)), Some((0x4007, true, true)));

@@ -5,7 +5,7 @@
 //!   CACHE   what was rewritten       HOME, VIEWS   where its bytes live then
 //!   STACK   the code's own           PLAIN  memory that nobody remaps
 //! ```
-//! Code is entered and left by a piece of assembly that exchanges all general registers and flags with [`State`]. Code ends by
+//! Code is entered and left by a piece of assembly that exchanges all general registers and flags with [`WalkState`]. Code ends by
 //! a jump through memory to that piece. A fault on the page is answered as an agent would: the instruction is looked up, and the thread
 //! goes on in its rewritelet.
 #![allow(unsafe_code, reason = "runs code that was made a moment ago, on memory of its own")]
@@ -105,14 +105,14 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn fieldstone_enter(state: *mut State, entry: u64);
+    fn fieldstone_enter(state: *mut WalkState, entry: u64);
     fn fieldstone_leave();
 }
 
 /// What code is run with, and what it leaves.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct State {
+pub(crate) struct WalkState {
     /// rax rcx rdx rbx rsp rbp rsi rdi r8 to r15.
     pub(crate) gpr: [u64; 16],
     pub(crate) flags: u64,
@@ -197,7 +197,7 @@ impl Machine {
     }
 
     /// Runs the code at `entry` until it ends, and gives what it leaves.
-    pub(crate) fn run(&self, entry: u64, state: &State, agent: &mut Agent) -> State {
+    pub(crate) fn run(&self, entry: u64, state: &WalkState, agent: &mut Agent) -> WalkState {
         let mut state = *state;
         AGENT.store(agent, Ordering::SeqCst);
         // SAFETY: entry is code that the test wrote into the mapping, whose stack pointer is in there too; it ends in

@@ -20,7 +20,7 @@ use crate::machine::{CODE, PAGE};
 
 /// Where an access goes, in cells of eight bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum CounterPlace {
     /// From rdi.
     Stays(u8),
     /// From rdi, by the index.
@@ -30,7 +30,7 @@ pub(crate) enum Place {
     /// From rsi.
     Plain(u8),
     /// On the stack.
-    Slot(u8),
+    FrameSlot(u8),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +71,7 @@ pub(crate) enum Kind {
 pub(crate) enum Step {
     Memory {
         kind: Kind,
-        place: Place,
+        place: CounterPlace,
         data: u8,
         wide: bool,
     },
@@ -125,11 +125,11 @@ pub(crate) struct Program {
 #[expect(clippy::too_many_lines, reason = "a list")]
 pub(crate) fn program() -> impl Strategy<Value = Program> {
     let place = prop_oneof![
-        4 => (0_u8..4).prop_map(Place::Stays),
-        2 => (0_u8..4).prop_map(Place::Indexed),
-        3 => (0_u8..4).prop_map(Place::Loaded),
-        1 => (0_u8..4).prop_map(Place::Plain),
-        1 => (2_u8..6).prop_map(Place::Slot),
+        4 => (0_u8..4).prop_map(CounterPlace::Stays),
+        2 => (0_u8..4).prop_map(CounterPlace::Indexed),
+        3 => (0_u8..4).prop_map(CounterPlace::Loaded),
+        1 => (0_u8..4).prop_map(CounterPlace::Plain),
+        1 => (2_u8..6).prop_map(CounterPlace::FrameSlot),
     ];
     let kind = prop::sample::select(vec![
         Kind::Load,
@@ -339,20 +339,20 @@ pub(crate) fn global(address: u64, data: u8, load: bool) -> Result<Instruction, 
 }
 
 /// The operand, without its size.
-fn operand(place: Place) -> AsmMemoryOperand {
+fn operand(place: CounterPlace) -> AsmMemoryOperand {
     let cell = |cell: u8| i32::from(cell) * 8;
     match place {
-        Place::Stays(at) => rdi + cell(at),
-        Place::Indexed(at) => rdi + r10 * 8 + cell(at),
-        Place::Loaded(at) => r11 + cell(at),
-        Place::Plain(at) => rsi + cell(at),
-        Place::Slot(at) => rbp - cell(at),
+        CounterPlace::Stays(at) => rdi + cell(at),
+        CounterPlace::Indexed(at) => rdi + r10 * 8 + cell(at),
+        CounterPlace::Loaded(at) => r11 + cell(at),
+        CounterPlace::Plain(at) => rsi + cell(at),
+        CounterPlace::FrameSlot(at) => rbp - cell(at),
     }
 }
 
 #[expect(clippy::too_many_lines, reason = "a line for each kind")]
-fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide: bool) -> Result<(), IcedError> {
-    if matches!(place, Place::Indexed(_)) {
+fn memory(code: &mut CodeAssembler, kind: Kind, place: CounterPlace, data: u8, is_wide: bool) -> Result<(), IcedError> {
+    if matches!(place, CounterPlace::Indexed(_)) {
         code.mov(r10d, NARROW[usize::from(data)])?;
         code.and(r10d, 3)?;
     }
@@ -419,7 +419,7 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
         (Kind::CompareExchange, false) => code.cmpxchg(four, narrow),
         (Kind::CompareExchangeWide, _) => {
             // The second slot and the pointer above it are one such operand: what is written there may be none.
-            let place = if let Place::Slot(at) = place { Place::Slot(at + 1) } else { place };
+            let place = if let CounterPlace::FrameSlot(at) = place { CounterPlace::FrameSlot(at + 1) } else { place };
             code.lea(r10, operand(place))?;
             code.and(r10, -16)?;
             code.lock().cmpxchg16b(xmmword_ptr(r10))
@@ -437,10 +437,10 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
 }
 
 /// Sixteen bytes to where they fit into a rule, or to plain memory.
-fn vector(code: &mut CodeAssembler, place: Place) -> Result<(), IcedError> {
+fn vector(code: &mut CodeAssembler, place: CounterPlace) -> Result<(), IcedError> {
     code.movups(xmm0, xmmword_ptr(rsi + 16))?;
     match place {
-        Place::Stays(at) if at < 3 => code.movups(xmmword_ptr(operand(place)), xmm0),
+        CounterPlace::Stays(at) if at < 3 => code.movups(xmmword_ptr(operand(place)), xmm0),
         _ => code.movups(xmmword_ptr(rsi), xmm0),
     }
 }

@@ -14,18 +14,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_rewrite::clone::Plan;
+use fieldstone_rewrite::clone::ClonePlan;
 use fieldstone_rewrite::patch::JUMP_BYTES;
-use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Flow, HeadPatch, Liveness, Loop, LoopClone, Pages, Redirect, Registers, Walk};
+use fieldstone_rewrite::walk::LoopAccess;
+use fieldstone_rewrite::{CachedMemory, Flow, HeadPatch, Liveness, Loop, LoopClone, Redirect, Registers, Walk};
 use iced_x86::Instruction;
 
 use crate::code_cache::CodeCache;
 use crate::code_cache::heads::{InstalledClone, JUMP, LoopHead, UnpatchedMemory, jump};
 use crate::code_cache::probes::MAX_CODE_PAGES;
 use crate::error::{Result, ignore_gone};
-use crate::memory::Memory;
-use crate::page_table::moved::{MovedPages, ProgramView, page_with};
+use crate::memory::ProcessMemory;
+use crate::page_table::moved::{PageMap, ProgramView, page_with};
 use crate::space::Mapping;
 use crate::tracer::Tracer;
 
@@ -73,7 +73,7 @@ impl CodeCache {
     pub(crate) fn clone_loop(
         &mut self,
         tracer: &mut Tracer,
-        pages: &MovedPages,
+        pages: &PageMap,
         registers: &Registers,
     ) -> Result<Option<PendingClone>> {
         let request = self.loop_around(tracer.memory(), pages, registers);
@@ -88,7 +88,7 @@ impl CodeCache {
     pub(crate) fn clone_stretch(
         &mut self,
         tracer: &mut Tracer,
-        pages: &MovedPages,
+        pages: &PageMap,
         registers: &Registers,
     ) -> Result<Option<PendingClone>> {
         let request = self.stretch_from(tracer.memory(), pages, registers);
@@ -139,7 +139,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// As ptrace(2), and if the process is gone.
-    pub(crate) fn patch_head(&mut self, tracer: &mut Tracer, pages: &MovedPages, pending: &PendingClone) -> Result<()> {
+    pub(crate) fn patch_head(&mut self, tracer: &mut Tracer, pages: &PageMap, pending: &PendingClone) -> Result<()> {
         let PendingClone { head, station_jump, .. } = *pending;
         let Some(known) = self.heads.by_address.get(&head) else { return Ok(()) };
         let Some((head_jump, station)) = known.head_jump().map(|jump| (jump, known.station)) else { return Ok(()) };
@@ -172,7 +172,7 @@ impl CodeCache {
 /// What to clone.
 impl CodeCache {
     /// The innermost loop without calls around an access, and its redirects.
-    fn loop_around(&self, memory: &Memory, pages: &MovedPages, registers: &Registers) -> Option<CloneRequest> {
+    fn loop_around(&self, memory: &ProcessMemory, pages: &PageMap, registers: &Registers) -> Option<CloneRequest> {
         let flow = self.flow_from(memory, registers.rip)?;
         let within = innermost(&flow)?;
         let accesses = accesses_in(memory, pages, &flow, &within, registers);
@@ -184,7 +184,7 @@ impl CodeCache {
         self.request(pages, flow, within, &accesses, registers.rip)
     }
 
-    fn stretch_from(&self, memory: &Memory, pages: &MovedPages, registers: &Registers) -> Option<CloneRequest> {
+    fn stretch_from(&self, memory: &ProcessMemory, pages: &PageMap, registers: &Registers) -> Option<CloneRequest> {
         let flow = self.flow_from(memory, registers.rip)?;
         // A jump into the overwritten bytes would run into a trap each time.
         let inside = registers.rip + 1..registers.rip + JUMP_BYTES;
@@ -198,7 +198,7 @@ impl CodeCache {
     }
 
     /// The program's own code from an instruction on.
-    pub(super) fn flow_from(&self, memory: &Memory, ip: u64) -> Option<Flow> {
+    pub(super) fn flow_from(&self, memory: &ProcessMemory, ip: u64) -> Option<Flow> {
         let code = UnpatchedMemory { memory, heads: &self.heads };
         Flow::discover(&code, ip).ok()
     }
@@ -207,15 +207,15 @@ impl CodeCache {
     /// among them.
     fn request(
         &self,
-        pages: &MovedPages,
+        pages: &PageMap,
         flow: Flow,
         within: Loop,
-        accesses: &[Access],
+        accesses: &[LoopAccess],
         ip: u64,
     ) -> Option<CloneRequest> {
         // Loops whose pointers differ from run to run get clones for all addresses.
         let clones = self.heads.by_address.get(&within.head).map_or(0, |head| head.clones.len());
-        let by_slots = if clones < MAX_SPECIAL { flow.by_slots(&within) } else { BTreeSet::new() };
+        let slot_accesses = if clones < MAX_SPECIAL { flow.slot_accesses(&within) } else { BTreeSet::new() };
         let mut redirects: BTreeMap<u64, Redirect> = BTreeMap::new();
         // Instructions with several targets or watched bytes are redirected one access at a time.
         let mut excluded = BTreeSet::new();
@@ -226,14 +226,14 @@ impl CodeCache {
             }
             let Some(piece) = moved.page.piece(access.address, access.bytes) else { continue };
             let rule = moved.unwatched(piece, access.address);
-            let seen = by_slots.contains(&access.ip).then_some(access.address);
-            let redirect = Redirect { ip: access.ip, rule, seen };
+            let expected = slot_accesses.contains(&access.ip).then_some(access.address);
+            let redirect = Redirect { ip: access.ip, rule, expected };
             if redirects.get(&access.ip).is_some_and(|known| *known != redirect) {
                 excluded.insert(access.ip);
             }
             redirects.insert(access.ip, redirect);
         }
-        let copied: BTreeSet<u64> = flow.copied_in(&within).map(Instruction::ip).collect();
+        let copied: BTreeSet<u64> = flow.copied_instructions(&within).map(Instruction::ip).collect();
         redirects.retain(|ip, _| copied.contains(ip) && !excluded.contains(ip));
         let redirects: Vec<Redirect> = redirects.into_values().collect();
         redirects.iter().any(|redirect| redirect.ip == ip).then_some(CloneRequest { flow, within, redirects })
@@ -255,7 +255,7 @@ impl CodeCache {
         let mut original = [0; JUMP];
         tracer.memory().read_exact(head, &mut original)?;
         let Ok(patch) = HeadPatch::new(&request.flow, head, original) else { return Ok(false) };
-        let make = |_: &Self, at| patch.displaced(at).ok();
+        let make = |_: &Self, at| patch.copy_at(at).ok();
         let copied = self.place(tracer, (head, None, BYTES_PER_ENTRY), make, |copy| &copy.code)?;
         let Some(copy) = copied else { return Ok(false) };
         let Some(station) = self.reserve_station(tracer, &patch.pun)? else {
@@ -273,8 +273,16 @@ impl CodeCache {
         let make = |this: &Self, at| {
             let moved = this.heads.by_address.get(&within.head)?.continuations();
             let liveness = Liveness::of(flow);
-            let plan =
-                Plan { flow, within, liveness: &liveness, redirects, moved: &moved, enter: &[], at, aligned: true };
+            let plan = ClonePlan {
+                flow,
+                within,
+                liveness: &liveness,
+                redirects,
+                moved: &moved,
+                enter: &[],
+                at,
+                aligned: true,
+            };
             clone_with_entries(&plan, ip)
         };
         let pun = self.heads.by_address.get(&within.head).map(|head| head.patch.pun);
@@ -282,8 +290,14 @@ impl CodeCache {
     }
 }
 
-fn accesses_in(memory: &Memory, pages: &MovedPages, flow: &Flow, within: &Loop, registers: &Registers) -> Vec<Access> {
-    Walk::around(flow, Some(within), registers, &Pages::of(&ProgramView::new(memory, pages))).accesses
+fn accesses_in(
+    memory: &ProcessMemory,
+    pages: &PageMap,
+    flow: &Flow,
+    within: &Loop,
+    registers: &Registers,
+) -> Vec<LoopAccess> {
+    Walk::around(flow, Some(within), registers, &CachedMemory::of(&ProgramView::new(memory, pages))).accesses
 }
 
 /// Whether the loop's code does not change: it belongs to a file, and no mapping writes it.
@@ -305,7 +319,7 @@ fn innermost(flow: &Flow) -> Option<Loop> {
 /// A clone with entries at its checks and at `ip`, so that another clone whose check fails can
 /// continue in it. An entry that would bypass another check is left out; its threads continue in
 /// the original.
-fn clone_with_entries(plan: &Plan<'_>, ip: u64) -> Option<LoopClone> {
+fn clone_with_entries(plan: &ClonePlan<'_>, ip: u64) -> Option<LoopClone> {
     let alone = LoopClone::new(plan).ok()?;
     let mut wanted: Vec<u64> = alone.colds.iter().map(|&(_, ip)| ip).collect();
     wanted.sort_unstable();
@@ -314,7 +328,7 @@ fn clone_with_entries(plan: &Plan<'_>, ip: u64) -> Option<LoopClone> {
     wanted.retain(|&other| other != ip);
     wanted.insert(0, ip);
     wanted.retain(|&ip| ip != plan.within.head);
-    let with = |enter: &[u64]| LoopClone::new(&Plan { enter, ..*plan }).ok();
+    let with = |enter: &[u64]| LoopClone::new(&ClonePlan { enter, ..*plan }).ok();
     if let Some(all) = with(&wanted) {
         return Some(all);
     }

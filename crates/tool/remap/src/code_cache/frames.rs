@@ -18,7 +18,7 @@ use fieldstone_rewrite::Memory as _;
 use fieldstone_sys::ptrace::Registers;
 
 use crate::error::Result;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 
 /// `cs` 0x33, `gs` 0, `fs` 0, `ss` 0x2b, of 16 bits each.
 const SEGMENTS: u64 = 0x002b_0000_0000_0033;
@@ -42,7 +42,7 @@ pub(crate) struct SignalFrame {
 impl SignalFrame {
     /// The frames on the stack of a thread with this stack pointer, and on the stacks that its
     /// handlers interrupted.
-    pub(crate) fn find_all(memory: &Memory, rsp: u64) -> Vec<Self> {
+    pub(crate) fn find_all(memory: &ProcessMemory, rsp: u64) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         let mut stacks = vec![rsp];
         while let Some(&from) = stacks.last().filter(|_| stacks.len() <= MAX_STACKS) {
@@ -56,7 +56,7 @@ impl SignalFrame {
         found
     }
 
-    fn find_above(memory: &Memory, rsp: u64) -> Vec<Self> {
+    fn find_above(memory: &ProcessMemory, rsp: u64) -> Vec<Self> {
         let start = rsp.next_multiple_of(WORD as u64);
         let mut bytes = vec![0; SCANNED_BYTES];
         let got = memory.read(start, &mut bytes);
@@ -76,7 +76,7 @@ impl SignalFrame {
     }
 
     /// Replaces the saved registers.
-    pub(crate) fn set(&self, memory: &Memory, to: &Registers) -> Result<()> {
+    pub(crate) fn set(&self, memory: &ProcessMemory, to: &Registers) -> Result<()> {
         let Registers {
             r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..
         } = *to;

@@ -20,12 +20,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_rewrite::patch::{Displaced, JUMP_BYTES};
+use fieldstone_rewrite::patch::{HeadCopy, JUMP_BYTES};
 use fieldstone_rewrite::{HeadPatch, LoopClone, Redirect};
 use fieldstone_sys::ptrace;
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::page_table::moved::{PAGE_BYTES, page_with};
 
 /// Maximum number of clones of one loop. A thread that no clone fits runs through as many checks,
@@ -38,7 +38,7 @@ const TRAP: u8 = 0xcc;
 
 /// The patched loop heads of a process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct LoopHeads {
+pub(super) struct HeadTable {
     #[serde(rename = "led")]
     pub(super) by_address: BTreeMap<u64, LoopHead>,
     /// Heads whose code is gone. A thread may still be in one of their clones.
@@ -53,7 +53,7 @@ pub(super) struct LoopHeads {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct LoopHead {
     pub(super) patch: HeadPatch,
-    pub(super) copy: Displaced,
+    pub(super) copy: HeadCopy,
     /// Address of a jump to the newest clone, at a target that the head's jump permits.
     pub(super) station: u64,
     pub(super) clones: Vec<InstalledClone>,
@@ -66,9 +66,9 @@ pub(super) struct InstalledClone {
     pub(super) redirects: Vec<Redirect>,
 }
 
-impl LoopHeads {
+impl HeadTable {
     /// Replaces the bytes of present jumps by the program's own.
-    pub(super) fn restore_bytes(&self, memory: &Memory, address: u64, bytes: &mut [u8]) {
+    pub(super) fn restore_bytes(&self, memory: &ProcessMemory, address: u64, bytes: &mut [u8]) {
         let end = address.saturating_add(bytes.len() as u64);
         for (&head, found) in self.by_address.range(address.saturating_sub(JUMP_BYTES)..end) {
             if !found.is_patched(memory) {
@@ -87,7 +87,7 @@ impl LoopHeads {
     pub(super) fn redirects(&self, ip: u64, address: u64, bytes: u32, delta: i64) -> bool {
         let leads = |redirect: &Redirect| {
             let there = redirect.rule.delta == delta && redirect.rule.holds(address, bytes);
-            redirect.ip == ip && there && redirect.seen.is_none_or(|seen| seen == address)
+            redirect.ip == ip && there && redirect.expected.is_none_or(|expected| expected == address)
         };
         self.by_address.values().flat_map(|head| &head.clones).flat_map(|installed| &installed.redirects).any(leads)
     }
@@ -107,7 +107,7 @@ impl LoopHeads {
     }
 
     /// The jumps that are present in `memory`: their addresses, and the original bytes.
-    pub(super) fn jumps(&self, memory: &Memory) -> Vec<(u64, [u8; JUMP])> {
+    pub(super) fn jumps(&self, memory: &ProcessMemory) -> Vec<(u64, [u8; JUMP])> {
         let there = self.by_address.iter().filter(|(_, found)| found.is_patched(memory));
         there.map(|(&head, found)| (head, found.patch.original)).collect()
     }
@@ -123,7 +123,7 @@ impl LoopHeads {
 
     /// The address at which a thread with this instruction pointer continues after a trap inside of
     /// a jump. `None` if the trap is not ours.
-    pub(super) fn resume_address(&self, memory: &Memory, rip: u64) -> Option<u64> {
+    pub(super) fn resume_address(&self, memory: &ProcessMemory, rip: u64) -> Option<u64> {
         let at = rip.wrapping_sub(1);
         let copy = self.copies().into_iter().find(|&(original, _)| original == at).map(|(_, copy)| copy);
         let is_gone = || {
@@ -178,7 +178,7 @@ impl LoopHeads {
 
     /// Retires heads whose code has changed, for example by dlclose(3), and returns them.
     /// Rewritelets that continue in their copies are invalid.
-    pub(super) fn retire(&mut self, memory: &Memory) -> &[LoopHead] {
+    pub(super) fn retire(&mut self, memory: &ProcessMemory) -> &[LoopHead] {
         let known = self.retired.len();
         let gone: Vec<LoopHead> =
             self.by_address.extract_if(.., |_, head| !head.is_current(memory)).map(|(_, head)| head).collect();
@@ -203,7 +203,7 @@ impl LoopHeads {
     pub(super) fn of_clone(flow: &fieldstone_rewrite::Flow, original: [u8; JUMP], clone: LoopClone) -> Self {
         let head = clone.entries[0].0;
         let patch = HeadPatch::new(flow, head, original).expect("a head");
-        let copy = Displaced { at: 0, code: Vec::new(), moved: Vec::new() };
+        let copy = HeadCopy { at: 0, code: Vec::new(), moved: Vec::new() };
         let clones = vec![InstalledClone { clone, redirects: Vec::new() }];
         Self { by_address: BTreeMap::from([(head, LoopHead { patch, copy, station: 0, clones })]), ..Self::default() }
     }
@@ -228,17 +228,17 @@ impl LoopHead {
 
     /// Whether one of our jumps is present. It may be an earlier one, if a repairer was killed
     /// before it wrote the next.
-    pub(super) fn is_patched(&self, memory: &Memory) -> bool {
+    pub(super) fn is_patched(&self, memory: &ProcessMemory) -> bool {
         let targets = self.clones.iter().map(|installed| installed.clone.entry).chain([self.station]);
         self.bytes(memory).is_some_and(|there| targets.filter_map(|to| self.jump_to(to)).any(|jump| jump == there))
     }
 
     /// Whether the code is unchanged, with or without the jump.
-    fn is_current(&self, memory: &Memory) -> bool {
+    fn is_current(&self, memory: &ProcessMemory) -> bool {
         self.is_patched(memory) || self.clones.is_empty() && self.bytes(memory) == Some(self.patch.original)
     }
 
-    fn bytes(&self, memory: &Memory) -> Option<[u8; JUMP]> {
+    fn bytes(&self, memory: &ProcessMemory) -> Option<[u8; JUMP]> {
         let mut there = [0; JUMP];
         memory.read_exact(self.patch.head, &mut there).is_ok().then_some(there)
     }
@@ -269,8 +269,8 @@ pub(super) fn jump(at: u64, to: u64) -> Option<[u8; JUMP]> {
 /// The program's memory without our jumps.
 #[derive(Debug)]
 pub(super) struct UnpatchedMemory<'a> {
-    pub(super) memory: &'a Memory,
-    pub(super) heads: &'a LoopHeads,
+    pub(super) memory: &'a ProcessMemory,
+    pub(super) heads: &'a HeadTable,
 }
 
 impl fieldstone_rewrite::Memory for UnpatchedMemory<'_> {
@@ -306,14 +306,14 @@ mod tests {
 
     #[test]
     fn a_head_jumps_to_its_newest_clone_if_its_pun_permits() {
-        let memory = Memory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         // The code is read by system calls.
         let mut code = std::hint::black_box(Box::new(LOOP));
         let at = code.as_ptr().addr() as u64;
         let patch = HeadPatch::new(&Flow::discover(&memory, at).unwrap(), at, *code.first_chunk().unwrap()).unwrap();
         // The second instruction begins at the last byte of the jump, so that byte must be a trap.
         let low = patch.pun.entry_from(at - (1 << 30)).unwrap();
-        let copy = Displaced { at: 0, code: Vec::new(), moved: Vec::new() };
+        let copy = HeadCopy { at: 0, code: Vec::new(), moved: Vec::new() };
         let mut head = LoopHead { patch, copy, station: low, clones: Vec::new() };
         let jump_of = |head: &LoopHead| head.head_jump().unwrap();
         assert!(!head.is_patched(&memory) && jump_of(&head) == jump(at, low).unwrap());

@@ -10,15 +10,17 @@
 //!
 //! Source: Taylor's thesis, section 5.2 and figure 6.2 ("single ladder").
 
-use fieldstone_rewrite::trampoline::Site as Access;
-use fieldstone_rewrite::{Flow, Form, Liveness, LoopClone, Operand, Page, Redirect, Registers, Trampoline};
+use fieldstone_rewrite::rewritelet::AccessSite;
+use fieldstone_rewrite::{
+    Flow, Liveness, LoopClone, Operand, Redirect, Registers, RemappedPage, Rewritelet, RewriteletForm,
+};
 use iced_x86::InstructionInfoFactory;
 
 use crate::code_cache::CodeCache;
 use crate::code_cache::clones::{CloneRequest, PendingClone};
 use crate::code_cache::heads::InstalledClone;
 use crate::error::Result;
-use crate::page_table::moved::{MovedPages, page_with};
+use crate::page_table::moved::{PageMap, page_with};
 use crate::tracer::Tracer;
 
 /// Bytes reserved for a ladder; few owners share one page.
@@ -33,7 +35,7 @@ impl CodeCache {
     pub(crate) fn make_ladder(
         &mut self,
         tracer: &mut Tracer,
-        pages: &MovedPages,
+        pages: &PageMap,
         registers: &Registers,
     ) -> Result<Option<PendingClone>> {
         let ip = registers.rip;
@@ -48,32 +50,37 @@ impl CodeCache {
         }
         let Some(made) = self.place_ladder(tracer, &request, &page)? else { return Ok(None) };
         let entry = made.at;
-        let redirects = page.rules.iter().map(|rule| Redirect { ip, rule: rule.clone(), seen: None }).collect();
+        let redirects = page.rules.iter().map(|rule| Redirect { ip, rule: rule.clone(), expected: None }).collect();
         let jump = self.add_clone(ip, InstalledClone { clone: as_clone(made, ip), redirects });
         Ok(jump.map(|jump| PendingClone::new(ip, jump, Some(entry))))
     }
 
-    fn place_ladder(&mut self, tracer: &mut Tracer, request: &CloneRequest, page: &Page) -> Result<Option<Trampoline>> {
+    fn place_ladder(
+        &mut self,
+        tracer: &mut Tracer,
+        request: &CloneRequest,
+        page: &RemappedPage,
+    ) -> Result<Option<Rewritelet>> {
         let ip = request.within.head;
         let make = |this: &Self, at| {
             let copied = &this.heads.by_address.get(&ip)?.copy.moved;
             let moved: Vec<(u64, u64)> = copied.iter().copied().filter(|&(from, _)| from != ip).collect();
             let instruction = request.flow.instructions.get(&ip)?;
-            let access = Access { instruction, live: Liveness::of(&request.flow).before(ip), moved: &moved };
-            Trampoline::new(&access, &Form::Ladder(page.clone()), at).ok()
+            let access = AccessSite { instruction, live: Liveness::of(&request.flow).before(ip), moved: &moved };
+            Rewritelet::new(&access, &RewriteletForm::Ladder(page.clone()), at).ok()
         };
         self.place(tracer, (ip, None, LADDER_BYTES), make, |made| &made.code)
     }
 }
 
-fn page_of_access(pages: &MovedPages, flow: &Flow, registers: &Registers) -> Option<Page> {
+fn page_of_access(pages: &PageMap, flow: &Flow, registers: &Registers) -> Option<RemappedPage> {
     let instruction = flow.instructions.get(&registers.rip)?;
     let operand = Operand::of(instruction, &mut InstructionInfoFactory::new()).ok()?;
     pages.get(page_with(operand.address(registers))).map(|moved| moved.page.clone())
 }
 
 /// A ladder as the clone of a loop of one instruction.
-fn as_clone(made: Trampoline, ip: u64) -> LoopClone {
-    let Trampoline { at, code, map } = made;
+fn as_clone(made: Rewritelet, ip: u64) -> LoopClone {
+    let Rewritelet { at, code, map } = made;
     LoopClone { at, code, entry: at, entries: vec![(ip, at)], map, colds: Vec::new(), guards: 1, saving_guards: 0 }
 }

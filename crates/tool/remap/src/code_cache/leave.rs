@@ -22,10 +22,10 @@ use iced_x86::{Code as Kind, Decoder, DecoderOptions, Instruction, Register};
 use crate::code_cache::CodeCache;
 use crate::code_cache::frames::SignalFrame;
 use crate::error::{Error, Result, ignore_gone};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::tracer::Tracer;
 use crate::tracer::status::{cpu_time_ns, user_ip, user_stack_pointer};
-use crate::tracer::thread::TracedThread;
+use crate::tracer::traced_thread::TracedThread;
 
 /// More instructions than there are between two mapped addresses. An entry checks each object of
 /// its loop by about five.
@@ -42,7 +42,7 @@ const LONGEST_FAULT_NS: u64 = 50_000_000;
 
 impl CodeCache {
     /// As [`InsertedCode::prepare_for_signal`](crate::tracer::InsertedCode::prepare_for_signal).
-    pub(super) fn leave_for_signal(&self, memory: &Memory, traced: &mut TracedThread) -> Result<Option<u64>> {
+    pub(super) fn leave_for_signal(&self, memory: &ProcessMemory, traced: &mut TracedThread) -> Result<Option<u64>> {
         let trap = self.resume_from_trap(memory, traced)?;
         let Ok(mut registers) = traced.tracee.registers() else {
             // The thread is being killed.
@@ -58,7 +58,7 @@ impl CodeCache {
     }
 
     /// Resumes a thread behind one of our traps; returns the address at which it continues.
-    fn resume_from_trap(&self, memory: &Memory, traced: &mut TracedThread) -> Result<Option<u64>> {
+    fn resume_from_trap(&self, memory: &ProcessMemory, traced: &mut TracedThread) -> Result<Option<u64>> {
         let Ok(mut registers) = traced.tracee.registers() else { return Ok(None) };
         let Some(to) = self.heads.resume_address(memory, registers.rip) else { return Ok(None) };
         if !traced.remove_signal(libc::SIGTRAP) {
@@ -71,7 +71,7 @@ impl CodeCache {
 
     /// Changes the registers of a thread in the cache to those in the program's unpatched code.
     /// Returns false if that is impossible.
-    pub(crate) fn leave(&self, memory: &Memory, registers: &mut ptrace::Registers) -> bool {
+    pub(crate) fn leave(&self, memory: &ProcessMemory, registers: &mut ptrace::Registers) -> bool {
         let (mut now, mut pushed) = (*registers, Vec::new());
         for _ in 0..MAX_INSTRUCTIONS {
             if let Some(original) = self.original(now.rip) {
@@ -155,7 +155,7 @@ impl CodeCache {
     }
 
     /// What looks like a frame may be stale data whose code is removed. It stays.
-    fn leave_frame(&self, memory: &Memory, frame: &SignalFrame, mut registers: ptrace::Registers) -> Result<()> {
+    fn leave_frame(&self, memory: &ProcessMemory, frame: &SignalFrame, mut registers: ptrace::Registers) -> Result<()> {
         let is_inside = self.arena.contains(registers.rip);
         let has_left = is_inside && self.leave(memory, &mut registers);
         if has_left { frame.set(memory, &registers) } else { Ok(()) }
@@ -165,7 +165,7 @@ impl CodeCache {
 /// Emulates one generated instruction. Pushed values are kept in `pushed`, by address, and popped
 /// from there. They are not written: after an interruption, the handler's frame may be at those
 /// addresses.
-fn run_one(memory: &Memory, registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
+fn run_one(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>) -> Option<()> {
     let mut bytes = [0; 15];
     let got = fieldstone_rewrite::Memory::read(memory, registers.rip, &mut bytes);
     let instruction = Decoder::with_ip(64, &bytes[..got], registers.rip, DecoderOptions::NONE).decode();
@@ -214,7 +214,7 @@ fn push(registers: &mut ptrace::Registers, pushed: &mut Vec<(u64, u64)>, value: 
     pushed.push((registers.rsp, value));
 }
 
-fn pop(memory: &Memory, registers: &mut ptrace::Registers, pushed: &[(u64, u64)]) -> Option<u64> {
+fn pop(memory: &ProcessMemory, registers: &mut ptrace::Registers, pushed: &[(u64, u64)]) -> Option<u64> {
     let here = pushed.iter().rev().find(|&&(at, _)| at == registers.rsp);
     let value = here.map_or_else(|| memory.word(registers.rsp).ok(), |&(_, value)| Some(value))?;
     registers.rsp = registers.rsp.wrapping_add(8);
@@ -263,21 +263,21 @@ const fn register(registers: &mut ptrace::Registers, register: Register) -> Opti
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use fieldstone_rewrite::clone::Plan;
+    use fieldstone_rewrite::clone::ClonePlan;
     use fieldstone_rewrite::page::PAGE_BYTES;
-    use fieldstone_rewrite::{Flow, Liveness, LoopClone, Redirect, Rule};
+    use fieldstone_rewrite::{Flow, Liveness, LoopClone, Redirect, RemapRule};
     use iced_x86::Decoder;
 
     use super::*;
     use crate::code_cache::arena::CodeArena;
-    use crate::code_cache::heads::LoopHeads;
+    use crate::code_cache::heads::HeadTable;
 
     /// head: adc [rdi + rcx * 8], rax; adc rdx, 0; dec rcx; jne head; ret. Every register and flag
     /// is live at the guard.
     const LOOP: [u8; 14] = [0x48, 0x11, 0x04, 0xcf, 0x48, 0x83, 0xd2, 0x00, 0x48, 0xff, 0xc9, 0x75, 0xf3, 0xc3];
 
     /// A clone of the loop in this process's own memory, as in a region.
-    fn with_clone(check: impl FnOnce(&CodeCache, &Memory, &LoopClone, &[u8])) {
+    fn with_clone(check: impl FnOnce(&CodeCache, &ProcessMemory, &LoopClone, &[u8])) {
         let all: &mut [u8] = Vec::leak(vec![0; 1024]);
         let (code, room) = all.split_at_mut(512);
         code[..LOOP.len()].copy_from_slice(&LOOP);
@@ -285,16 +285,16 @@ pub(crate) mod tests {
         let head = code.as_ptr().addr() as u64;
         // Code is read in whole pages.
         let before = usize::try_from(head % PAGE_BYTES).unwrap();
-        let image = fieldstone_rewrite::Image {
+        let image = fieldstone_rewrite::MemoryImage {
             start: head / PAGE_BYTES * PAGE_BYTES,
             bytes: [&vec![0; before], &LOOP[..]].concat(),
         };
         let flow = Flow::discover(&image, head).unwrap();
         let within = flow.loops().remove(0);
         let liveness = Liveness::of(&flow);
-        let redirects = [Redirect { ip: head, rule: Rule { bytes: 0x7000..0x7100, delta: 0x1_0000 }, seen: None }];
+        let redirects = [Redirect { ip: head, rule: RemapRule { bytes: 0x7000..0x7100, delta: 0x1_0000 }, expected: None }];
         let at = room.as_ptr().addr() as u64;
-        let plan = Plan {
+        let plan = ClonePlan {
             flow: &flow,
             within: &within,
             liveness: &liveness,
@@ -306,9 +306,9 @@ pub(crate) mod tests {
         };
         let clone = LoopClone::new(&plan).unwrap();
         room[..clone.code.len()].copy_from_slice(&clone.code);
-        let heads = LoopHeads::of_clone(&flow, LOOP[..5].try_into().unwrap(), clone.clone());
+        let heads = HeadTable::of_clone(&flow, LOOP[..5].try_into().unwrap(), clone.clone());
         let cache = CodeCache { heads, arena: CodeArena::of_range(at..at + 512), ..CodeCache::default() };
-        let memory = Memory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         check(&cache, &memory, &clone, code);
     }
 

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 use crate::code_cache::CodeCache;
 use crate::code_cache::heads::{JUMP, jump};
 use crate::error::{Error, Result, ignore_gone};
-use crate::memory::Memory;
-use crate::page_table::moved::MovedPages;
+use crate::memory::ProcessMemory;
+use crate::page_table::moved::PageMap;
 use crate::tracer::Tracer;
 
 /// Maximum numbers of moved pages and of cloned code pages, and the bytes of a probe.
@@ -77,7 +77,7 @@ impl CallSite {
     }
 
     /// Whether the jump is present. `None` if other code is there.
-    fn is_patched(&self, memory: &Memory) -> Option<bool> {
+    fn is_patched(&self, memory: &ProcessMemory) -> Option<bool> {
         let mut there = [0; JUMP];
         memory.read_exact(self.at, &mut there).ok()?;
         if there == self.original() { Some(false) } else { (self.jump() == Some(there)).then_some(true) }
@@ -102,7 +102,7 @@ impl ProbeSites {
     }
 
     /// The jumps that are present in `memory`: their addresses, and the original bytes.
-    pub(super) fn jumps(&self, memory: &Memory) -> Vec<(u64, [u8; JUMP])> {
+    pub(super) fn jumps(&self, memory: &ProcessMemory) -> Vec<(u64, [u8; JUMP])> {
         let patched = self.sites.iter().filter(|site| site.is_patched(memory) == Some(true));
         patched.map(|site| (site.at, site.original())).collect()
     }
@@ -135,7 +135,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// If a probe cannot be written.
-    pub(crate) fn update_probes(&self, tracer: &mut Tracer, pages: &MovedPages) -> Result<()> {
+    pub(crate) fn update_probes(&self, tracer: &mut Tracer, pages: &PageMap) -> Result<()> {
         let moved = pages.addresses().map(|page| PageProbe { page, moved: page });
         let code = self.heads.code_pages().into_iter().filter(|&(_, moved)| pages.contains(moved));
         let probed: Vec<PageProbe> = moved.chain(code.map(|(page, moved)| PageProbe { page, moved })).collect();
@@ -181,7 +181,7 @@ fn load(number: u32) -> [u8; JUMP] {
 }
 
 /// Addresses in `range` that load one of [`NUMBERS`] and make the call, with the number.
-fn calls(memory: &Memory, range: &Range<u64>) -> Vec<(u64, u32)> {
+fn calls(memory: &ProcessMemory, range: &Range<u64>) -> Vec<(u64, u32)> {
     let patterns = NUMBERS.map(|number| (number, [&load(number)[..], &SYSCALL].concat()));
     let overlap = JUMP + SYSCALL.len() - 1;
     let mut found = Vec::new();
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_call_site_of_the_c_library_is_found() {
-        let memory = Memory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let own = libc::mprotect as *const () as u64;
         let table = crate::space::mappings(std::process::id()).unwrap();
         let code = table.iter().find(|mapping| mapping.range.contains(&own)).unwrap();
@@ -222,7 +222,7 @@ mod tests {
         code[at..at + JUMP].copy_from_slice(&load(NUMBERS[1]));
         code[at + JUMP..at + JUMP + 2].copy_from_slice(&SYSCALL);
         let start = code.as_ptr().addr() as u64;
-        let found = calls(&Memory::open(std::process::id()).unwrap(), &(start..start + code.len() as u64));
+        let found = calls(&ProcessMemory::open(std::process::id()).unwrap(), &(start..start + code.len() as u64));
         assert_eq!(found, [(start + at as u64, NUMBERS[1])]);
     }
 

@@ -4,7 +4,7 @@ use crate::code_cache::CodeCache;
 use crate::code_cache::heads::LoopHead;
 use crate::code_cache::sites::RewriteletSite;
 use crate::error::Result;
-use crate::page_table::moved::MovedPages;
+use crate::page_table::moved::PageMap;
 use crate::tracer::Tracer;
 
 impl CodeCache {
@@ -13,7 +13,7 @@ impl CodeCache {
     ///
     /// # Errors
     /// As [`Self::leave_all`], and if the process is gone.
-    pub(crate) fn remove_page(&mut self, tracer: &mut Tracer, pages: &MovedPages, page: u64) -> Result<()> {
+    pub(crate) fn remove_page(&mut self, tracer: &mut Tracer, pages: &PageMap, page: u64) -> Result<()> {
         // The heads are restored first: a repairer killed after that leaves no jump to removed
         // code.
         for head in self.heads.of_page(page) {

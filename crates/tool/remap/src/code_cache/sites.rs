@@ -1,13 +1,13 @@
 //! Rewritelets for single accesses: the same instruction with another displacement, then a jump
 //! back.
 
-use fieldstone_rewrite::trampoline::Site as Access;
-use fieldstone_rewrite::{Form, Live, Trampoline};
+use fieldstone_rewrite::rewritelet::AccessSite;
+use fieldstone_rewrite::{LiveSet, Rewritelet, RewriteletForm};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use serde::{Deserialize, Serialize};
 
 use crate::code_cache::CodeCache;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::tracer::Tracer;
 
 /// The longest instruction, in bytes.
@@ -22,7 +22,7 @@ pub(super) struct RewriteletSite {
     #[serde(skip)]
     instruction: Instruction,
     /// The distance from the access's address to its bytes, and the rewritelet.
-    pub(super) rewritelets: Vec<(i64, Trampoline)>,
+    pub(super) rewritelets: Vec<(i64, Rewritelet)>,
 }
 
 impl RewriteletSite {
@@ -34,7 +34,7 @@ impl RewriteletSite {
 
 impl CodeCache {
     /// The program's own instruction at an address.
-    pub(crate) fn instruction(&self, memory: &Memory, ip: u64) -> Option<Instruction> {
+    pub(crate) fn instruction(&self, memory: &ProcessMemory, ip: u64) -> Option<Instruction> {
         let mut bytes = [0; MAX_INSTRUCTION_BYTES];
         let got = fieldstone_rewrite::Memory::read(memory, ip, &mut bytes);
         self.heads.restore_bytes(memory, ip, &mut bytes[..got]);
@@ -67,8 +67,8 @@ impl CodeCache {
         let mut why = "its rewritelet is too long".to_owned();
         let make = |this: &Self, at| {
             let moved = this.heads.copies();
-            let access = Access { instruction: &instruction, live: Live::ALL, moved: &moved };
-            let made = Trampoline::new(&access, &Form::Displaced(delta), at);
+            let access = AccessSite { instruction: &instruction, live: LiveSet::ALL, moved: &moved };
+            let made = Rewritelet::new(&access, &RewriteletForm::Displaced(delta), at);
             made.map_err(|error| why = error.to_string()).ok().filter(is_plain)
         };
         let placed = self.place(tracer, (ip, None, REWRITELET_BYTES), make, |made| &made.code);
@@ -81,7 +81,7 @@ impl CodeCache {
 }
 
 /// Whether it is the instruction and a jump only, so that a thread can leave it at any point.
-fn is_plain(made: &Trampoline) -> bool {
+fn is_plain(made: &Rewritelet) -> bool {
     let mut kinds = Decoder::with_ip(64, &made.code, made.at, DecoderOptions::NONE).into_iter();
     kinds.nth(1).is_some_and(|second| second.is_jmp_near() || second.is_jmp_short())
 }

@@ -7,11 +7,11 @@ use std::iter;
 
 use crate::error::Result;
 use crate::page_table::futex;
-use crate::page_table::moved::{MovedPages, page_error, page_with};
+use crate::page_table::moved::{PageMap, page_error, page_with};
 use crate::space::{Mapping, peculiarity};
 use crate::tracer::Tracer;
 use crate::tracer::status::{has_seccomp_filter, is_kernel_worker, locked_kib, pinned_kib, threads_of};
-use crate::tracer::thread::is_64_bit;
+use crate::tracer::traced_thread::is_64_bit;
 
 /// Maximum size of a C library's thread control block, from the thread pointer on, in bytes.
 const CONTROL_BLOCK_BYTES: u64 = 2560;
@@ -56,7 +56,7 @@ pub(crate) fn movable_mapping(pid: u32, table: &[Mapping], page: u64) -> Result<
 ///
 /// # Errors
 /// [`Error::Page`](crate::Error::Page) with the reason if one has.
-pub(crate) fn check_threads(tracer: &mut Tracer, pages: &MovedPages, page: u64, scratch: u64) -> Result<()> {
+pub(crate) fn check_threads(tracer: &mut Tracer, pages: &PageMap, page: u64, scratch: u64) -> Result<()> {
     let is_on_page = |address| page_with(address) == page;
     for thread in tracer.threads() {
         let Some((traced, _)) = tracer.stopped(thread) else { continue };
@@ -85,7 +85,7 @@ pub(crate) fn check_threads(tracer: &mut Tracer, pages: &MovedPages, page: u64, 
 }
 
 /// Addresses that the kernel accesses when a thread exits.
-fn exit_addresses(tracer: &mut Tracer, pages: &MovedPages, thread: u32, scratch: u64) -> Result<Vec<u64>> {
+fn exit_addresses(tracer: &mut Tracer, pages: &PageMap, thread: u32, scratch: u64) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     // For the first thread, the kernel clears a word of the control block, which is checked
     // already.
@@ -107,7 +107,7 @@ fn exit_addresses(tracer: &mut Tracer, pages: &MovedPages, thread: u32, scratch:
 ///
 /// # Errors
 /// As ptrace(2).
-pub(crate) fn robust_mutexes(tracer: &mut Tracer, pages: &MovedPages, thread: u32) -> Result<Vec<u64>> {
+pub(crate) fn robust_mutexes(tracer: &mut Tracer, pages: &PageMap, thread: u32) -> Result<Vec<u64>> {
     let Some(traced) = tracer.thread(thread) else { return Ok(Vec::new()) };
     let head = traced.tracee.robust_list()?;
     if head == 0 {

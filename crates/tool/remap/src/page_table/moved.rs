@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_rewrite::{Page, Piece, Rule};
+use fieldstone_rewrite::{PagePiece, RemapRule, RemappedPage};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -46,7 +46,7 @@ pub struct PageRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovedPage {
     /// The rules by which its accesses are redirected.
-    pub page: Page,
+    pub page: RemappedPage,
     /// Memory of the home copy and of the views.
     #[serde(rename = "room")]
     pub memory: Range<u64>,
@@ -63,12 +63,12 @@ impl MovedPage {
 
     /// The part of `piece` around `address` that is not watched. A clone may access it without
     /// reports.
-    pub(crate) fn unwatched(&self, piece: Piece, address: u64) -> Rule {
+    pub(crate) fn unwatched(&self, piece: PagePiece, address: u64) -> RemapRule {
         let below = self.watched.iter().map(|range| range.end).filter(|&end| end <= address);
         let above = self.watched.iter().map(|range| range.start).filter(|&start| start > address);
         let start = below.fold(piece.bytes.start, u64::max);
         let end = above.fold(piece.bytes.end, u64::min);
-        Rule { bytes: start..end, delta: piece.delta }
+        RemapRule { bytes: start..end, delta: piece.delta }
     }
 
     /// The program's address for the byte at `address`, which is in [`Self::memory`].
@@ -83,8 +83,8 @@ impl MovedPage {
     /// Writes the page's bytes to its home copy and its views.
     ///
     /// # Errors
-    /// As [`Memory::write`].
-    pub(crate) fn write_copies(&self, memory: &Memory, contents: &[u8; PAGE]) -> Result<()> {
+    /// As [`ProcessMemory::write`].
+    pub(crate) fn write_copies(&self, memory: &ProcessMemory, contents: &[u8; PAGE]) -> Result<()> {
         let start = self.page.start;
         memory.write(start.wrapping_add_signed(self.page.home), contents)?;
         for rule in &self.page.rules {
@@ -97,8 +97,8 @@ impl MovedPage {
     /// The page as the program expects it, read from the memory of the process or of a child.
     ///
     /// # Errors
-    /// As [`Memory::read_exact`].
-    pub(crate) fn composed(&self, memory: &Memory) -> Result<[u8; PAGE]> {
+    /// As [`ProcessMemory::read_exact`].
+    pub(crate) fn composed(&self, memory: &ProcessMemory) -> Result<[u8; PAGE]> {
         let page = &self.page;
         let mut contents = [0; PAGE];
         memory.read_exact(page.start.wrapping_add_signed(page.home), &mut contents)?;
@@ -113,9 +113,9 @@ impl MovedPage {
 /// The moved pages of a process, by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct MovedPages(BTreeMap<u64, MovedPage>);
+pub(crate) struct PageMap(BTreeMap<u64, MovedPage>);
 
-impl MovedPages {
+impl PageMap {
     /// Whether no page is moved.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -175,12 +175,12 @@ impl MovedPages {
 /// The memory of a process as the program expects it: moved pages appear at their own addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramView<'a> {
-    memory: &'a Memory,
-    pages: &'a MovedPages,
+    memory: &'a ProcessMemory,
+    pages: &'a PageMap,
 }
 
 impl<'a> ProgramView<'a> {
-    pub(crate) const fn new(memory: &'a Memory, pages: &'a MovedPages) -> Self {
+    pub(crate) const fn new(memory: &'a ProcessMemory, pages: &'a PageMap) -> Self {
         Self { memory, pages }
     }
 }
@@ -236,16 +236,16 @@ pub(crate) fn page_error(page: u64, why: &str) -> Error {
 ///
 /// # Errors
 /// [`Error::Page`] if the ranges overlap or leave the page.
-pub(crate) fn plan(request: &PageRequest, start: u64) -> Result<Page> {
+pub(crate) fn plan(request: &PageRequest, start: u64) -> Result<RemappedPage> {
     let mut rules = Vec::new();
     for (ranges, number) in request.owners.iter().zip(1..) {
         let delta = (start + number * PAGE_BYTES).wrapping_sub(request.page).cast_signed();
         let shifts = if request.consolidated { consolidating_shifts(ranges) } else { vec![0; ranges.len()] };
-        let rule = |(bytes, shift): (&Range<u64>, i64)| Rule { bytes: bytes.clone(), delta: delta + shift };
+        let rule = |(bytes, shift): (&Range<u64>, i64)| RemapRule { bytes: bytes.clone(), delta: delta + shift };
         rules.extend(ranges.iter().zip(shifts).map(rule));
     }
     let home = start.wrapping_sub(request.page).cast_signed();
-    Page::new(request.page, home, rules).map_err(|error| page_error(request.page, &error.to_string()))
+    RemappedPage::new(request.page, home, rules).map_err(|error| page_error(request.page, &error.to_string()))
 }
 
 /// For each range, the distance to the first line that has the range's bytes free. A range that

@@ -17,7 +17,7 @@ use fieldstone_sys::turns;
 use crate::children::{ChildWatch, Snapshot, restore_child};
 use crate::error::Result;
 use crate::event::RepairEvent;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::page_table::moved::MovedPage;
 use crate::process::Process;
 use crate::tracer::status::current_system_call;
@@ -164,7 +164,7 @@ impl Process {
     }
 
     fn restore_stopped_child(&self, child: &Tracee, watch: Option<usize>) -> Result<()> {
-        let memory = Memory::open(child.thread())?;
+        let memory = ProcessMemory::open(child.thread())?;
         let watch = watch.and_then(|index| self.children.as_slice().get(index)).map(ChildWatch::fd);
         let before = self.before.as_ref().map(|before| (&before.pages, &before.code));
         let states = [before, Some((self.pages.pages(), &self.code))];

@@ -202,7 +202,7 @@ impl Process {
             events.extend(self.handle_stops()?);
             self.tracer.stop_all()?;
         }
-        // Threads are detached while they are stopped: a resumed thread would be stopped once more
+        // Threads are detached while they are stopped: a resumed thread would be stopped again
         // for that.
         self.remove_insertions().map(|()| events)
     }

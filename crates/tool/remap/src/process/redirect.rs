@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::event::{RepairEvent, RestoreReason, Route, WatchedAccess};
 use crate::page_table::futex;
 use crate::process::Process;
-use crate::tracer::thread::is_64_bit;
+use crate::tracer::traced_thread::is_64_bit;
 
 const NO_64_BITS: &str = "it is code of 32 bits";
 

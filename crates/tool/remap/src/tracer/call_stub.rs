@@ -20,7 +20,7 @@ use fieldstone_sys::ptrace::Registers;
 use fieldstone_sys::userfault::Message;
 
 use crate::error::{Error, Result};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::space::Mapping;
 
 /// Size of the stub page, and of it together with the data page that follows.
@@ -77,7 +77,7 @@ impl CallStub {
 
     /// Saves the registers and the blocked signals of the calling thread; returns the address of
     /// the `syscall` instruction.
-    pub(crate) fn prepare(self, memory: &Memory, before: &Registers, mask: u64) -> Result<u64> {
+    pub(crate) fn prepare(self, memory: &ProcessMemory, before: &Registers, mask: u64) -> Result<u64> {
         let mut words = saved_words(before);
         words.extend(mask.to_le_bytes());
         words.extend(1_u64.to_le_bytes());
@@ -86,18 +86,18 @@ impl CallStub {
     }
 
     /// Marks the stub as left by its thread.
-    pub(crate) fn finish(self, memory: &Memory) -> Result<()> {
+    pub(crate) fn finish(self, memory: &ProcessMemory) -> Result<()> {
         mark_idle(memory, self.address())
     }
 }
 
 /// Marks the stub at `address` as left by its thread.
-pub(crate) fn mark_idle(memory: &Memory, address: u64) -> Result<()> {
+pub(crate) fn mark_idle(memory: &ProcessMemory, address: u64) -> Result<()> {
     memory.write(address + BUSY_AT as u64, &0_u64.to_le_bytes())
 }
 
 /// The stub that contains the instruction at `rip`, or `None`.
-pub(crate) fn stub_at(memory: &Memory, rip: u64) -> Option<u64> {
+pub(crate) fn stub_at(memory: &ProcessMemory, rip: u64) -> Option<u64> {
     let (address, code) = (rip & !(STUB_BYTES as u64 - 1), stub_code());
     let mut there = vec![0; code.len()];
     memory.read_exact(address, &mut there).ok()?;
@@ -106,7 +106,7 @@ pub(crate) fn stub_at(memory: &Memory, rip: u64) -> Option<u64> {
 
 /// Registers and blocked signals of a thread before its injected call. `now` are its current
 /// registers.
-pub(crate) fn saved_registers(memory: &Memory, address: u64, now: &Registers) -> Result<(Registers, u64)> {
+pub(crate) fn saved_registers(memory: &ProcessMemory, address: u64, now: &Registers) -> Result<(Registers, u64)> {
     let word = |number: usize| memory.word(address + (SAVED_AT + number * WORD) as u64);
     let (rax, rcx, rdx, rsi, rdi) = (word(0)?, word(1)?, word(2)?, word(3)?, word(4)?);
     let (r8, r9, r10, r11, rip) = (word(5)?, word(6)?, word(7)?, word(8)?, word(9)?);
@@ -126,7 +126,7 @@ pub(crate) fn child_slots(page: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Whether a thread of a killed tracer's call may still return to this stub page.
-pub(crate) fn is_busy(memory: &Memory, page: u64) -> bool {
+pub(crate) fn is_busy(memory: &ProcessMemory, page: u64) -> bool {
     memory.word(page + BUSY_AT as u64).is_ok_and(|busy| busy != 0)
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn is_busy(memory: &Memory, page: u64) -> bool {
 ///
 /// # Errors
 /// [`Error::Refused`] if no code page has enough unused bytes.
-pub(crate) fn write_bootstrap_stub(pid: u32, memory: &Memory, mappings: &[Mapping]) -> Result<u64> {
+pub(crate) fn write_bootstrap_stub(pid: u32, memory: &ProcessMemory, mappings: &[Mapping]) -> Result<u64> {
     let is_code = |mapping: &&Mapping| mapping.permissions == "r-xp";
     let vdso = mappings.iter().filter(|mapping| mapping.name == "[vdso]");
     for mapping in vdso.chain(mappings).filter(is_code) {
@@ -157,7 +157,7 @@ pub(crate) fn write_bootstrap_stub(pid: u32, memory: &Memory, mappings: &[Mappin
 }
 
 /// Clears the bytes of the bootstrap stub. No thread may be in it.
-pub(crate) fn clear_bootstrap_stub(memory: &Memory, bootstrap: u64) -> Result<()> {
+pub(crate) fn clear_bootstrap_stub(memory: &ProcessMemory, bootstrap: u64) -> Result<()> {
     memory.write(bootstrap, &[0; STUB_BYTES])
 }
 

@@ -20,7 +20,7 @@ use super::status::{
     cpu_time_ns, has_seccomp_filter, is_exiting, is_in_uninterruptible_sleep, is_kernel_worker, process_of,
     repaired_by, threads_of, tracer_of,
 };
-use super::thread::{ThreadState, TracedThread, is_64_bit};
+use super::traced_thread::{ThreadState, TracedThread, is_64_bit};
 use crate::error::{Error, Result, ignore_gone};
 
 /// Polls of a thread between two reads of its state in `/proc`.

@@ -2,27 +2,27 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
 
-use super::{Form, Site, Trampoline};
-use crate::error::Refused;
-use crate::liveness::Live;
-use crate::page::{Page, Rule};
+use super::{AccessSite, Rewritelet, RewriteletForm};
+use crate::error::RefusalReason;
+use crate::liveness::LiveSet;
+use crate::page::{RemapRule, RemappedPage};
 
 const IP: u64 = 0x40_0000;
 const AT: u64 = 0x41_0000;
 
-fn rule(from: u64, to: u64, delta: i64) -> Rule {
-    Rule { bytes: from..to, delta }
+fn rule(from: u64, to: u64, delta: i64) -> RemapRule {
+    RemapRule { bytes: from..to, delta }
 }
 
 fn page() -> Page {
-    Page::new(0x50_0000, 0x1_0000, vec![rule(0x50_0008, 0x50_0010, 0x2_0000)]).unwrap()
+    RemappedPage::new(0x50_0000, 0x1_0000, vec![rule(0x50_0008, 0x50_0010, 0x2_0000)]).unwrap()
 }
 
 /// The rewritelet for an instruction of which nothing is known but `live`, and its code.
-fn made(bytes: &[u8], live: Live, form: &Form) -> Result<(Trampoline, Vec<Instruction>), Refused> {
+fn made(bytes: &[u8], live: LiveSet, form: &RewriteletForm) -> Result<(Rewritelet, Vec<Instruction>), RefusalReason> {
     let instruction = Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode();
-    let site = Site { instruction: &instruction, live, moved: &[(IP + bytes.len() as u64, 0x42_0000)] };
-    let found = Trampoline::new(&site, form, AT).map_err(|error| error.reason().unwrap())?;
+    let site = AccessSite { instruction: &instruction, live, moved: &[(IP + bytes.len() as u64, 0x42_0000)] };
+    let found = Rewritelet::new(&site, form, AT).map_err(|error| error.reason().unwrap())?;
     let code = Decoder::with_ip(64, &found.code, AT, DecoderOptions::NONE).into_iter().collect();
     Ok((found, code))
 }
@@ -35,7 +35,7 @@ const ADD: [u8; 4] = [0x48, 0x83, 0x07, 0x01]; // add qword [rdi], 1
 
 #[test]
 fn where_the_address_is_known_nothing_is_asked() {
-    let (found, code) = made(&ADD, Live::ALL, &Form::Displaced(0x2_0000)).unwrap();
+    let (found, code) = made(&ADD, LiveSet::ALL, &RewriteletForm::Displaced(0x2_0000)).unwrap();
     assert_eq!(codes(&code), [Code::Add_rm64_imm8, Code::Jmp_rel32_64]);
     assert_eq!((code[0].memory_base(), code[0].memory_displacement64()), (Register::RDI, 0x2_0000));
     assert_eq!(code[1].near_branch_target(), 0x42_0000, "what follows has been moved by a patch");
@@ -44,8 +44,8 @@ fn where_the_address_is_known_nothing_is_asked() {
 
 #[test]
 fn what_is_dead_is_not_saved() {
-    let rule = Form::PerRule(rule(0x50_0008, 0x50_0010, 0x2_0000));
-    let dead = Live { registers: !1, flags: 0 };
+    let rule = RewriteletForm::PerRule(rule(0x50_0008, 0x50_0010, 0x2_0000));
+    let dead = LiveSet { registers: !1, flags: 0 };
     let (found, code) = made(&ADD, dead, &rule).unwrap();
     let expected = [
         Code::Mov_r64_imm64,
@@ -66,14 +66,14 @@ fn what_is_dead_is_not_saved() {
     let displacements = [4, 6].map(|index: usize| code[index].memory_displacement64());
     assert_eq!(displacements, [0x2_0000, 0]);
     assert_eq!(found.map, [(AT, IP), (code[4].ip(), IP), (code[6].ip(), IP)]);
-    let (_, saving) = made(&ADD, Live::ALL, &rule).unwrap();
+    let (_, saving) = made(&ADD, LiveSet::ALL, &rule).unwrap();
     assert_eq!(codes(&saving[..3]), [Code::Lea_r64_m, Code::Push_r64, Code::Pushfq]);
     assert_eq!(saving[0].memory_displacement64().cast_signed(), -128, "over the red zone");
 }
 
 #[test]
 fn a_ladder_asks_for_each_piece_and_leaves_the_rest_as_it_was() {
-    let (_, code) = made(&ADD, Live::ALL, &Form::Ladder(page())).unwrap();
+    let (_, code) = made(&ADD, LiveSet::ALL, &RewriteletForm::Ladder(page())).unwrap();
     let redirects: Vec<_> = code
         .iter()
         .filter(|instruction| instruction.code() == Code::Add_rm64_imm8)
@@ -82,7 +82,7 @@ fn a_ladder_asks_for_each_piece_and_leaves_the_rest_as_it_was() {
     assert_eq!(redirects, [0, 0x1_0000, 0x2_0000, 0x1_0000]);
     let asks = |code: &[Instruction]| code.iter().filter(|one| one.code() == Code::Cmp_rm64_imm32).count();
     let byte = [0x80, 0x07, 0x01]; // add byte [rdi], 1
-    let (_, of_byte) = made(&byte, Live::ALL, &Form::Ladder(page())).unwrap();
+    let (_, of_byte) = made(&byte, LiveSet::ALL, &RewriteletForm::Ladder(page())).unwrap();
     assert!(asks(&of_byte) < asks(&code), "a byte is astride of nothing");
 }
 
@@ -93,24 +93,24 @@ fn absolute_addresses_are_looked_up_now() {
         bytes[2..6].copy_from_slice(&(to - u32::try_from(IP).unwrap() - 7).to_le_bytes());
         bytes
     };
-    let ladder = Form::Ladder(page());
-    let (_, code) = made(&relative(0x50_0008), Live::ALL, &ladder).unwrap();
+    let ladder = RewriteletForm::Ladder(page());
+    let (_, code) = made(&relative(0x50_0008), LiveSet::ALL, &ladder).unwrap();
     assert_eq!((code.len(), code[0].memory_displacement64()), (2, 0x52_0008));
-    let (_, code) = made(&relative(0x50_0000), Live::ALL, &ladder).unwrap();
+    let (_, code) = made(&relative(0x50_0000), LiveSet::ALL, &ladder).unwrap();
     assert_eq!(code[0].memory_displacement64(), 0x51_0000, "the underlay");
-    assert_eq!(made(&relative(0x50_0006), Live::ALL, &ladder).unwrap_err(), Refused::Straddles);
-    let other = Form::PerRule(rule(0x50_0010, 0x50_0018, 0x2_0000));
-    assert_eq!(made(&relative(0x50_0008), Live::ALL, &other).unwrap_err(), Refused::OutsideRule);
+    assert_eq!(made(&relative(0x50_0006), LiveSet::ALL, &ladder).unwrap_err(), RefusalReason::Straddles);
+    let other = RewriteletForm::PerRule(rule(0x50_0010, 0x50_0018, 0x2_0000));
+    assert_eq!(made(&relative(0x50_0008), LiveSet::ALL, &other).unwrap_err(), RefusalReason::OutsideRule);
 }
 
 #[test]
 fn a_view_that_is_too_far_for_an_absolute_operand_is_reached_through_a_register() {
     let bytes = [0xf0, 0x83, 0x05, 0, 0, 0, 0, 0x01]; // lock add dword [rip], 1
-    let far = Form::Displaced(0x7fff_f000);
+    let far = RewriteletForm::Displaced(0x7fff_f000);
     let instruction = Decoder::with_ip(64, &bytes, IP, DecoderOptions::NONE).decode();
-    let site = Site { instruction: &instruction, live: Live { registers: !4, flags: u32::MAX }, moved: &[] };
+    let site = AccessSite { instruction: &instruction, live: LiveSet { registers: !4, flags: u32::MAX }, moved: &[] };
     // Below the original, so that the view is more than 2 GiB away.
-    let found = Trampoline::new(&site, &far, 0x1_0000).unwrap();
+    let found = Rewritelet::new(&site, &far, 0x1_0000).unwrap();
     let code: Vec<_> = Decoder::with_ip(64, &found.code, 0x1_0000, DecoderOptions::NONE).into_iter().collect();
     assert_eq!(codes(&code), [Code::Mov_r64_imm64, Code::Add_rm32_imm8, Code::Jmp_rel32_64]);
     assert_eq!((code[0].op0_register(), code[1].memory_base()), (Register::RDX, Register::RDX));
@@ -120,6 +120,6 @@ fn a_view_that_is_too_far_for_an_absolute_operand_is_reached_through_a_register(
 
 #[test]
 fn a_rule_that_the_access_does_not_fit_into_is_refused() {
-    let small = Form::PerRule(rule(0x50_0008, 0x50_000c, 0x2_0000));
-    assert_eq!(made(&ADD, Live::ALL, &small).unwrap_err(), Refused::Straddles);
+    let small = RewriteletForm::PerRule(rule(0x50_0008, 0x50_000c, 0x2_0000));
+    assert_eq!(made(&ADD, LiveSet::ALL, &small).unwrap_err(), RefusalReason::Straddles);
 }

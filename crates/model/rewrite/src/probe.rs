@@ -18,12 +18,12 @@ use crate::page::PAGE_BYTES;
 /// Bytes of `mov eax, number`, which a jump to the lookout takes the place of.
 pub const LOAD_BYTES: u64 = 5;
 /// Bytes that a page takes at most, and all the rest.
-pub const BYTES_A_PAGE: u64 = 56;
+pub const BYTES_PER_PAGE: u64 = 56;
 const PAGE: i32 = 4096;
 
 /// What a lookout looks after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct PageProbe {
     /// A page that the call may be about.
     pub page: u64,
     /// The page that is read then: itself, or one that its code has been cloned for.
@@ -33,10 +33,10 @@ pub struct Look {
 /// The lookout for these pages, to lie at `at`, for the system call of this number whose number is loaded at `from`.
 ///
 /// # Errors
-/// [`crate::Refused::OutOfReach`] where the jump back does not reach.
-pub fn lookout(looks: &[Look], number: u32, at: u64, from: u64) -> Result<Vec<u8>> {
+/// [`crate::RefusalReason::OutOfReach`] where the jump back does not reach.
+pub fn probe_code(probes: &[PageProbe], number: u32, at: u64, from: u64) -> Result<Vec<u8>> {
     let mut code = Assembly::default();
-    for &Look { page, moved } in looks {
+    for &PageProbe { page, moved } in probes {
         let next = code.label();
         code.load(Register::RCX, page);
         code.lea(Register::RAX, Register::RDI, Register::RSI, 1, 0);
@@ -64,9 +64,9 @@ mod tests {
     use super::*;
 
     fn decoded(pages: &[u64]) -> Vec<Instruction> {
-        let looks: Vec<Look> = pages.iter().map(|&page| Look { page, moved: 0x7fff_ffff_e000 }).collect();
-        let bytes = lookout(&looks, 10, 0x7f00_0000_0000, 0x7f00_0010_0000).unwrap();
-        assert!(bytes.len() as u64 <= BYTES_A_PAGE * (pages.len() as u64 + 1), "{}", bytes.len());
+        let probes: Vec<PageProbe> = pages.iter().map(|&page| PageProbe { page, moved: 0x7fff_ffff_e000 }).collect();
+        let bytes = probe_code(&probes, 10, 0x7f00_0000_0000, 0x7f00_0010_0000).unwrap();
+        assert!(bytes.len() as u64 <= BYTES_PER_PAGE * (pages.len() as u64 + 1), "{}", bytes.len());
         Decoder::with_ip(64, &bytes, 0x7f00_0000_0000, DecoderOptions::NONE).into_iter().collect()
     }
 

@@ -10,49 +10,49 @@
 //!   Displaced    redirected ──────────────────────────────┴→ the next instruction: where the address is known to whoever enters
 //! ```
 //! At each plain or redirected instruction and at the entry all registers, flags and the stack are as the program has them, except for
-//! what is dead: so a fault there is one of the original instruction, and [`Trampoline::map`] says of which.
+//! what is dead: so a fault there is one of the original instruction, and [`Rewritelet::map`] says of which.
 //!
-//! [`Form::Displaced`] is for faults: their handler knows the address, and picks the rewritelet by it. It is also the only
+//! [`RewriteletForm::Displaced`] is for faults: their handler knows the address, and picks the rewritelet by it. It is also the only
 //! one that gets along without a near view where the operand is absolute: its address is then loaded into a scratch register.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::{Assembly, Label};
-use crate::effect::Effect;
-use crate::error::{Error, Refused, Result};
+use crate::effect::InstructionEffect;
+use crate::error::{Error, RefusalReason, Result};
 use crate::guard::Scratch;
-use crate::liveness::Live;
+use crate::liveness::LiveSet;
 use crate::operand::Operand;
-use crate::page::{PAGE_BYTES, Page, Piece, Rule};
-use crate::patch::moved_to;
+use crate::page::{PAGE_BYTES, PagePiece, RemapRule, RemappedPage};
+use crate::patch::copied_address;
 use crate::registers::{RSP, bit};
 
 /// How a rewritelet finds out where its bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Form {
+pub enum RewriteletForm {
     /// It asks for one rule.
-    PerRule(Rule),
+    PerRule(RemapRule),
     /// It asks for one piece of a page after the other.
-    Ladder(Page),
+    Ladder(RemappedPage),
     /// It is told: this far away.
     Displaced(i64),
 }
 
 /// The access that is rewritten.
 #[derive(Debug, Clone, Copy)]
-pub struct Site<'a> {
+pub struct AccessSite<'a> {
     /// The instruction, decoded where it lies.
     pub instruction: &'a Instruction,
-    /// What is needed before it: [`Live::ALL`] where nothing is known.
-    pub live: Live,
+    /// What is needed before it: [`LiveSet::ALL`] where nothing is known.
+    pub live: LiveSet,
     /// Instructions that a patch has overwritten, and where their copies are.
     pub moved: &'a [(u64, u64)],
 }
 
 /// A rewritelet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trampoline {
+pub struct Rewritelet {
     /// Where it lies, and is entered.
     pub at: u64,
     /// Its code.
@@ -61,27 +61,27 @@ pub struct Trampoline {
     pub map: Vec<(u64, u64)>,
 }
 
-impl Trampoline {
+impl Rewritelet {
     /// Makes the rewritelet for `site` that is to lie at `at`.
     ///
     /// # Errors
     /// [`Error::Refused`] when the instruction cannot be redirected, or not from there; [`Error::Page`] when a page makes no
     /// sense.
-    pub fn new(site: &Site<'_>, form: &Form, at: u64) -> Result<Self> {
+    pub fn new(site: &AccessSite<'_>, form: &RewriteletForm, at: u64) -> Result<Self> {
         let ip = site.instruction.ip();
         let mut factory = InstructionInfoFactory::new();
         let operand = Operand::of(site.instruction, &mut factory)?;
-        let effect = Effect::of(site.instruction, &mut factory);
+        let effect = InstructionEffect::of(site.instruction, &mut factory);
         let code = Assembly::default();
-        let mut making = Making { site, at, operand, effect, code, spots: Vec::new() };
-        let entry = making.code.here();
-        making.spots.push(entry);
+        let mut builder = Builder { site, at, operand, effect, code, spots: Vec::new() };
+        let entry = builder.code.here();
+        builder.spots.push(entry);
         match form {
-            Form::Displaced(delta) => making.displaced(*delta)?,
-            Form::PerRule(rule) => making.per_rule(rule)?,
-            Form::Ladder(page) => making.ladder(page)?,
+            RewriteletForm::Displaced(delta) => builder.displaced(*delta)?,
+            RewriteletForm::PerRule(rule) => builder.per_rule(rule)?,
+            RewriteletForm::Ladder(page) => builder.ladder(page)?,
         }
-        let Making { code, spots, .. } = making;
+        let Builder { code, spots, .. } = builder;
         let encoded = code.encode(at, ip)?;
         let mut map: Vec<_> = spots.iter().filter_map(|spot| Some((encoded.address(*spot)?, ip))).collect();
         map.dedup();
@@ -89,18 +89,18 @@ impl Trampoline {
     }
 }
 
-struct Making<'a> {
-    site: &'a Site<'a>,
+struct Builder<'a> {
+    site: &'a AccessSite<'a>,
     at: u64,
     operand: Operand,
-    effect: Effect,
+    effect: InstructionEffect,
     code: Assembly,
     /// Where all is as before the instruction.
     spots: Vec<Label>,
 }
 
-impl Making<'_> {
-    fn refused(&self, reason: Refused) -> Error {
+impl Builder<'_> {
+    fn refused(&self, reason: RefusalReason) -> Error {
         Error::refused(self.site.instruction.ip(), reason)
     }
 
@@ -119,7 +119,7 @@ impl Making<'_> {
         let scratch =
             Scratch::choose_for_address(self.site.live, self.effect.registers()).map_err(|why| self.refused(why))?;
         if scratch.saves() && self.effect.registers() & (1 << RSP) != 0 {
-            return Err(self.refused(Refused::NoScratch));
+            return Err(self.refused(RefusalReason::NoScratch));
         }
         scratch.save(&mut self.code);
         self.code.load(scratch.register, target);
@@ -129,12 +129,14 @@ impl Making<'_> {
         Ok(())
     }
 
-    fn per_rule(&mut self, rule: &Rule) -> Result<()> {
-        let Some(span) = last_start(rule, self.operand.bytes) else { return Err(self.refused(Refused::Straddles)) };
+    fn per_rule(&mut self, rule: &RemapRule) -> Result<()> {
+        let Some(span) = last_start(rule, self.operand.bytes) else {
+            return Err(self.refused(RefusalReason::Straddles));
+        };
         if self.operand.is_absolute() {
             let address = self.operand.displacement.cast_unsigned();
             let inside = rule.holds(address, self.operand.bytes);
-            return if inside { self.displaced(rule.delta) } else { Err(self.refused(Refused::OutsideRule)) };
+            return if inside { self.displaced(rule.delta) } else { Err(self.refused(RefusalReason::OutsideRule)) };
         }
         let scratch = self.guard()?;
         let outside = self.code.label();
@@ -149,11 +151,12 @@ impl Making<'_> {
         Ok(())
     }
 
-    fn ladder(&mut self, page: &Page) -> Result<()> {
+    fn ladder(&mut self, page: &RemappedPage) -> Result<()> {
         page.check()?;
         if self.operand.is_absolute() {
             let address = self.operand.displacement.cast_unsigned();
-            let piece = page.piece(address, self.operand.bytes).ok_or_else(|| self.refused(Refused::Straddles))?;
+            let piece =
+                page.piece(address, self.operand.bytes).ok_or_else(|| self.refused(RefusalReason::Straddles))?;
             return self.displaced(piece.delta);
         }
         let scratch = self.guard()?;
@@ -174,18 +177,18 @@ impl Making<'_> {
     }
 
     /// The questions of a ladder, from the page's start to its end; falls through for what touches none of it.
-    fn rungs(&mut self, scratch: Scratch, page: &Page, astride: Label) -> Vec<(Label, i64)> {
+    fn rungs(&mut self, scratch: Scratch, page: &RemappedPage, astride: Label) -> Vec<(Label, i64)> {
         let t = scratch.register;
         let bytes = self.operand.bytes;
         let mut hits = Vec::new();
-        for Piece { bytes: range, delta } in page.pieces() {
+        for PagePiece { bytes: range, delta } in page.pieces() {
             let offset = in_page(range.start - page.start);
             // Behind the last start that fits into the piece before, and before this one.
             if offset > 0 && bytes > 1 {
                 self.code.compare(t, offset);
                 self.code.jump(Code::Jb_rel32_64, astride.target());
             }
-            if let Some(span) = last_start(&Rule { bytes: range, delta }, bytes) {
+            if let Some(span) = last_start(&RemapRule { bytes: range, delta }, bytes) {
                 let hit = self.code.label();
                 self.code.compare(t, offset + span);
                 self.code.jump(Code::Jbe_rel32_64, hit.target());
@@ -218,7 +221,7 @@ impl Making<'_> {
     }
 
     fn back(&mut self) {
-        self.code.jump(Code::Jmp_rel32_64, moved_to(self.site.moved, self.site.instruction.next_ip()));
+        self.code.jump(Code::Jmp_rel32_64, copied_address(self.site.moved, self.site.instruction.next_ip()));
     }
 }
 
@@ -226,7 +229,7 @@ impl Making<'_> {
 const REACH: u64 = (1 << 31) - 256;
 
 /// How far into the rule's bytes an access of `bytes` may begin. None where it does not fit at all.
-fn last_start(rule: &Rule, bytes: u32) -> Option<i32> {
+fn last_start(rule: &RemapRule, bytes: u32) -> Option<i32> {
     let room = (rule.bytes.end - rule.bytes.start).checked_sub(u64::from(bytes))?;
     i32::try_from(room).ok()
 }

@@ -5,7 +5,7 @@ use fieldstone_sys::ptrace::{Registers, SignalInfo, Tracee, is_raised_by_code};
 use super::call_stub::CallStub;
 use super::status::{has_pending_signal, ignores_signal};
 use crate::error::{Result, ignore_gone};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 
 /// Code segment selector of 64-bit code.
 const CODE_SELECTOR_64_BIT: u64 = 0x33;
@@ -199,7 +199,7 @@ impl TracedThread {
     /// As there.
     pub(crate) fn call(
         &mut self,
-        (memory, stub): (&Memory, CallStub),
+        (memory, stub): (&ProcessMemory, CallStub),
         call: (&'static str, libc::c_long),
         arguments: [u64; 6],
     ) -> Result<u64> {
