@@ -1,14 +1,15 @@
-//! What counts the laps of a loop: a register, or a word of the frame, that one instruction in it changes by a constant.
+//! The counter of a loop: a register or a stack word that one instruction changes by a constant in each
+//! iteration.
 //!
 //! ```text
 //!   head:  add [rdi], 1                      head:  …
-//!          add rdx, 16      <- 16 a lap             add [rax], 1
-//!          cmp rdx, rcx                             add dword [rbp - 20], 1      <- 1 a lap: code that was not optimised
+//!          add rdx, 16    <- 16 each time           add [rax], 1
+//!          cmp rdx, rcx                             add dword [rbp - 20], 1    <- 1 each time, unoptimised code
 //!          jne head                                 jmp head
 //! ```
-//! Its values in two samples of a thread say how many laps it made between them: how fast a program gets on, without a counter of the
-//! processor's or one of ours. Evidence, not proof: that the instruction runs once a lap is not shown, nor that nobody
-//! else writes the word.
+//! Its values in two samples of a thread give the number of iterations between them, and so the
+//! program's speed without a hardware counter. Limits: this is evidence and no proof. The instruction
+//! may run more or less than once per iteration, and other code may write the word.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +21,22 @@ use crate::loops::Loop;
 use crate::memory::Memory;
 use crate::registers::{RBP, RSP, Registers, number};
 
-/// The registers that a call leaves alone: rbx and r12 to r15. The frame pointer counts nothing.
+/// Registers that a call preserves: rbx and r12 to r15. The frame pointer is never a counter.
 const KEPT_BY_CALLS: u16 = 0xf008;
 
-/// A loop's counter.
+/// The counter of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopCounter {
-    /// The instruction that changes it.
+    /// Address of the instruction that changes it.
     pub ip: u64,
-    /// By how much.
+    /// The change in each iteration.
     pub step: i64,
-    /// Its size in bytes, 4 or 8: where it begins anew after its largest value.
+    /// Its size in bytes, 4 or 8. It wraps around at that size.
     pub bytes: u32,
     place: CounterPlace,
 }
 
-/// Where a counter is.
+/// The location of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CounterPlace {
     /// A general register.
@@ -45,7 +46,7 @@ enum CounterPlace {
 }
 
 impl LoopCounter {
-    /// The counter of a loop: a register if there is one.
+    /// The counter of a loop, preferably a register. `None` if there is none.
     #[must_use]
     pub fn of(flow: &Flow, within: &Loop) -> Option<Self> {
         let mut factory = InstructionInfoFactory::new();
@@ -65,7 +66,7 @@ impl LoopCounter {
         found.into_iter().filter(counts).min_by_key(|one| (one.place, one.ip))
     }
 
-    /// Its value, with these registers. None where its memory is not there.
+    /// Its value with these registers. `None` if its memory is not mapped.
     #[must_use]
     pub fn value(&self, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
         let bytes = self.bytes as usize;
@@ -81,8 +82,8 @@ impl LoopCounter {
         Some(u64::from_le_bytes(value))
     }
 
-    /// Whether code with this flow, called from the loop, leaves it as it is at each of its instructions. It may save and use registers of
-    /// its caller.
+    /// Whether code with this flow, called from the loop, preserves it at each instruction. Such
+    /// code may save and use registers of its caller.
     #[must_use]
     pub fn is_kept_by(&self, flow: &Flow) -> bool {
         let CounterPlace::Register(number) = self.place else { return true };
@@ -91,14 +92,14 @@ impl LoopCounter {
         KEPT_BY_CALLS & (1 << number) != 0 && !flow.instructions.values().any(is_written)
     }
 
-    /// Whether its value is that of memory, which may be read later than the registers were.
+    /// Whether its value is in memory, which may be read later than the registers.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         matches!(self.place, CounterPlace::Frame { .. })
     }
 }
 
-/// All that an instruction writes where a counter may be.
+/// Locations of possible counters that an instruction writes.
 fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Vec<CounterPlace> {
     let registers = InstructionEffect::of(instruction, factory).writes;
     let mut places: Vec<CounterPlace> =
@@ -108,14 +109,14 @@ fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> V
     places
 }
 
-/// The word of the frame that is an instruction's operand.
+/// The stack word that is an instruction's operand.
 fn frame(instruction: &Instruction) -> Option<CounterPlace> {
     let base = number(instruction.memory_base()).filter(|&base| base == RBP || base == RSP)?;
     let is_plain = instruction.memory_index() == Register::None && instruction.segment_prefix() == Register::None;
     is_plain.then(|| CounterPlace::Frame { base, distance: instruction.memory_displacement64().cast_signed() })
 }
 
-/// What an instruction counts by, if it does.
+/// The counter that an instruction changes, if it is a counting instruction.
 fn counting(instruction: &Instruction) -> Option<LoopCounter> {
     if instruction.has_lock_prefix() {
         return None;
@@ -137,7 +138,7 @@ fn counting(instruction: &Instruction) -> Option<LoopCounter> {
     (step != 0).then_some(LoopCounter { ip: instruction.ip(), step, bytes, place })
 }
 
-/// A register that may count.
+/// A register that may be a counter.
 fn register(register: Register) -> Option<CounterPlace> {
     let number = number(register).filter(|&number| number != RSP && number != RBP)?;
     Some(CounterPlace::Register(number))
@@ -145,7 +146,7 @@ fn register(register: Register) -> Option<CounterPlace> {
 
 fn constant(instruction: &Instruction, bytes: usize) -> Option<i64> {
     let value = instruction.try_immediate(1).ok()?;
-    // One of four bytes is given without its sign.
+    // iced returns a four-byte immediate without its sign.
     if bytes == 4 {
         u32::try_from(value & 0xffff_ffff).ok().map(|low| low.cast_signed().into())
     } else {
@@ -171,7 +172,8 @@ mod tests {
     use crate::memory::MemoryImage;
     use crate::registers::{RBP, Registers};
 
-    /// The counter of the innermost loop around what `body` assembles; it begins at the loop's head.
+    /// The counter of the innermost loop around the code of `body`, which begins at the loop's
+    /// head.
     fn counter(body: impl FnOnce(&mut CodeAssembler)) -> Option<LoopCounter> {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut head: CodeLabel = code.create_label();

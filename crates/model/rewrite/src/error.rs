@@ -1,30 +1,30 @@
-//! What can go wrong: one enum; each message names the place and the way out.
+//! Errors of this crate: one enum, each variant with its remedy.
 
 use serde::{Deserialize, Serialize};
 
-/// The result of everything in this crate that can fail.
+/// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A page that cannot be, or code that is left as it is.
+/// An invalid page, or code that is not rewritten.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A page whose rules make no sense.
+    /// A page with invalid rules.
     #[error("page {start:#x}: {problem}: {remedy}")]
     Page {
         /// Its first address.
         start: u64,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What would be right.
+        /// The remedy.
         remedy: &'static str,
     },
     /// Code that cannot be rewritten safely.
     #[error("code at {ip:#x} is not rewritten: {reason}")]
     Refused {
-        /// The instruction.
+        /// Address of the instruction.
         ip: u64,
-        /// Why not.
+        /// The reason.
         reason: RefusalReason,
     },
 }
@@ -34,7 +34,7 @@ impl Error {
         Self::Refused { ip, reason }
     }
 
-    /// The reason, where code was refused.
+    /// The reason, if code was refused.
     #[must_use]
     pub const fn reason(&self) -> Option<RefusalReason> {
         match self {
@@ -44,58 +44,58 @@ impl Error {
     }
 }
 
-/// Why code is left as it is. The bytes that it touches stay, or go back, where they were.
+/// Why code is not rewritten. The bytes that it accesses must not be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refused {
-    /// No instruction can be read there.
+    /// There is no valid instruction.
     Undecodable,
     /// Two instructions of the flow share bytes.
     Overlap,
-    /// The instruction touches no memory that could be redirected.
+    /// The instruction accesses no memory that could be redirected.
     NoMemory,
-    /// It touches several places.
+    /// It accesses several places.
     SeveralOperands,
     /// A string instruction: its addresses are in fixed registers.
     String,
-    /// A gather or scatter: as many addresses as elements.
+    /// A gather or scatter: it has as many addresses as elements.
     Gather,
-    /// It goes through `fs` or `gs`.
+    /// Its address is relative to `fs` or `gs`.
     Segment,
-    /// Its operand lies on the stack.
+    /// Its operand is on the stack.
     Stack,
-    /// It saves or restores the processor's state, or a size that cannot be told.
+    /// It saves or restores the processor's state, or its size is unknown.
     StateArea,
     /// A jump or call through memory.
     Branch,
-    /// A bit string: the register's value leads beyond the operand.
+    /// A bit string: the register's value may address bytes beyond the operand.
     BitString,
-    /// An address made of 32-bit registers, or another form that holds no displacement.
+    /// An address of 32-bit registers, or another form without a displacement.
     AddressForm,
     /// The access does not fit into the rule's bytes.
     Straddles,
-    /// An absolute address outside the rule's bytes.
+    /// An absolute address outside of the rule's bytes.
     OutsideRule,
-    /// Where it leads is more than 2 GiB from where the code is to be.
+    /// A target is more than 2 GiB away from the code.
     OutOfReach,
-    /// No register can be used for a guard.
+    /// No register is available for a guard.
     NoScratch,
-    /// The loop calls: a return address in the clone would break unwinding.
+    /// The loop has a call: a return address in the clone would break unwinding.
     Call,
     /// The instruction is not in the loop.
     NotInLoop,
-    /// The clone would be entered behind a check that it relies on.
+    /// An entry of the clone would bypass a check.
     BehindCheck,
-    /// The instructions at the loop's head cannot be read on to five bytes.
+    /// The flow has fewer than five bytes of instructions at the loop's head.
     ShortHead,
-    /// A jump leads into the bytes that would be overwritten.
+    /// A jump leads into the bytes to be overwritten.
     InnerTarget,
-    /// The clone's address does not leave a trap at each instruction that is overwritten.
+    /// At the clone's address, an overwritten instruction would not be a trap.
     Pun,
 }
 
 impl Refused {
-    /// What it means, and what to do.
+    /// The meaning and the remedy.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {

@@ -1,18 +1,21 @@
-//! Control flow around an address: backwards-jump analysis (Taylor, *Cachekata*, section 5.2.2).
-//!
-//! An address that was executed is the beginning of an instruction; from there the code can only be read forwards. All direct
-//! jumps are followed, both ways where they have a condition; calls are stepped over. What precedes the address is found by
-//! the jumps that lead back: the code of the loop, if there is one.
+//! Control flow around an address.
 //!
 //! ```text
 //!   head:  …            ←──┐ 2. found by the jump
-//!   ip:    add [rdi], 1    │ 1. read from here on
+//!   ip:    add [rdi], 1    │ 1. decoding starts here
 //!          cmp … jne head ─┘
-//!          ret               3. and the way out, up to here
+//!          ret               3. the way out, up to here
 //! ```
-//! There is more here than in the thesis, since forward jumps are followed too. Where a jump leads that only the run knows, a switch, is known
-//! as far as somebody saw it ([`TakenJumps`]; there: hardware's branch records). Never known: who else jumps in here. Instructions that
-//! overlap refuse the flow: one of them was read by mistake (behind a call that does not return, for example).
+//! Algorithm: an executed address is the start of an instruction. From there, code can be decoded
+//! forwards only. All direct jumps are followed, both ways if they are conditional; calls are stepped
+//! over. Code before the address is found by jumps back to it.
+//!
+//! Limits: the target of an indirect jump is known only if it was observed ([`TakenJumps`]). Jumps from
+//! other code into this flow are unknown. If two instructions overlap, one of them was decoded in error
+//! (for example behind a call that does not return), and the flow is refused.
+//!
+//! Source: Taylor, *Cachekata*, section 5.2.2 (backwards-jump analysis; branch records for indirect
+//! jumps). There forward jumps are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +24,9 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use crate::error::{Error, RefusalReason, Result};
 use crate::memory::{CachedMemory, Memory};
 
-/// How far from the start jumps are followed, both ways.
+/// Maximum distance from the start at which code is decoded, in bytes, both ways.
 pub const WINDOW_BYTES: u64 = 4096;
-/// How many instructions are read at most.
+/// Maximum number of decoded instructions.
 pub const MAX_INSTRUCTIONS: usize = 1024;
 
 const MAX_INSTRUCTION_BYTES: usize = 15;
@@ -31,7 +34,7 @@ const MAX_INSTRUCTION_BYTES: usize = 15;
 /// The code around an address.
 #[derive(Debug, Clone)]
 pub struct Flow {
-    /// Where it was read from: the beginning of a block.
+    /// The start of the analysis, which starts a block.
     pub ip: u64,
     /// All instructions, by address. No two share bytes.
     pub instructions: BTreeMap<u64, Instruction>,
@@ -39,47 +42,49 @@ pub struct Flow {
     pub blocks: BTreeMap<u64, BasicBlock>,
 }
 
-/// Jumps whose targets only the run tells, and where they were seen to lead: not all that they may. Good for looking on; nothing is rewritten by it.
+/// Observed indirect jumps: address and target. They need not be complete, so no code is rewritten
+/// because of them.
 pub type TakenJumps = BTreeSet<(u64, u64)>;
 
-/// Instructions that follow each other, entered at the first and left at the last.
+/// Consecutive instructions, entered at the first and left at the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BasicBlock {
-    /// The first instruction.
+    /// Address of the first instruction.
     pub start: u64,
-    /// The last instruction.
+    /// Address of the last instruction.
     pub last: u64,
     /// The first address behind it.
     pub end: u64,
-    /// Blocks that may come next.
+    /// Blocks that may follow.
     pub successors: Vec<u64>,
-    /// Other ways that it may go on.
+    /// Other ways to continue.
     pub leaves: Vec<BlockExit>,
 }
 
-/// A way out of what is known.
+/// A way out of the known code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockExit {
-    /// On to an address that was not read.
+    /// To an address that was not decoded.
     To(u64),
     /// A return.
     Return,
-    /// A jump whose target only the run tells.
+    /// An indirect jump.
     Indirect,
-    /// An instruction that hands over to the kernel and does not come back of itself.
+    /// An instruction that enters the kernel and does not return by itself.
     Trap,
 }
 
 impl Flow {
-    /// Reads the code around `ip`, where an instruction begins. Its memory is read by whole pages.
+    /// Decodes the code around `ip`, the start of an instruction. Memory is read in whole pages.
     ///
     /// # Errors
-    /// [`RefusalReason::Undecodable`] when no instruction can be read at `ip`, [`RefusalReason::Overlap`] when two of those found share bytes.
+    /// [`RefusalReason::Undecodable`] if there is no instruction at `ip`; [`RefusalReason::Overlap`] if two instructions share bytes.
     pub fn discover(memory: &dyn Memory, ip: u64) -> Result<Self> {
         Self::discover_with(memory, ip, &TakenJumps::new())
     }
 
-    /// As [`Flow::discover`], following also the jumps that were `taken`. Each of them still leaves for elsewhere, too.
+    /// As [`Flow::discover`], and follows observed indirect jumps too. Each of them also keeps an
+    /// unknown target.
     ///
     /// # Errors
     /// As there.
@@ -105,7 +110,7 @@ impl Flow {
         self.instructions.range(block.start..block.end).map(|(_, instruction)| instruction)
     }
 
-    /// Those up to the first that calls, which is among them.
+    /// The instructions of a block up to and including the first call.
     pub fn instructions_until_call(&self, block: &BasicBlock) -> impl Iterator<Item = &Instruction> {
         let call = self.instructions_of(block).find(|instruction| calls(instruction));
         self.instructions
@@ -113,14 +118,14 @@ impl Flow {
             .map(|(_, instruction)| instruction)
     }
 
-    /// The block that the instruction at `ip` is in.
+    /// The block that contains the instruction at `ip`.
     #[must_use]
     pub fn block_at(&self, ip: u64) -> Option<&BasicBlock> {
         self.instructions.get(&ip)?;
         self.blocks.range(..=ip).next_back().map(|(_, block)| block)
     }
 
-    /// The block before the one that begins at `start`, where nothing else in the flow leads there.
+    /// The block that ends at `start`, if it is the only predecessor of the block there.
     pub(crate) fn sole_predecessor(&self, start: u64) -> Option<&BasicBlock> {
         let leads = |block: &&BasicBlock| block.successors.contains(&start);
         let (_, before) = self.blocks.range(..start).next_back()?;
@@ -136,12 +141,12 @@ pub(crate) fn decode(memory: &dyn Memory, address: u64) -> Option<Instruction> {
     (!instruction.is_invalid() && instruction.next_ip() > address).then_some(instruction)
 }
 
-/// Does it call, the kernel included?
+/// Whether it is a call, system calls included.
 pub(crate) fn calls(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// Where an instruction leads: addresses, and what is none.
+/// The known targets of an instruction, and its way out of the known code.
 fn next(instruction: &Instruction) -> (Vec<u64>, Option<BlockExit>) {
     let after = instruction.next_ip();
     match instruction.flow_control() {
@@ -187,7 +192,7 @@ impl FlowReader<'_> {
         }
     }
 
-    /// Where it leads, as far as that was seen.
+    /// As [`next`], with observed targets.
     fn next(&self, instruction: &Instruction) -> (Vec<u64>, Option<BlockExit>) {
         let (mut targets, leave) = next(instruction);
         if instruction.flow_control() == FlowControl::IndirectBranch {
@@ -197,7 +202,7 @@ impl FlowReader<'_> {
         (targets, leave)
     }
 
-    /// An instruction that was not read before, and that is near.
+    /// Decodes an instruction that is new and within the window.
     fn read(&mut self, address: u64) -> Option<Instruction> {
         let known = self.instructions.contains_key(&address);
         if known || address.abs_diff(self.ip) > WINDOW_BYTES || self.instructions.len() == MAX_INSTRUCTIONS {
@@ -279,7 +284,7 @@ mod tests {
         let image = MemoryImage { start: 0x1000, bytes: code.to_vec() };
         let blind = Flow::discover(&image, 0x1000).unwrap();
         assert_eq!((blind.blocks.len(), blind.loops().len()), (1, 0));
-        // A target far away is one, but nothing is read there.
+        // A far target is a target, but nothing is decoded there.
         let taken = TakenJumps::from([(0x1002, 0x1005), (0x1002, 0x9_0000), (0x1005, 0x100b)]);
         let seen = Flow::discover_with(&image, 0x1000, &taken).unwrap();
         assert_eq!(seen.blocks[&0x1000].successors, [0x1005]);

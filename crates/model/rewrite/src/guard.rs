@@ -1,21 +1,24 @@
-//! A guard: does an address lie in a range of bytes? (Taylor, *Cachekata*, section 5.3.2 and figure 5.2, with one comparison for
-//! two, and without touching the registers that the address is made of.)
+//! A guard: code that checks whether an address is in a range of bytes.
 //!
 //! ```text
-//!   lea  rsp, [rsp - 128]      only where something is saved: over the red zone
-//!   push t                     only where no register is dead
-//!   pushfq                     only where flags are live
+//!   lea  rsp, [rsp - 128]      only if something is saved: skips the red zone
+//!   push t                     only if no register is dead
+//!   pushfq                     only if flags are live
 //!   mov  t, displacement - origin
 //!   lea  t, [t + index * scale]
 //!   lea  t, [t + base]         t = address - origin, modulo 2^64
-//!   cmp  t, span               below the origin is far above the span
+//!   cmp  t, span               an address below the origin is above the span
 //!   ja   elsewhere
 //!   popfq; pop t; lea rsp, [rsp + 128]      and again at `elsewhere`
 //! ```
-//! Before the first and behind the last line all is as the program has it, except for what is dead.
+//! Invariant: before the first and after the last line, the state is the program's, except for dead
+//! registers and flags.
 //!
-//! Where a clone checks an address of one register again and again, two comparisons with words beside the code do without `t`: none
-//! where they are the same word.
+//! A clone checks an address of one register by two comparisons with words beside the code. It needs no
+//! `t` and, if both words are equal, only one comparison.
+//!
+//! Source: Taylor, *Cachekata*, section 5.3.2 and figure 5.2. There two comparisons are made, on the
+//! registers of the address.
 
 use iced_x86::{Code, Instruction, Register};
 
@@ -25,10 +28,10 @@ use crate::liveness::LiveSet;
 use crate::operand::Operand;
 use crate::registers::{SCRATCH, bit};
 
-/// Bytes below the stack pointer that are the program's.
+/// Bytes below the stack pointer that belong to the program.
 const RED_ZONE: i32 = 128;
 
-/// The register that a guard calculates in.
+/// The register in which a guard calculates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scratch {
     pub(crate) register: Register,
@@ -37,7 +40,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A register that is in none of `used`: a dead one, else one that is saved. Flags are saved where some are live.
+    /// A register that is none of `used`: a dead one, else one to be saved. Live flags are saved
+    /// too.
     pub(crate) fn choose(live: LiveSet, used: u16) -> Result<Self, RefusalReason> {
         let free = |register: &&Register| used & bit(**register) == 0;
         let dead = |register: &&Register| !live.has(**register);
@@ -47,17 +51,17 @@ impl Scratch {
         Ok(Self { register, saves_register, saves_flags: live.flags != 0 })
     }
 
-    /// One that leaves no flag to save, since nothing compares.
+    /// A register for code without comparisons, which saves no flags.
     pub(crate) fn choose_for_address(live: LiveSet, used: u16) -> Result<Self, RefusalReason> {
         Self::choose(LiveSet { flags: 0, ..live }, used)
     }
 
-    /// None at all, for what compares registers as they are: flags alone may have to be saved.
+    /// No register, for comparisons of unchanged registers. Live flags are saved.
     pub(crate) const fn without(live: LiveSet) -> Self {
         Self { register: Register::None, saves_register: false, saves_flags: live.flags != 0 }
     }
 
-    /// Does it use the program's stack?
+    /// Whether it uses the program's stack.
     pub(crate) const fn saves(self) -> bool {
         self.saves_register || self.saves_flags
     }
@@ -86,7 +90,8 @@ impl Scratch {
         }
     }
 
-    /// The scratch register gets how far `displacement` behind the operand's registers is from `origin`.
+    /// Loads the scratch register with the distance of the operand's address, with this
+    /// displacement, from `origin`.
     pub(crate) fn distance(self, code: &mut Assembly, operand: &Operand, displacement: i64, origin: u64) {
         let t = self.register;
         code.load(t, displacement.cast_unsigned().wrapping_sub(origin));

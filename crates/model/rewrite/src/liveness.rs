@@ -1,8 +1,10 @@
-//! Which registers and flags are still needed: what a guard may use without saving it.
+//! Liveness: the registers and flags that are still needed. A guard may use the others without
+//! saving them.
 //!
-//! Backwards over the flow, until nothing changes: an instruction needs what it reads, and what is needed behind it and is
-//! not overwritten by it. Everything is needed where the flow is left, at a call and at what hands over to the kernel. A signal handler,
-//! a debugger or a core dump may see a dead register's wrong value; the program does not.
+//! Algorithm: backward data flow until nothing changes. A register is live before an instruction
+//! that reads it, or if it is live after an instruction that does not overwrite it. All are live
+//! where the flow ends, at calls and at system calls. Limit: a signal handler, a debugger or a core
+//! dump may see a wrong value in a dead register.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,7 @@ use crate::effect::{ARITHMETIC_FLAGS, InstructionEffect};
 use crate::flow::Flow;
 use crate::registers::bit;
 
-/// General registers (bit n: register n) and arithmetic flags (iced's bits) that are needed.
+/// Live general registers (bit n: register n) and live arithmetic flags (iced's bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LiveSet {
     /// Registers.
@@ -22,11 +24,11 @@ pub struct LiveSet {
 }
 
 impl LiveSet {
-    /// Everything: where nothing is known.
+    /// All registers and flags, for unknown code.
     pub const ALL: Self = Self { registers: u16::MAX, flags: ARITHMETIC_FLAGS };
     const NONE: Self = Self { registers: 0, flags: 0 };
 
-    /// Is the register, or the one that it is a part of, needed?
+    /// Whether a register, or the full register that contains it, is live.
     #[must_use]
     pub fn has(self, register: Register) -> bool {
         self.registers & bit(register) != 0
@@ -36,7 +38,7 @@ impl LiveSet {
         Self { registers: self.registers | other.registers, flags: self.flags | other.flags }
     }
 
-    /// What is needed before an instruction, if this is what is needed after it.
+    /// The live set before an instruction, from that after it.
     const fn before(self, effect: &InstructionEffect) -> Self {
         Self {
             registers: self.registers & !effect.kills | effect.reads,
@@ -45,15 +47,15 @@ impl LiveSet {
     }
 }
 
-/// What is needed where in a flow.
+/// The liveness of a flow.
 #[derive(Debug, Clone)]
 pub struct Liveness {
-    /// Before and after each instruction.
+    /// The live sets before and after each instruction.
     at: BTreeMap<u64, (LiveSet, LiveSet)>,
 }
 
 impl Liveness {
-    /// Of all instructions of a flow.
+    /// Liveness of all instructions of a flow.
     #[must_use]
     pub fn of(flow: &Flow) -> Self {
         let mut factory = InstructionInfoFactory::new();
@@ -78,20 +80,20 @@ impl Liveness {
         Self { at }
     }
 
-    /// What is needed when the instruction at `ip` is about to run. Everything where it is not in the flow.
+    /// The live set before the instruction at `ip`; [`LiveSet::ALL`] if it is not in the flow.
     #[must_use]
     pub fn before(&self, ip: u64) -> LiveSet {
         self.at.get(&ip).map_or(LiveSet::ALL, |(before, _)| *before)
     }
 
-    /// What is needed when the instruction at `ip` has run.
+    /// The live set after the instruction at `ip`; [`LiveSet::ALL`] if it is not in the flow.
     #[must_use]
     pub fn after(&self, ip: u64) -> LiveSet {
         self.at.get(&ip).map_or(LiveSet::ALL, |(_, after)| *after)
     }
 }
 
-/// What an instruction does; none for those behind which somebody else looks at the registers.
+/// The effect of an instruction. `None` for one after which other code may read any register.
 fn effect(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<InstructionEffect> {
     let ordinary = matches!(
         instruction.flow_control(),

@@ -1,19 +1,20 @@
-//! The loops of a flow that its start lies in, the innermost one first.
+//! The loops around a flow's start, the innermost first.
 //!
 //! ```text
-//!   head  ┌→ …                     a jump back to the head or to before itself closes a loop;
-//!         │  jz skip ─────┐        in it is what lies between the two, is reached from the head
-//!         │  add [rdi], 1 │        and reaches the jump without passing the head again
+//!   head  ┌→ …                     a back edge to the head closes a loop. The loop has the blocks
+//!         │  jz skip ─────┐        between the two that are reached from the head and that reach
+//!         │  add [rdi], 1 │        the back edge without passing the head again
 //!   skip  │  … ←──────────┘
 //!         └─ jne head
 //! ```
-//! How the loop was entered is not known: only code that can be reached from the start is. So the head dominates nothing for
-//! certain; [`Loop::side_entries`] has the other blocks that are known to be entered from outside. A clone must not rely on having been
-//! entered at the head, and does not: it is checked at each of its own entries. Between head and jump only, because compilers
-//! move out of line what is rare, and an outer loop that enters an inner one at its condition would else become part of it.
+//! Algorithm: back edges, with blocks between head and tail only. Compilers move rare code out of line;
+//! without that limit, an outer loop that enters an inner one at its condition would become part of it.
+//! Two loops are merged if they share one head, each has a path of its own to it, and neither has a
+//! call. An example is an `if` whose `else` precedes the head.
 //!
-//! Two that have the head of one in common, and each a way of its own round it, are one loop, unless something in them calls: an `if` whose
-//! `else` lies before the head.
+//! Limit: the flow contains only code reachable from its start, so a head need not dominate its loop.
+//! [`Loop::side_entries`] has the blocks with known other entries. A clone does not rely on its head: it
+//! is checked at each entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ use crate::flow::{BasicBlock, BlockExit, Flow, calls};
 /// A loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loop {
-    /// Where the jumps back lead.
+    /// Target of the back edges.
     pub head: u64,
     /// Its blocks, by their first addresses.
     pub blocks: BTreeSet<u64>,
@@ -32,18 +33,18 @@ pub struct Loop {
     pub exits: Vec<LoopExit>,
     /// Blocks other than the head that are entered from outside.
     pub side_entries: Vec<u64>,
-    /// Something in it calls.
+    /// Whether it has a call.
     pub has_call: bool,
-    /// A way out ends in a jump whose target only the run tells, which may lead back in: a switch.
+    /// Whether a way out ends in an indirect jump, such as a switch, which may lead back in.
     pub has_indirect: bool,
 }
 
 /// A way out of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoopExit {
-    /// The last instruction in the loop.
+    /// Address of the last instruction in the loop.
     pub from: u64,
-    /// Where it goes on.
+    /// Where it continues.
     pub to: BlockExit,
 }
 
@@ -56,7 +57,7 @@ impl Flow {
         bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
     }
 
-    /// The blocks of a loop that are in no smaller one.
+    /// The blocks of a loop that are in no inner loop.
     #[must_use]
     pub fn own_blocks(&self, within: &Loop) -> BTreeSet<u64> {
         let smaller = self.bodies().into_iter().map(|(_, blocks)| blocks).take_while(|blocks| *blocks != within.blocks);
@@ -80,7 +81,7 @@ impl Flow {
         bodies
     }
 
-    /// What begins at the flow's start, up to the next jump, as a loop that is left after its only lap.
+    /// The first block of the flow, up to the next jump, as a loop of one iteration.
     #[must_use]
     pub fn stretch(&self) -> Loop {
         self.describe(self.ip, BTreeSet::from([self.ip]))
@@ -91,12 +92,13 @@ impl Flow {
         within.blocks.iter().flat_map(move |start| self.instructions_of(&self.blocks[start]))
     }
 
-    /// Those that come by no call in their block.
+    /// The instructions of a loop that follow no call in their block.
     pub fn copied_instructions<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
         within.blocks.iter().flat_map(move |start| self.instructions_until_call(&self.blocks[start]))
     }
 
-    /// The blocks of a loop that a lap may leave out: there is a way from the head back to it that does not come by them.
+    /// The blocks that an iteration may skip: there is a path from the head back to it without
+    /// them.
     #[must_use]
     pub fn optional_blocks(&self, within: &Loop) -> Vec<&BasicBlock> {
         let head = within.head;
@@ -108,7 +110,7 @@ impl Flow {
         within.blocks.iter().filter_map(|start| self.blocks.get(start)).filter(is_optional).collect()
     }
 
-    /// Blocks that end in a jump to themselves or to before, and where that leads.
+    /// Back edges: blocks that end in a jump to themselves or to an earlier block, with the target.
     fn back_edges(&self) -> Vec<(u64, u64)> {
         let mut back = Vec::new();
         for block in self.blocks.values() {
@@ -117,7 +119,7 @@ impl Flow {
         back
     }
 
-    /// Blocks that lead to each block.
+    /// The predecessors of each block.
     fn predecessors(&self) -> BTreeMap<u64, Vec<u64>> {
         let mut before: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for block in self.blocks.values() {
@@ -126,7 +128,7 @@ impl Flow {
         before
     }
 
-    /// Blocks between `head` and `tail` on a way from one to the other.
+    /// Blocks between `head` and `tail` on a path from one to the other.
     fn body(&self, before: &BTreeMap<u64, Vec<u64>>, tail: u64, head: u64) -> BTreeSet<u64> {
         let between = |start: u64| (head..=tail).contains(&start);
         let forward = reachable(head, |block| {
@@ -139,7 +141,7 @@ impl Flow {
         forward.intersection(&backward).copied().collect()
     }
 
-    /// Makes one of loops that go round one head in several ways.
+    /// Merges loops with several paths around one head.
     fn join(&self, bodies: &mut Vec<(u64, BTreeSet<u64>)>) {
         let pairs = |count: usize| (1..count).flat_map(|other| (0..other).map(move |one| (one, other)));
         while let Some((one, other, joined)) =
@@ -150,7 +152,8 @@ impl Flow {
         }
     }
 
-    /// Both together, where neither is inside of the other, all laps come by one head, and nothing calls.
+    /// The merged loop, if neither contains the other, all iterations pass one head, and there is
+    /// no call.
     fn joined(&self, one: &(u64, BTreeSet<u64>), other: &(u64, BTreeSet<u64>)) -> Option<(u64, BTreeSet<u64>)> {
         if one.1.is_subset(&other.1) || other.1.is_subset(&one.1) {
             return None;
@@ -185,7 +188,7 @@ impl Flow {
     }
 }
 
-/// All that `step` leads to from `start`, which is among them.
+/// All blocks reachable from `start` by `step`, including `start`.
 fn reachable(start: u64, step: impl Fn(u64) -> Vec<u64>) -> BTreeSet<u64> {
     let mut reached = BTreeSet::from([start]);
     let mut open = vec![start];

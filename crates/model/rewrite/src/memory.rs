@@ -1,4 +1,4 @@
-//! The program's memory: its code and, for the walk, its data.
+//! Memory of the program: its code and, for walks, its data.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,19 +6,20 @@ use std::fmt;
 
 use crate::page::PAGE_BYTES;
 
-/// Memory that can be read. It is read in many small pieces: keep copies of pages where a read is a system call.
+/// Memory that can be read. Reads are many and small, so an implementation by system calls should
+/// cache pages.
 pub trait Memory {
-    /// Reads from `address` on into `into`, as far as there is memory, and returns how many bytes it got: 0 where nothing is
-    /// mapped.
+    /// Reads from `address` into `into` up to the first unmapped byte. Returns the number of bytes
+    /// read.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
 }
 
-/// Memory that was copied before.
+/// A copy of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryImage {
-    /// Where it begins.
+    /// Its first address.
     pub start: u64,
-    /// What is there.
+    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -32,15 +33,15 @@ impl Memory for MemoryImage {
     }
 }
 
-/// Memory of which whole pages are read, each once: for a walk, whose reads are many and close together.
+/// A cache of whole pages of another memory. Each page is read once.
 pub struct CachedMemory<'a> {
     memory: &'a dyn Memory,
-    /// What was there, by the page's address.
+    /// Contents of the pages, by address.
     kept: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl<'a> CachedMemory<'a> {
-    /// Of this memory, as it is when it is read first.
+    /// A cache of `memory`. A page keeps the contents of its first read.
     #[must_use]
     pub fn of(memory: &'a dyn Memory) -> Self {
         Self { memory, kept: RefCell::default() }

@@ -1,11 +1,13 @@
-//! The one place in memory that an instruction touches, and the same instruction touching another place.
+//! The memory operand of an instruction, and the same instruction with another operand.
 //!
 //! ```text
 //!   [base + index * scale + displacement]      displacement + delta
-//!   [rip + distance], [absolute]               the same form, or relative to rip where an absolute one does not fit
+//!   [rip + distance], [absolute]               the same form, or relative to rip if an absolute one does not fit
 //! ```
-//! What has no such place, or several, is refused with its reason: Taylor, *Cachekata*, sections 5.4.2 to 5.4.4, where indirect
-//! jumps, conditional moves and repeated strings are the hard cases. A conditional move needs nothing here: it always loads.
+//! Instructions without such an operand, or with several, are refused. A conditional move needs no
+//! special case: it always loads.
+//!
+//! Source: Taylor, *Cachekata*, sections 5.4.2 to 5.4.4.
 
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
@@ -15,7 +17,7 @@ use crate::effect::reads_and_writes;
 use crate::error::{Error, RefusalReason, Result};
 use crate::registers::{Registers, number};
 
-/// Where an instruction touches memory.
+/// A memory operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// A 64-bit register, or none.
@@ -24,31 +26,32 @@ pub struct Operand {
     pub index: Register,
     /// 1, 2, 4 or 8.
     pub scale: u32,
-    /// What is added to the registers; the address itself where there are none.
+    /// The constant part of the address; the whole address if there are no registers.
     pub displacement: i64,
-    /// Size of the access.
+    /// Size of the access in bytes.
     pub bytes: u32,
-    /// It reads.
+    /// Whether it reads.
     pub read: bool,
-    /// It writes.
+    /// Whether it writes.
     pub write: bool,
-    /// Nobody comes between its read and its write.
+    /// Whether read and write are one atomic operation.
     pub atomic: bool,
 }
 
 impl Operand {
-    /// The place that `instruction` touches.
+    /// The operand of `instruction`.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is none that could be redirected.
+    /// [`Error::Refused`] if there is none that can be redirected.
     pub fn of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Result<Self> {
         find(instruction, factory).map_err(|reason| Error::refused(instruction.ip(), reason))
     }
 
-    /// The place that a jump reads its target from, if `instruction` is one; [`Self::of`] refuses it, since it cannot be rewritten.
+    /// The operand from which an indirect jump reads its target. `None` for other instructions.
+    /// [`Self::of`] refuses such a jump, since it cannot be rewritten.
     ///
     /// # Errors
-    /// [`Error::Refused`] when it is at an address that could not be redirected.
+    /// [`Error::Refused`] if it is at an address that cannot be redirected.
     pub fn of_jump(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Result<Self>> {
         let is_jump = instruction.code() == Code::Jmp_rm64 && instruction.op0_kind() == OpKind::Memory;
         is_jump.then(|| {
@@ -61,13 +64,13 @@ impl Operand {
         })
     }
 
-    /// Is its address known without registers?
+    /// Whether its address is known without registers.
     #[must_use]
     pub fn is_absolute(&self) -> bool {
         self.base == Register::None && self.index == Register::None
     }
 
-    /// Its address.
+    /// Its address with these registers.
     #[must_use]
     pub fn address(&self, registers: &Registers) -> u64 {
         let value = |register| number(register).map_or(0, |number| registers.gpr[number]);
@@ -76,10 +79,10 @@ impl Operand {
             .wrapping_add_signed(self.displacement)
     }
 
-    /// `instruction`, whose operand this is, touching what lies `delta` further on.
+    /// `instruction`, whose operand this is, with an operand `delta` bytes above.
     ///
     /// # Errors
-    /// [`RefusalReason::OutOfReach`] when no displacement leads there.
+    /// [`RefusalReason::OutOfReach`] if no displacement fits.
     pub fn redirected(&self, instruction: &Instruction, delta: i64) -> Result<Instruction> {
         let mut redirected = *instruction;
         let target = self.displacement.wrapping_add(delta);
@@ -91,14 +94,14 @@ impl Operand {
         } else if !fits {
             return Err(Error::refused(instruction.ip(), RefusalReason::OutOfReach));
         } else if !self.is_absolute() {
-            // One byte where that is enough, else four.
+            // iced encodes one byte if that is enough, else four.
             redirected.set_memory_displ_size(1);
         }
         redirected.set_memory_displacement64(target.cast_unsigned());
         Ok(redirected)
     }
 
-    /// `instruction`, whose operand this is, touching what `register` points to.
+    /// `instruction`, whose operand this is, with the operand `[register]`.
     pub(crate) fn through(instruction: &Instruction, register: Register) -> Instruction {
         let mut through = *instruction;
         through.set_memory_base(register);
@@ -140,7 +143,7 @@ fn find(
     })
 }
 
-/// The memory operand, if it is the only one, or the only one beside the stack.
+/// The memory operand, if it is the only one beside the stack.
 fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<UsedMemory, RefusalReason> {
     let touched = |memory: &&UsedMemory| !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess);
     let mut touched = used.iter().filter(touched).peekable();
@@ -171,7 +174,7 @@ fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<
     }
 }
 
-/// Kinds of instructions whose operand does not tell all that they do.
+/// Refuses instructions whose operand does not describe all their accesses.
 fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), RefusalReason> {
     if instruction.is_string_instruction() {
         return Err(RefusalReason::String);
@@ -189,7 +192,7 @@ fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), RefusalReas
     if bits && instruction.op1_kind() == OpKind::Register { Err(RefusalReason::BitString) } else { Ok(()) }
 }
 
-/// A 64-bit offset in the instruction instead of an operand with registers.
+/// Whether the instruction has a 64-bit offset instead of a memory operand.
 const fn is_offset_form(code: Code) -> bool {
     matches!(
         code,
@@ -204,13 +207,13 @@ const fn is_offset_form(code: Code) -> bool {
     )
 }
 
-/// With a lock prefix, or an exchange, which needs none.
+/// Whether it has a lock prefix, or is an exchange with memory, which is always atomic.
 pub(crate) fn is_atomic(instruction: &Instruction) -> bool {
     let in_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
     in_memory && (instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg)
 }
 
-/// Whether it changes single bits of its first operand and leaves the others as they were.
+/// Whether it changes single bits of its first operand only.
 pub(crate) fn is_bitwise(instruction: &Instruction) -> bool {
     use Mnemonic::{And, Btc, Btr, Bts, Or, Xor};
     matches!(instruction.mnemonic(), And | Btc | Btr | Bts | Or | Xor)

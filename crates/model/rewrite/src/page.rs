@@ -1,16 +1,16 @@
-//! Remapped pages: which byte lives where.
+//! Remapped pages: the location of each byte.
 //!
 //! ```text
 //!   address   start                                                    start + 4096
 //!   page      [ home       | rule 0 | home   | rule 1   | home             ]   inaccessible
 //!                  │            │                 │
-//!   lives at  start + home   + delta_0        + delta_1      the same offset in another line
+//!   bytes at  start + home   + delta_0        + delta_1      the same offset in another line
 //! ```
-//! The distances are multiples of a line's size, that to home of the page's, so alignment stays as it was: what was atomic stays atomic. They
-//! fit into a displacement, so a redirect is another displacement in the same instruction.
+//! Invariants: distances are multiples of a line's size, that to home of a page's. So alignment and
+//! atomicity do not change. They fit into a displacement, so a redirect changes only a displacement.
 //!
-//! Source: Taylor, *Cachekata*, section 5.1 and figure 5.1: remap rules, the underlay page, isolated data. There a rule leads
-//! to any address; here to the same offset in another line.
+//! Source: Taylor, *Cachekata*, section 5.1 and figure 5.1: remap rules, underlay page, isolated data.
+//! There a rule leads to any address; here to the same offset in another line.
 
 use std::ops::Range;
 
@@ -24,32 +24,33 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a cache line.
 pub const LINE_BYTES: u64 = 64;
 
-/// Bytes that live elsewhere.
+/// A range of bytes that are elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemapRule {
-    /// Where the program looks for them.
+    /// The program's addresses of the bytes.
     pub bytes: Range<u64>,
-    /// What is added to such an address to get to where they are.
+    /// Distance from such an address to the byte.
     pub delta: i64,
 }
 
-/// A page whose bytes live elsewhere: those of no rule at `home`. Made by [`RemappedPage::new`], which checks it.
+/// A page whose bytes are elsewhere: by a rule, or in the home copy. [`RemappedPage::new`] checks
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemappedPage {
     /// Its first address.
     pub start: u64,
-    /// Distance to the underlay, which has the bytes of no rule.
+    /// Distance to the home copy (the thesis' underlay), which has the bytes of no rule.
     pub home: i64,
-    /// Sorted, disjoint, inside the page.
+    /// Its rules: sorted, disjoint, inside the page.
     pub rules: Vec<RemapRule>,
 }
 
-/// Neighbouring bytes of a page that live at one distance. The pieces of a page cover it.
+/// Adjacent bytes of a page with one distance. The pieces of a page cover it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PagePiece {
-    /// Where the program looks for them.
+    /// The program's addresses of the bytes.
     pub bytes: Range<u64>,
-    /// What is added to such an address.
+    /// Distance from such an address to the byte.
     pub delta: i64,
 }
 
@@ -57,8 +58,7 @@ impl Page {
     /// A page with these rules, in any order.
     ///
     /// # Errors
-    /// [`Error::Page`] when the page is not aligned, a distance is none, no multiple of a line's size (of home: the page's) or beyond ±2 GiB, or a rule is
-    /// empty, outside the page or overlaps another.
+    /// [`Error::Page`] if the page is not aligned; if a distance is 0, beyond ±2 GiB, or no multiple of a line's size (for home: a page's); if a rule is empty, outside of the page, or overlaps another.
     pub fn new(start: u64, home: i64, mut rules: Vec<RemapRule>) -> Result<Self> {
         rules.sort_by_key(|rule| rule.bytes.start);
         let page = Self { start, home, rules };
@@ -66,7 +66,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Does it keep what [`RemappedPage::new`] promises? For pages that were read from somewhere.
+    /// Checks the conditions of [`RemappedPage::new`], for pages that were deserialized.
     ///
     /// # Errors
     /// As for [`RemappedPage::new`].
@@ -99,7 +99,7 @@ impl Page {
         self.start..self.start + PAGE_BYTES
     }
 
-    /// The page cut where the distance changes, from its start to its end.
+    /// The pieces of the page, from its start to its end.
     #[must_use]
     pub fn pieces(&self) -> Vec<PagePiece> {
         let mut pieces: Vec<PagePiece> = Vec::new();
@@ -118,7 +118,7 @@ impl Page {
         pieces
     }
 
-    /// The piece that all `bytes` from `address` lie in. None for what lies outside or straddles.
+    /// The piece that contains all `bytes` bytes from `address`. `None` if no single piece does.
     #[must_use]
     pub fn piece(&self, address: u64, bytes: u32) -> Option<PagePiece> {
         self.pieces().into_iter().find(|piece| piece.holds(address, bytes))
@@ -126,7 +126,7 @@ impl Page {
 }
 
 impl PagePiece {
-    /// Do all `bytes` from `address` lie in it?
+    /// Whether it contains all `bytes` bytes from `address`.
     #[must_use]
     pub fn holds(&self, address: u64, bytes: u32) -> bool {
         holds(&self.bytes, address, bytes)
@@ -134,7 +134,7 @@ impl PagePiece {
 }
 
 impl RemapRule {
-    /// Do all `bytes` from `address` lie in it?
+    /// Whether it contains all `bytes` bytes from `address`.
     #[must_use]
     pub fn holds(&self, address: u64, bytes: u32) -> bool {
         holds(&self.bytes, address, bytes)
@@ -142,7 +142,7 @@ impl RemapRule {
 }
 
 impl From<PagePiece> for RemapRule {
-    /// The underlay's pieces are redirected like rules.
+    /// Pieces of the home copy are redirected as rules are.
     fn from(PagePiece { bytes, delta }: PagePiece) -> Self {
         Self { bytes, delta }
     }

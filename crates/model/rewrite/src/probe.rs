@@ -1,13 +1,14 @@
-//! A lookout: what the program does before the kernel protects memory, where pages of it have been moved, or code of it cloned.
+//! A probe: code that reads moved pages before the kernel changes their memory.
 //!
 //! ```text
-//!   mov eax, 10   ──→   mov rcx, page     for each page: does it lie in [rdi, rdi + rsi)?
+//!   mov eax, 10   ──→   mov rcx, page     for each page: is it in [rdi, rdi + rsi)?
 //!   syscall             …
-//!           ↑           mov rcx, moved    then the page that is moved is read, and faults while it is away
+//!           ↑           mov rcx, moved    then its moved page is read, and faults while it is missing
 //!           │           cmp byte ptr [rcx], 0
 //!           └────────   mov eax, 10
 //! ```
-//! A system call leaves other values in rax, rcx and r11, and whoever makes one expects no flag to stay: so all of them are free here.
+//! A system call changes rax, rcx and r11, and compilers assume no flags after it. So the probe may use
+//! all of them.
 
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
@@ -15,25 +16,26 @@ use crate::assembly::Assembly;
 use crate::error::Result;
 use crate::page::PAGE_BYTES;
 
-/// Bytes of `mov eax, number`, which a jump to the lookout takes the place of.
+/// Size of `mov eax, number`, which the jump to the probe replaces.
 pub const LOAD_BYTES: u64 = 5;
-/// Bytes that a page takes at most, and all the rest.
+/// Maximum size of the code for one page, and of the rest.
 pub const BYTES_PER_PAGE: u64 = 56;
 const PAGE: i32 = 4096;
 
-/// What a lookout looks after.
+/// A page that a probe checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageProbe {
-    /// A page that the call may be about.
+    /// The page that the call may concern.
     pub page: u64,
-    /// The page that is read then: itself, or one that its code has been cloned for.
+    /// The page that is read then: the same, or one that clones of this code page redirect to.
     pub moved: u64,
 }
 
-/// The lookout for these pages, to lie at `at`, for the system call of this number whose number is loaded at `from`.
+/// The probe for these pages at address `at`, for the system call `number`, which is loaded at
+/// `from`.
 ///
 /// # Errors
-/// [`crate::RefusalReason::OutOfReach`] where the jump back does not reach.
+/// [`crate::RefusalReason::OutOfReach`] if the jump back does not reach.
 pub fn probe_code(probes: &[PageProbe], number: u32, at: u64, from: u64) -> Result<Vec<u8>> {
     let mut code = Assembly::default();
     for &PageProbe { page, moved } in probes {

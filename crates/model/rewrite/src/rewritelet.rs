@@ -1,19 +1,22 @@
-//! A rewritelet for one access: the instruction with its memory redirected, and back to what follows it (Taylor, *Cachekata*,
-//! section 5.3, figure 5.2).
+//! A rewritelet: code for one access, which executes the instruction with a redirected operand and
+//! continues behind it.
 //!
 //! ```text
-//!   PerRule      address in the rule? ─┬ yes: redirected ─┐       as many rewritelets as rules; the plain one faults again
-//!                                      └ no:  plain ──────┤       where another rule has the bytes, and gets that one's
+//!   PerRule      address in the rule? ─┬ yes: redirected ─┐    one rewritelet per rule; where another rule has
+//!                                      └ no:  plain ──────┤    the bytes, the plain instruction faults again
 //!   Ladder       in piece 0? ── yes: redirected ──────────┤
-//!                in piece 1? ── yes: redirected ──────────┤       one rewritelet for all rules
-//!                outside, astride two: plain ─────────────┤
-//!   Displaced    redirected ──────────────────────────────┴→ the next instruction: where the address is known to whoever enters
+//!                in piece 1? ── yes: redirected ──────────┤    one rewritelet for all rules
+//!                outside, or in two pieces: plain ────────┤
+//!   Displaced    redirected ──────────────────────────────┴→ next instruction; the address is known at the entry
 //! ```
-//! At each plain or redirected instruction and at the entry all registers, flags and the stack are as the program has them, except for
-//! what is dead: so a fault there is one of the original instruction, and [`Rewritelet::map`] says of which.
+//! Invariant: at the entry and at each plain or redirected instruction, registers, flags and stack are
+//! the program's, except for dead ones. So a fault there is one of the original instruction, and
+//! [`Rewritelet::map`] has that instruction.
 //!
-//! [`RewriteletForm::Displaced`] is for faults: their handler knows the address, and picks the rewritelet by it. It is also the only
-//! one that gets along without a near view where the operand is absolute: its address is then loaded into a scratch register.
+//! [`RewriteletForm::Displaced`] serves faults: their handler knows the address. It is also the only form
+//! for an absolute operand whose view is out of reach: it loads the address into a scratch register.
+//!
+//! Source: Taylor, *Cachekata*, section 5.3, figure 5.2.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 use serde::{Deserialize, Serialize};
@@ -28,45 +31,45 @@ use crate::page::{PAGE_BYTES, PagePiece, RemapRule, RemappedPage};
 use crate::patch::copied_address;
 use crate::registers::{RSP, bit};
 
-/// How a rewritelet finds out where its bytes are.
+/// How a rewritelet finds the bytes of its access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RewriteletForm {
-    /// It asks for one rule.
+    /// It checks one rule.
     PerRule(RemapRule),
-    /// It asks for one piece of a page after the other.
+    /// It checks the pieces of a page one after the other.
     Ladder(RemappedPage),
-    /// It is told: this far away.
+    /// The distance is given.
     Displaced(i64),
 }
 
-/// The access that is rewritten.
+/// The access to rewrite.
 #[derive(Debug, Clone, Copy)]
 pub struct AccessSite<'a> {
-    /// The instruction, decoded where it lies.
+    /// The instruction, decoded at its own address.
     pub instruction: &'a Instruction,
-    /// What is needed before it: [`LiveSet::ALL`] where nothing is known.
+    /// The live set before it; [`LiveSet::ALL`] if unknown.
     pub live: LiveSet,
-    /// Instructions that a patch has overwritten, and where their copies are.
+    /// Instructions that a patch has overwritten, with their copies.
     pub moved: &'a [(u64, u64)],
 }
 
 /// A rewritelet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rewritelet {
-    /// Where it lies, and is entered.
+    /// Its address and entry.
     pub at: u64,
     /// Its code.
     pub code: Vec<u8>,
-    /// Addresses in it at which the program's state is that before an original instruction, and which one.
+    /// Addresses in it where the program's state is that before an original instruction, with that
+    /// instruction.
     pub map: Vec<(u64, u64)>,
 }
 
 impl Rewritelet {
-    /// Makes the rewritelet for `site` that is to lie at `at`.
+    /// Makes the rewritelet for `site` at address `at`.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the instruction cannot be redirected, or not from there; [`Error::Page`] when a page makes no
-    /// sense.
+    /// [`Error::Refused`] if the instruction cannot be redirected, or not from there; [`Error::Page`] if a page is invalid.
     pub fn new(site: &AccessSite<'_>, form: &RewriteletForm, at: u64) -> Result<Self> {
         let ip = site.instruction.ip();
         let mut factory = InstructionInfoFactory::new();
@@ -95,7 +98,7 @@ struct Builder<'a> {
     operand: Operand,
     effect: InstructionEffect,
     code: Assembly,
-    /// Where all is as before the instruction.
+    /// Places where the state is that before the instruction.
     spots: Vec<Label>,
 }
 
@@ -114,7 +117,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// An operand whose address is known, and out of reach.
+    /// Redirects an operand with a known address that is out of reach.
     fn through_scratch(&mut self, target: u64) -> Result<()> {
         let scratch =
             Scratch::choose_for_address(self.site.live, self.effect.registers()).map_err(|why| self.refused(why))?;
@@ -176,14 +179,16 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The questions of a ladder, from the page's start to its end; falls through for what touches none of it.
+    /// The checks of a ladder, from the page's start to its end. The code falls through if no byte
+    /// of the page is accessed.
     fn rungs(&mut self, scratch: Scratch, page: &RemappedPage, astride: Label) -> Vec<(Label, i64)> {
         let t = scratch.register;
         let bytes = self.operand.bytes;
         let mut hits = Vec::new();
         for PagePiece { bytes: range, delta } in page.pieces() {
             let offset = in_page(range.start - page.start);
-            // Behind the last start that fits into the piece before, and before this one.
+            // The access starts behind the last one that fits into the piece before, and before
+            // this piece.
             if offset > 0 && bytes > 1 {
                 self.code.compare(t, offset);
                 self.code.jump(Code::Jb_rel32_64, astride.target());
@@ -196,7 +201,7 @@ impl Builder<'_> {
             }
         }
         if bytes > 1 {
-            // From before the page into it, or from its last bytes out of it.
+            // The access reaches into the page from before it, or out of its last bytes.
             let reach = in_page(u64::from(bytes) - 1);
             self.code.lea(t, t, Register::None, 1, reach);
             self.code.compare(t, in_page(PAGE_BYTES) + reach - 1);
@@ -212,7 +217,7 @@ impl Builder<'_> {
         Ok(scratch)
     }
 
-    /// The instruction, in the program's state, and what follows it.
+    /// Adds the instruction in the program's state, and the jump behind it.
     fn finish(&mut self, instruction: Instruction) {
         let spot = self.code.here();
         self.spots.push(spot);
@@ -225,10 +230,10 @@ impl Builder<'_> {
     }
 }
 
-/// Targets no further than this from the rewritelet's entry are in reach of a few instructions behind it.
+/// Targets within this distance of the entry are in reach of a few instructions behind it.
 const REACH: u64 = (1 << 31) - 256;
 
-/// How far into the rule's bytes an access of `bytes` may begin. None where it does not fit at all.
+/// Maximum offset in the rule of an access of `bytes` bytes. `None` if it does not fit.
 fn last_start(rule: &RemapRule, bytes: u32) -> Option<i32> {
     let room = (rule.bytes.end - rule.bytes.start).checked_sub(u64::from(bytes))?;
     i32::try_from(room).ok()

@@ -1,15 +1,18 @@
-//! Pointers that code without optimisation keeps in its stack frame, and reads again for each access.
+//! Stack slots: pointers that unoptimised code keeps in its frame and reads again for each access.
 //!
 //! ```text
-//!   mov rax, [rbp - 24]        a slot: which address it holds is checked here, for this one value
+//!   mov rax, [rbp - 24]        a slot: its value is checked here, for one address
 //!   mov rax, [rax]             redirected
-//!   mov rax, [rbp - 24]        again: still that value, since nothing between wrote to the slot
-//!   add [rax + 8], 1           redirected, and not checked again
+//!   mov rax, [rbp - 24]        the same value, since nothing between has written the slot
+//!   add [rax + 8], 1           redirected without a check
 //! ```
-//! So a lap has a check for each slot and not for each access, and none where it reads the slot again: there the value itself stands in the
-//! copy. Two reads become one. Another thread that writes to this one's frame in between is seen a lap later, and may be seen after what it wrote later;
-//! a jump, a call, an atomic instruction or a fence ends that, and so does whatever may write to the slot. Only where rbp points to the frame, which
-//! is so in code without optimisation: other code reads one place of its frame twice only where it expects somebody to write there.
+//! So an iteration has one check per slot instead of one per access. A second read of the slot becomes a
+//! load of the known value. A write to the slot by another thread in between takes effect one iteration
+//! later, and may appear after that thread's later writes. A jump, a call, an atomic instruction, a
+//! fence, or a possible write to the slot ends the reuse.
+//!
+//! Limit: only frames by rbp, as in unoptimised code. Optimised code reads a stack word twice only if
+//! another thread may write it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,12 +33,12 @@ pub(crate) struct FrameSlot {
     displacement: i64,
 }
 
-/// What is known of slots, and of registers that were read from them, at a place in a block.
+/// Known values of slots, and of registers that were read from slots, at a place in a block.
 #[derive(Debug, Default)]
 pub(crate) struct FrameState {
-    /// Slots, with what was checked that they hold.
+    /// Slots with their checked values.
     checked: Vec<(FrameSlot, u64)>,
-    /// Registers, with the slot whose value they have, and that, if it was checked.
+    /// Registers with the slot they were read from, and the value if it was checked.
     read: Vec<(Register, Option<FrameSlot>, Option<u64>)>,
 }
 
@@ -51,7 +54,7 @@ impl FrameSlot {
         is_read.then(|| (instruction.op0_register(), Self { base, displacement }))
     }
 
-    /// Whether a write of memory may change it.
+    /// Whether a memory write may change it.
     fn may_be_written_by(self, memory: &UsedMemory) -> bool {
         let is_apart =
             memory.base() == self.base && memory.index() == Register::None && memory.memory_size().size() > 0 && {
@@ -64,26 +67,27 @@ impl FrameSlot {
 }
 
 impl FrameState {
-    /// What the slot that `instruction` reads is known to hold: the register gets just that.
+    /// The known value of the slot that `instruction` reads.
     pub(crate) fn known(&self, instruction: &Instruction) -> Option<u64> {
         let (_, slot) = FrameSlot::read_by(instruction)?;
         self.checked.iter().find(|(checked, _)| *checked == slot).map(|&(_, value)| value)
     }
 
-    /// Whether a register was read from a slot here, and what it holds, if that was checked.
+    /// Whether a register was read from a slot here, with its value if it was checked.
     pub(crate) fn holds(&self, register: Register) -> Option<Option<u64>> {
         self.read.iter().find(|(read, ..)| *read == register).map(|&(.., value)| value)
     }
 
-    /// The register has been checked to hold this value.
+    /// Records that a register was checked to have this value.
     pub(crate) fn check(&mut self, register: Register, value: u64) {
         let Some((_, slot, held)) = self.read.iter_mut().find(|(read, ..)| *read == register) else { return };
         *held = Some(value);
-        // Code that was optimised reads a place of its frame twice only where somebody else may write there.
+        // Optimised code reads a stack word twice only if another thread may write it.
         self.checked.extend(slot.filter(|slot| slot.base == Register::RBP).map(|slot| (slot, value)));
     }
 
-    /// An instruction is done. `redirected`: what it writes, but for what it pushes, are bytes that have moved, which are no stack.
+    /// Records the effect of an instruction. With `redirected`, its memory operand is moved bytes,
+    /// which are no stack; a push still writes the stack.
     pub(crate) fn pass(
         &mut self,
         instruction: &Instruction,
@@ -102,7 +106,8 @@ impl FrameState {
                 self.forget_if(|slot| slot.may_be_written_by(memory));
             }
         }
-        // What is read where bytes have moved is no frame, whatever register leads there: writes to moved bytes may change it.
+        // Moved bytes are no stack slot, whatever register addresses them: writes to moved bytes
+        // may change them.
         let read =
             FrameSlot::read_by(instruction).filter(|(_, slot)| !redirected && effect.writes & bit(slot.base) == 0);
         if let Some((register, slot)) = read {
@@ -110,7 +115,7 @@ impl FrameState {
         }
     }
 
-    /// What registers hold stays.
+    /// Forgets slots. Values of registers stay known.
     fn forget_if(&mut self, is_gone: impl Fn(FrameSlot) -> bool) {
         self.checked.retain(|&(slot, _)| !is_gone(slot));
         for (_, slot, _) in &mut self.read {
@@ -120,8 +125,8 @@ impl FrameState {
 }
 
 impl Flow {
-    /// The accesses of a loop, by instruction, at a fixed distance from a slot that the loop itself does not write: they are likely to be at the
-    /// same address in each lap. None for what goes round once.
+    /// Accesses of a loop at a fixed distance from a slot that the loop does not write. They likely
+    /// have the same address in each iteration. Empty for a loop of one iteration.
     #[must_use]
     pub fn slot_accesses(&self, within: &Loop) -> BTreeSet<u64> {
         let mut found = BTreeSet::new();
@@ -158,7 +163,7 @@ const fn is_of_frame(register: Register) -> bool {
     matches!(register, Register::RBP | Register::RSP)
 }
 
-/// Whether reads before and after it are not to be told as one.
+/// Whether reads before and after it must not be merged.
 fn orders_memory(instruction: &Instruction) -> bool {
     let fences =
         [Mnemonic::Mfence, Mnemonic::Lfence, Mnemonic::Sfence, Mnemonic::Cpuid, Mnemonic::Serialize, Mnemonic::Pause];
@@ -175,7 +180,7 @@ mod tests {
     use crate::flow::Flow;
     use crate::memory::MemoryImage;
 
-    /// Reads [rbp - 24] into rax, finds 7 in it, does `between`, and reads it once more: what is known then.
+    /// Known value of a slot's second read, after the first was checked to be 7 and `between` ran.
     fn known_after(redirected: bool, between: impl FnOnce(&mut CodeAssembler)) -> Option<u64> {
         known_of(qword_ptr(rbp - 24), redirected, between)
     }

@@ -1,19 +1,21 @@
-//! Once around a loop with known registers: which addresses it touches.
-//!
-//! A sample says where a thread was and what its registers held. The access that hurts is seldom the very instruction
-//! that was interrupted; it is somewhere in the loop. So the code is followed from there with values where they are known, for one lap:
-//! what lies before the interrupted instruction is seen with the values of the next lap. Both ways are followed where there
-//! is a condition, no block twice. What the next lap does not know, since a call has lost it, is taken from this one: registers that
-//! were not written since the access hold what they held then. The instruction that waited is most often there.
+//! A walk: one iteration of a loop with known registers, to find the addresses that it accesses.
 //!
 //! ```text
 //!   rdi = 0x7f10, rcx = 3         ip → add [rdi + 8], 1       0x7f18: read and written
 //!                                      mov rax, [rbp - 8]     known address: its value is read now
-//!                                      add [rax], 1           at what it points to now
+//!                                      add [rax], 1           at the address that it has now
 //! ```
-//! Memory is read *now*, later than the sample: what is made of it is marked, [`LoopAccess::read_now`]. What a lap writes it reads
-//! back. Values are lost in what is not understood; nothing is guessed. The result is evidence, not proof: nothing is rewritten on
-//! its word alone.
+//! A sample has a thread's instruction pointer and registers. The costly access is seldom the
+//! interrupted instruction, but it is in the same loop.
+//!
+//! Algorithm: the code is interpreted for one iteration from the interrupted instruction, with those
+//! values that are known. Both ways of a condition are followed, and no block twice. Then the code is
+//! interpreted backwards from the interrupted instruction: a register that was not written since an
+//! access had the same value then. This finds accesses before a call that loses the registers.
+//!
+//! Limits: memory is read at the walk, later than the sample; what depends on it is marked
+//! ([`LoopAccess::read_now`]). Instructions that are not interpreted lose the values they write. The
+//! result is evidence and no proof, so no code is rewritten because of it alone.
 
 mod address;
 mod state;
@@ -34,53 +36,55 @@ use crate::registers::Registers;
 use address::address;
 use state::WalkState;
 
-/// Instructions of a walk at most.
+/// Maximum number of instructions of a walk.
 pub const MAX_STEPS: usize = 512;
-/// Instructions that it looks back at most.
+/// Maximum number of instructions of a backward walk.
 const MAX_STEPS_BACK: usize = 64;
 
-/// One access of a loop.
+/// An access of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LoopAccess {
-    /// The instruction.
+    /// Address of the instruction.
     pub ip: u64,
-    /// Where it touches memory.
+    /// Address of the first byte.
     pub address: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u32,
-    /// It reads them.
+    /// Whether it reads them.
     pub read: bool,
-    /// It writes them.
+    /// Whether it writes them.
     pub write: bool,
-    /// Nobody comes between its read and its write.
+    /// Whether read and write are one atomic operation.
     pub is_atomic: bool,
-    /// It sets, clears or flips single bits of what it reads: OR, AND, XOR, BTS, BTR or BTC.
+    /// Whether it sets, clears or flips single bits: OR, AND, XOR, BTS, BTR or BTC.
     pub is_bitwise: bool,
-    /// The address is not of the sample's own moment: made of memory as it was at the walk, or told of another lap.
+    /// Whether the address may differ from that at the sample: it depends on memory read at the
+    /// walk, or was observed in another iteration.
     pub read_now: bool,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Walk {
-    /// Accesses whose addresses are known, in the order of the walk.
+    /// Accesses with known addresses, in the order of the walk.
     pub accesses: Vec<LoopAccess>,
-    /// Accesses that the lap came by without knowing their addresses.
+    /// Number of accesses with unknown addresses.
     pub unknown: usize,
-    /// Instructions that were followed.
+    /// Number of interpreted instructions.
     pub steps: usize,
 }
 
 impl Walk {
-    /// Follows the code with the registers that it was sampled with from where that was, which is in the flow: around `within`, or as far
-    /// as the flow is known.
+    /// Walks from the sampled instruction, which is in the flow, with the sampled registers: around
+    /// `within`, or as far as the flow is known.
     #[must_use]
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
         Self::around_with(flow, within, registers, memory, &|_| None)
     }
 
-    /// As [`Walk::around`], where `observed` has the address that an instruction touched when somebody saw it last (a processor that samples
-    /// accesses): that is taken where the registers do not show one, of instructions that touch one place.
+    /// As [`Walk::around`], with `observed` addresses: the last address that the hardware sampled
+    /// for an instruction. It is used for instructions with one memory operand whose address the
+    /// registers do not give.
     #[must_use]
     pub fn around_with(
         flow: &Flow,
@@ -104,12 +108,12 @@ impl Walk {
 
 struct LapWalker<'a> {
     flow: &'a Flow,
-    /// Where the lap begins and ends.
+    /// Start and end of the iteration.
     ip: u64,
     within: Option<&'a Loop>,
     memory: &'a dyn Memory,
     observed: &'a dyn Fn(u64) -> Option<u64>,
-    /// Accesses whose addresses are not known, but told.
+    /// Accesses whose addresses are observed only.
     observed_accesses: Vec<LoopAccess>,
     found: Walk,
 }
@@ -144,13 +148,14 @@ impl LapWalker<'_> {
         }
     }
 
-    /// From the interrupted instruction back, as long as one way leads there, and to a call at most.
+    /// Walks backwards from the interrupted instruction, as long as there is one predecessor, and
+    /// to a call at most.
     fn walk_backwards(&mut self, mut state: WalkState) {
         let (flow, ip) = (self.flow, self.ip);
         let blocks = successors(flow.block_at(ip), |block| flow.sole_predecessor(block.start));
         let before = blocks.flat_map(|block| flow.instructions.range(block.start..block.end.min(ip)).rev());
         let (mut factory, unknown) = (InstructionInfoFactory::new(), self.found.unknown);
-        // One that repeats was interrupted half-way.
+        // A repeated instruction was interrupted in the middle.
         if let Some(own) = flow.instructions.get(&ip).filter(|own| own.has_rep_prefix() || own.has_repne_prefix()) {
             state.forget_registers(factory.info(own));
         }
@@ -164,7 +169,7 @@ impl LapWalker<'_> {
         self.found.unknown = unknown;
     }
 
-    /// Notes what the instruction is about to touch, or has touched.
+    /// Records the accesses of an instruction.
     fn record_accesses(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &WalkState) {
         for memory in information.used_memory() {
             let (read, write) = reads_and_writes(memory.access());

@@ -1,4 +1,4 @@
-//! What clones are made of. What they do is tested in `tests/differential.rs`.
+//! The code of clones. `tests/differential.rs` tests their behaviour.
 
 use iced_x86::code_asm::{CodeAssembler, ecx, qword_ptr, rax, rbp, rcx, rdi, rdx};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
