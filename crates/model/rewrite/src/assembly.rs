@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_places_and_addresses_stay_addresses() {
+    fn labels_and_addresses_are_told_apart() {
         let mut code = Assembly::default();
         let end = code.label();
         let head = code.here();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn words_lie_in_the_code_and_are_compared_there() {
+    fn words_are_placed_in_the_code() {
         let mut code = Assembly::default();
         let word = code.label();
         code.compare_with(Register::RBX, word);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_is_refused() {
+    fn targets_out_of_reach_are_refused() {
         let refused = |code: Assembly| code.encode(0x7fff_0000_0000, 0x40_0000).unwrap_err().reason();
         let mut jump = Assembly::default();
         jump.jump(Code::Jmp_rel32_64, 0x1_0040_0000);

@@ -187,24 +187,24 @@ mod tests {
         LoopCounter::of(&flow, &within)
     }
 
-    fn observed(found: Option<LoopCounter>) -> Option<(u64, i64, u32, bool)> {
+    fn summary(found: Option<LoopCounter>) -> Option<(u64, i64, u32, bool)> {
         found.map(|found| (found.ip, found.step, found.bytes, found.is_in_memory()))
     }
 
     #[test]
-    fn a_register_counts_in_whatever_form() {
+    fn each_form_of_a_register_counter_is_found() {
         let add = |code: &mut CodeAssembler| {
             code.add(qword_ptr(rdi), 1).unwrap();
             code.add(rdx, 16).unwrap();
         };
-        assert_eq!(observed(counter(add)), Some((0x1004, 16, 8, false)));
-        assert_eq!(observed(counter(|code| code.dec(ecx).unwrap())), Some((0x1000, -1, 4, false)));
-        assert_eq!(observed(counter(|code| code.sub(edx, 0x1000).unwrap())), Some((0x1000, -0x1000, 4, false)));
-        assert_eq!(observed(counter(|code| code.lea(rdx, qword_ptr(rdx - 8)).unwrap())), Some((0x1000, -8, 8, false)));
+        assert_eq!(summary(counter(add)), Some((0x1004, 16, 8, false)));
+        assert_eq!(summary(counter(|code| code.dec(ecx).unwrap())), Some((0x1000, -1, 4, false)));
+        assert_eq!(summary(counter(|code| code.sub(edx, 0x1000).unwrap())), Some((0x1000, -0x1000, 4, false)));
+        assert_eq!(summary(counter(|code| code.lea(rdx, qword_ptr(rdx - 8)).unwrap())), Some((0x1000, -8, 8, false)));
     }
 
     #[test]
-    fn what_is_written_twice_or_lost_counts_nothing() {
+    fn a_register_written_twice_or_lost_is_no_counter() {
         let twice = |code: &mut CodeAssembler| {
             code.add(rdx, 16).unwrap();
             code.mov(edx, eax).unwrap();
@@ -220,21 +220,21 @@ mod tests {
             code.add(r12, 1).unwrap();
             code.call(rax).unwrap();
         };
-        assert_eq!(observed(counter(kept)), Some((0x1000, 1, 8, false)));
+        assert_eq!(summary(counter(kept)), Some((0x1000, 1, 8, false)));
         assert_eq!(counter(|code| code.add(rsp, 16).unwrap()), None, "the stack");
         assert_eq!(counter(|code| code.lea(rdx, qword_ptr(rdi + 8)).unwrap()), None, "another register");
-        assert_eq!(counter(|code| code.add(edx, eax).unwrap()), None, "by who knows what");
+        assert_eq!(counter(|code| code.add(edx, eax).unwrap()), None, "by an unknown amount");
     }
 
     #[test]
-    fn a_word_of_the_frame_counts_and_is_read() {
+    fn a_stack_word_counter_is_found_and_read() {
         let body = |code: &mut CodeAssembler| {
             code.mov(rax, qword_ptr(rbp - 8)).unwrap();
             code.add(qword_ptr(rax), 1).unwrap();
             code.add(dword_ptr(rbp - 20), 1).unwrap();
         };
         let found = counter(body).unwrap();
-        assert_eq!(observed(Some(found)), Some((0x1008, 1, 4, true)));
+        assert_eq!(summary(Some(found)), Some((0x1008, 1, 4, true)));
         let mut registers = Registers::default();
         registers.gpr[RBP] = 0x2000;
         let there = MemoryImage { start: 0x2000 - 20, bytes: vec![7, 1, 0, 0, 0xff] };
@@ -244,11 +244,11 @@ mod tests {
             body(code);
             code.mov(dword_ptr(rbp - 20), eax).unwrap();
         };
-        assert_eq!(counter(stored), None, "written once more");
+        assert_eq!(counter(stored), None, "written twice");
     }
 
     #[test]
-    fn half_a_register_is_half_its_value() {
+    fn a_four_byte_counter_has_the_lower_half_of_its_register() {
         let found = counter(|code| code.dec(ecx).unwrap()).unwrap();
         let mut registers = Registers::default();
         registers.gpr[1] = 0x1_0000_0005;

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_register_is_not_the_whole() {
+    fn a_partial_write_overwrites_no_register() {
         let byte = effect(&[0x8a, 0x07]); // mov al, [rdi]
         assert_eq!((byte.writes, byte.kills), (RAX, 0));
         let maybe = effect(&[0x48, 0x0f, 0x44, 0x07]); // cmove rax, [rdi]
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_overwrite_all_flags_and_increments_all_but_carry() {
+    fn sums_overwrite_all_flags_and_increments_all_except_carry() {
         assert_eq!(effect(&[0x01, 0x07]).flags_killed, ARITHMETIC_FLAGS); // add [rdi], eax
         assert_eq!(effect(&[0xff, 0x07]).flags_killed, ARITHMETIC_FLAGS & !RflagsBits::CF); // inc [rdi]
         let clear = effect(&[0x31, 0xc0]); // xor eax, eax
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_strings_overwrite_nothing_for_sure() {
+    fn repeated_string_instructions_may_overwrite_nothing() {
         let scan = effect(&[0xf2, 0xae]); // repne scasb
         assert_eq!((scan.kills, scan.flags_killed), (0, 0));
         assert_ne!(scan.writes & RDI, 0);

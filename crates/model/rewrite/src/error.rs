@@ -136,7 +136,7 @@ mod tests {
     use super::{Error, RefusalReason};
 
     #[test]
-    fn a_refusal_tells_where_why_and_what_to_do() {
+    fn a_refusal_has_address_reason_and_remedy() {
         let error = Error::refused(0x40_1000, RefusalReason::Call);
         assert_eq!(error.to_string(), "code at 0x401000 is not rewritten: the loop calls: leave it as it is");
         assert_eq!(error.reason(), Some(RefusalReason::Call));

@@ -255,7 +255,7 @@ mod tests {
     const COUNTER: [u8; 11] = [0xff, 0xc0, 0x48, 0x83, 0x07, 0x01, 0xff, 0xc9, 0x75, 0xf8, 0xc3];
 
     #[test]
-    fn a_jump_back_tells_what_lies_before() {
+    fn a_backward_jump_reveals_the_code_before() {
         let found = flow(&COUNTER, 6).unwrap();
         assert_eq!(found.instructions.keys().copied().collect::<Vec<_>>(), [0x1002, 0x1006, 0x1008, 0x100a]);
         let blocks: Vec<_> = found.blocks.values().map(|block| (block.start, block.last, block.end)).collect();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_stepped_over_and_other_ends_are_told() {
+    fn calls_are_stepped_over_and_other_exits_are_recorded() {
         // call +0; jmp [rax] / call +0; jmp far away / int3 / nop and nothing
         let indirect = flow(&[0xe8, 0, 0, 0, 0, 0xff, 0x20], 0).unwrap();
         assert_eq!((indirect.blocks.len(), &indirect.blocks[&0x1000].leaves[..]), (1, &[BlockExit::Indirect][..]));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_followed_where_it_was_seen_to_lead() {
+    fn observed_targets_of_a_switch_are_followed() {
         // head: dec ecx (2); jmp [rdi + rcx * 8] (3); one: add [rsi], 1 (4); jmp head (2); other: ret
         let code = [0xff, 0xc9, 0xff, 0x24, 0xcf, 0x48, 0x83, 0x06, 0x01, 0xeb, 0xf5, 0xc3];
         let image = MemoryImage { start: 0x1000, bytes: code.to_vec() };
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn undecodable_and_overlapping_code_is_refused() {
         assert_eq!(flow(&[0x06], 0).unwrap_err(), RefusalReason::Undecodable);
         assert_eq!(flow(&COUNTER, 100).unwrap_err(), RefusalReason::Undecodable, "nothing there");
         // jne into the immediate of mov eax, imm32
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_has_an_end() {
+    fn a_flow_is_limited() {
         let found = flow(&[0x90; 10_000], 5_000).unwrap();
         assert_eq!(found.instructions.len(), MAX_INSTRUCTIONS);
         let block = &found.blocks[&found.ip];

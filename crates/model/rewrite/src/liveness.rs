@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loop_overwrites_before_it_reads_is_dead() {
+    fn a_register_overwritten_before_it_is_read_is_dead() {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut head = code.create_label();
         code.set_label(&mut head).unwrap();
@@ -131,7 +131,7 @@ mod tests {
         code.ret().unwrap(); // 1011
         let found = liveness(&mut code);
         let live = [0x1000, 0x100a, 0x100d].map(|ip| found.before(ip).has(Register::RDX));
-        assert_eq!(live, [false; 3], "loaded anew on both ways");
+        assert_eq!(live, [false; 3], "reloaded on both paths");
         assert!(found.before(0x1003).has(Register::RDX) && found.before(0x1007).has(Register::EDX));
         assert!(!found.after(0x1007).has(Register::RDX));
         for always in [Register::RDI, Register::RCX, Register::RSI, Register::RSP, Register::R15] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_a_condition_count() {
+    fn both_ways_of_a_branch_are_followed() {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut other = code.create_label();
         code.test(ecx, ecx).unwrap(); // 1000
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_needed_where_the_flow_ends() {
+    fn everything_is_live_where_the_flow_ends() {
         let mut code = CodeAssembler::new(64).unwrap();
         code.nop().unwrap();
         code.jmp(0x9_0000).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_needed_before_a_call() {
+    fn everything_is_live_before_a_call() {
         let mut code = CodeAssembler::new(64).unwrap();
         code.nop().unwrap(); // 1000
         code.call(rax).unwrap(); // 1001

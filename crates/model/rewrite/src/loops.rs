@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_has_both_ways_through_it() {
+    fn a_loop_contains_both_paths_through_it() {
         for offset in [0, 4, 8, 10] {
             let found = loops(&mut branching(), offset);
             assert_eq!(found.len(), 1, "from {offset}");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_has_blocks_of_its_own_beside_those_of_the_loops_in_it() {
+    fn own_blocks_exclude_those_of_inner_loops() {
         let image = MemoryImage { start: 0x1000, bytes: entered_at_the_condition().assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1000).unwrap();
         let [outer] = &flow.loops()[..] else { panic!("{:?}", flow.loops()) };
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_loop_that_is_entered_at_its_condition_is_no_more_than_itself() {
+    fn an_inner_loop_entered_at_its_condition_has_only_its_own_blocks() {
         let found = loops(&mut entered_at_the_condition(), 2);
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].head, &found[0].blocks), (0x1002, &BTreeSet::from([0x1002, 0x1006])));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_round_one_head_are_one_loop() {
+    fn two_paths_around_one_head_are_one_loop() {
         for offset in [0, 4, 8, 12] {
             let found = loops(&mut else_before_the_head(false), offset);
             assert_eq!(found.len(), 1, "from {offset}: {found:?}");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_round_that_calls_leaves_the_other_alone() {
+    fn a_path_with_a_call_is_not_merged() {
         let found = loops(&mut else_before_the_head(true), 10);
         assert_eq!((found.len(), found[0].head, found[0].has_call), (1, 0x1006, false), "{found:?}");
         let found = loops(&mut else_before_the_head(true), 0);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_switches_are_told() {
+    fn calls_and_switches_are_recorded() {
         let mut code = CodeAssembler::new(64).unwrap();
         let (mut head, mut switch) = (code.create_label(), code.create_label());
         code.set_label(&mut head).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lap_may_leave_out_what_a_condition_guards() {
+    fn a_conditional_block_is_optional() {
         let image = MemoryImage { start: 0x1000, bytes: branching().assemble(0x1000).unwrap() };
         for (from, optional) in [(0, vec![0x1004]), (4, vec![0x1004]), (8, vec![0x1004])] {
             let flow = Flow::discover(&image, 0x1000 + from).unwrap();

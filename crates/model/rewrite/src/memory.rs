@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_read_once_and_end_where_the_memory_does() {
+    fn pages_are_read_once_and_end_with_the_memory() {
         let image = MemoryImage { start: 0x1000, bytes: (0..=255).cycle().take(4096 + 100).collect() };
         let counted = Counted(image.clone(), Cell::new(0));
         let pages = CachedMemory::of(&counted);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_ends_where_it_ends() {
+    fn an_image_has_no_bytes_outside_of_it() {
         let image = MemoryImage { start: 0x1000, bytes: (0..100).collect() };
         let mut into = [0xff; 4];
         assert_eq!((image.read(0x1000 + 98, &mut into), into), (2, [98, 99, 0xff, 0xff]));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_the_page_and_join_where_nothing_changes() {
+    fn pieces_cover_the_page_and_merge_equal_distances() {
         let rules = vec![rule(0x1020, 0x1028, 0x3000), rule(0x1010, 0x1020, 0x3000), rule(0x1028, 0x1030, -0x1000)];
         let page = RemappedPage::new(0x1000, 0x2000, rules).unwrap();
         let expected =
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_may_have_the_whole_page() {
+    fn a_rule_can_cover_the_whole_page() {
         let page = RemappedPage::new(0x1000, 0x2000, vec![rule(0x1000, 0x2000, 0x5000)]).unwrap();
         assert_eq!(page.pieces(), [PagePiece { bytes: 0x1000..0x2000, delta: 0x5000 }]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_pages_are_refused_with_the_reason() {
         let wrong = |start, home, rules| RemappedPage::new(start, home, rules).unwrap_err().to_string();
         assert!(wrong(0x1001, 0x2000, vec![]).contains("border"));
         for delta in [0, 8, 1 << 31, -(1 << 31) - 4096] {

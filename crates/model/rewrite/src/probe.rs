@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_where_the_number_would_have_been_loaded() {
+    fn a_probe_returns_behind_the_load_of_the_number() {
         for pages in [&[][..], &[0x5000], &[0x5000, 0x7fff_0000_0000]] {
             let code = decoded(pages);
             let [.., load, back] = &code[..] else { panic!("{code:?}") };

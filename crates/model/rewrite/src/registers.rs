@@ -60,7 +60,7 @@ mod tests {
     use iced_x86::Register;
 
     #[test]
-    fn numbers_are_the_processors() {
+    fn numbers_are_those_of_the_processor() {
         let some = [Register::RAX, Register::ECX, Register::DX, Register::BH, Register::SIL, Register::R15D];
         assert_eq!(some.map(|register| number(register).unwrap()), [0, 1, 2, 3, 6, 15]);
         assert_eq!((number(Register::RSP), number(Register::EBP)), (Some(RSP), Some(RBP)));

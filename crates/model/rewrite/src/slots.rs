@@ -206,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_frame_pointer_is_read_again() {
+    fn a_slot_by_rsp_is_read_again() {
         assert_eq!(known_of(qword_ptr(rsp + 24), false, |_| ()), None);
     }
 
     #[test]
-    fn a_slot_holds_what_it_held_until_something_may_have_written_it() {
+    fn a_slot_is_known_until_a_possible_write() {
         assert_eq!(known_after(false, |_| ()), Some(7));
         assert_eq!(known_after(false, |code| code.mov(rax, qword_ptr(rax)).unwrap()), Some(7), "reads are none");
         assert_eq!(known_after(false, |code| code.add(dword_ptr(rbp - 28), 1).unwrap()), Some(7), "beside it");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_from_moved_bytes_is_no_slot() {
+    fn a_read_of_moved_bytes_is_no_slot() {
         let mut code = CodeAssembler::new(64).unwrap();
         code.mov(rax, qword_ptr(rbp - 24)).unwrap();
         let (mut factory, read) = (InstructionInfoFactory::new(), code.instructions()[0]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_by_slots_are_those_of_loops_that_leave_them_alone() {
+    fn slot_accesses_exclude_slots_that_the_loop_writes() {
         // 0: mov rax, [rbp - 24] (4); 4: add [rax], 1 (4); 8: add [rbp - 24], 8 (5) or [rbp - 8], 1; d: jne 0; ret
         for (written, found) in [(-24, vec![]), (-8, vec![0x1004])] {
             let mut code = CodeAssembler::new(64).unwrap();

@@ -1,10 +1,11 @@
-//! Any bytes at all, and code-like ones: nothing panics, and what is made keeps its promises.
+//! Random bytes and random code: nothing panics, and the results are consistent.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
 
 use fieldstone_rewrite::{
-    Flow, RewriteletForm, MemoryImage, LiveSet, Liveness, LoopClone, Operand, RemappedPage, ClonePlan, Redirect, Registers, AccessSite, Rewritelet, Walk,
+    AccessSite, ClonePlan, Flow, LiveSet, Liveness, LoopClone, MemoryImage, Operand, Redirect, Registers, RemappedPage,
+    Rewritelet, RewriteletForm, Walk,
 };
 use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory};
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 const CODE: u64 = 0x40_0000;
 const AT: u64 = 0x50_0000;
 
-/// Pieces of code, a few of them jumps, or noise.
+/// Pieces of code, some of them jumps or noise.
 fn code() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         2 => Just(vec![0x48, 0x83, 0x07, 0x01]),                 // add qword [rdi], 1
@@ -35,7 +36,7 @@ fn registers(gpr: [u64; 16], rip: u64) -> Registers {
     Registers { gpr, rip, ..Registers::default() }
 }
 
-/// Each instruction lies in one block, and blocks lead to blocks.
+/// Each instruction is in one block, and blocks lead to blocks.
 fn is_whole(flow: &Flow) -> Result<(), TestCaseError> {
     let in_blocks: usize = flow.blocks.values().map(|block| flow.instructions_of(block).count()).sum();
     prop_assert_eq!(in_blocks, flow.instructions.len());
@@ -52,7 +53,7 @@ fn is_whole(flow: &Flow) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// At each mapped address is the beginning of an instruction: the original's copy, or a check before it.
+/// Each mapped address starts an instruction: the original's copy, or a check before it.
 fn maps(code: &[u8], at: u64, map: &[(u64, u64)], flow: &Flow) -> Result<(), TestCaseError> {
     let made: BTreeMap<u64, Code> = Decoder::with_ip(64, code, at, DecoderOptions::NONE)
         .into_iter()
@@ -91,7 +92,7 @@ proptest! {
             let walk = Walk::around(&flow, Some(&found), &registers(gpr, flow.ip), &image);
             let size = flow.instructions_in(&found).count();
             prop_assert!(walk.steps <= size, "no block twice");
-            // From anywhere in the loop, as if it had been read from there on.
+            // A walk from anywhere in the loop equals one of a flow from there.
             for instruction in flow.instructions_in(&found) {
                 let walk = Walk::around(&flow, Some(&found), &registers(gpr, instruction.ip()), &image);
                 prop_assert!(walk.steps <= size, "no instruction twice");

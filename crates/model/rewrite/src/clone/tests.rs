@@ -72,7 +72,7 @@ fn since(code: &[Instruction], from: u64) -> Vec<Code> {
 }
 
 #[test]
-fn nothing_is_added_in_the_loop_where_the_base_stays() {
+fn a_loop_invariant_base_adds_no_code_to_the_loop() {
     let (found, code) = clone(&mut counter(), &[0, 4], &[], &[]).unwrap();
     let head = found.map.iter().rfind(|(_, ip)| *ip == CODE).unwrap().0;
     let expected = [Code::Add_rm64_imm8, Code::Add_rm64_r64, Code::Dec_rm32, Code::Jne_rel8_64, Code::Jmp_rel32_64];
@@ -93,7 +93,7 @@ fn nothing_is_added_in_the_loop_where_the_base_stays() {
 }
 
 #[test]
-fn jumps_to_what_was_overwritten_lead_to_its_copy() {
+fn jumps_to_overwritten_instructions_lead_to_their_copies() {
     let moved = [(CODE, 0x43_0000), (CODE + 4, 0x43_0004)];
     let (_, code) = clone(&mut counter(), &[0], &moved, &[]).unwrap();
     let outside: Vec<_> = code
@@ -105,7 +105,7 @@ fn jumps_to_what_was_overwritten_lead_to_its_copy() {
 }
 
 #[test]
-fn a_base_that_changes_is_checked_where_it_is_used() {
+fn a_changing_base_is_checked_before_its_access() {
     // 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rdx, [rax + 8] (4); c: dec ecx; jne 0; ret
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
@@ -143,7 +143,7 @@ fn loops_that_cannot_be_cloned_are_refused() {
 }
 
 #[test]
-fn a_call_and_what_follows_it_are_left_to_the_original() {
+fn a_call_and_the_code_after_it_run_in_the_original() {
     // 0: add [rdi], 1 (4); 4: call rax (2); 6: add [rdi + 8], 1 (5); b: jmp 0
     let mut calls = CodeAssembler::new(64).unwrap();
     let mut head = calls.create_label();
@@ -182,7 +182,7 @@ fn by_a_slot(expected: [u64; 2]) -> (LoopClone, Vec<Instruction>) {
 }
 
 #[test]
-fn a_pointer_in_the_frame_is_checked_once_for_the_value_that_it_had() {
+fn a_slot_is_checked_once_for_its_expected_value() {
     let (found, code) = by_a_slot([0x50_0010, 0x50_0018]);
     assert_eq!((found.guards, found.saving_guards), (1, 0));
     let expected = [
@@ -204,14 +204,14 @@ fn a_pointer_in_the_frame_is_checked_once_for_the_value_that_it_had() {
 }
 
 #[test]
-fn a_value_that_would_be_outside_of_the_rule_is_not_believed() {
+fn an_expected_value_outside_of_the_rule_is_ignored() {
     let (found, code) = by_a_slot([0x60_0010, 0x60_0018]);
     assert_eq!(found.guards, 2, "each by the range of what is right");
     assert!(code.iter().any(|instruction| instruction.code() == Code::Jb_rel8_64));
 }
 
 #[test]
-fn the_copy_of_a_head_begins_a_line_if_that_is_asked() {
+fn the_copy_of_a_head_starts_a_line_on_request() {
     let mut code = counter();
     let image = MemoryImage { start: CODE, bytes: code.assemble(CODE).unwrap() };
     let flow = Flow::discover(&image, CODE).unwrap();

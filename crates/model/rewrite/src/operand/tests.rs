@@ -16,7 +16,7 @@ fn operand(bytes: &[u8]) -> Result<Operand, RefusalReason> {
     Operand::of(&decode(bytes), &mut InstructionInfoFactory::new()).map_err(|error| error.reason().unwrap())
 }
 
-/// `bytes` redirected by `delta`, as it reads at the same place.
+/// `bytes` redirected by `delta`, decoded at the same address.
 fn redirected(bytes: &[u8], delta: i64) -> Instruction {
     let instruction = decode(bytes);
     let redirected = operand(bytes).unwrap().redirected(&instruction, delta).unwrap();
@@ -57,7 +57,7 @@ fn loads_read_stores_write_and_exchanges_are_atomic() {
 
 #[test]
 fn a_redirect_is_another_displacement() {
-    // mov rax, [rax]: the register that holds the address is the one that is loaded
+    // mov rax, [rax]: the loaded register is also the address register.
     let moved = redirected(&[0x48, 0x8b, 0x00], 0x3000);
     assert_eq!((moved.memory_base(), moved.memory_displacement64()), (Register::RAX, 0x3000));
     let moved = redirected(&[0x48, 0x01, 0x44, 0xcf, 0x10], -0x1000);
@@ -85,7 +85,7 @@ fn a_displacement_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_redirected_says_why() {
+fn unredirectable_instructions_are_refused_with_the_reason() {
     for (bytes, reason) in [
         (&[0x01_u8, 0xc0][..], RefusalReason::NoMemory), // add eax, eax
         (&[0x48, 0x8d, 0x07], RefusalReason::NoMemory),  // lea rax, [rdi]
@@ -109,7 +109,7 @@ fn what_cannot_be_redirected_says_why() {
 }
 
 #[test]
-fn a_jump_reads_where_it_leads() {
+fn an_indirect_jump_has_the_operand_of_its_target() {
     let jump = |bytes: &[u8]| Operand::of_jump(&decode(bytes), &mut InstructionInfoFactory::new());
     // bnd jmp [rip + 16], as in a procedure linkage table.
     let found = jump(&[0xf2, 0xff, 0x25, 0x10, 0, 0, 0]).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What rewritelets are made of. What they do is tested in `tests/differential.rs`.
+//! The code of rewritelets. `tests/differential.rs` tests their behaviour.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
 
@@ -18,7 +18,7 @@ fn page() -> Page {
     RemappedPage::new(0x50_0000, 0x1_0000, vec![rule(0x50_0008, 0x50_0010, 0x2_0000)]).unwrap()
 }
 
-/// The rewritelet for an instruction of which nothing is known but `live`, and its code.
+/// The rewritelet for an instruction with this live set, and its code.
 fn made(bytes: &[u8], live: LiveSet, form: &RewriteletForm) -> Result<(Rewritelet, Vec<Instruction>), RefusalReason> {
     let instruction = Decoder::with_ip(64, bytes, IP, DecoderOptions::NONE).decode();
     let site = AccessSite { instruction: &instruction, live, moved: &[(IP + bytes.len() as u64, 0x42_0000)] };
@@ -34,7 +34,7 @@ fn codes(instructions: &[Instruction]) -> Vec<Code> {
 const ADD: [u8; 4] = [0x48, 0x83, 0x07, 0x01]; // add qword [rdi], 1
 
 #[test]
-fn where_the_address_is_known_nothing_is_asked() {
+fn a_known_address_needs_no_check() {
     let (found, code) = made(&ADD, LiveSet::ALL, &RewriteletForm::Displaced(0x2_0000)).unwrap();
     assert_eq!(codes(&code), [Code::Add_rm64_imm8, Code::Jmp_rel32_64]);
     assert_eq!((code[0].memory_base(), code[0].memory_displacement64()), (Register::RDI, 0x2_0000));
@@ -43,7 +43,7 @@ fn where_the_address_is_known_nothing_is_asked() {
 }
 
 #[test]
-fn what_is_dead_is_not_saved() {
+fn dead_registers_are_not_saved() {
     let rule = RewriteletForm::PerRule(rule(0x50_0008, 0x50_0010, 0x2_0000));
     let dead = LiveSet { registers: !1, flags: 0 };
     let (found, code) = made(&ADD, dead, &rule).unwrap();
@@ -72,7 +72,7 @@ fn what_is_dead_is_not_saved() {
 }
 
 #[test]
-fn a_ladder_asks_for_each_piece_and_leaves_the_rest_as_it_was() {
+fn a_ladder_checks_each_piece_and_redirects_no_other_access() {
     let (_, code) = made(&ADD, LiveSet::ALL, &RewriteletForm::Ladder(page())).unwrap();
     let redirects: Vec<_> = code
         .iter()
@@ -87,7 +87,7 @@ fn a_ladder_asks_for_each_piece_and_leaves_the_rest_as_it_was() {
 }
 
 #[test]
-fn absolute_addresses_are_looked_up_now() {
+fn absolute_addresses_are_checked_at_once() {
     let relative = |to: u32| {
         let mut bytes = vec![0x83, 0x05, 0, 0, 0, 0, 0x01]; // add dword [rip + …], 1
         bytes[2..6].copy_from_slice(&(to - u32::try_from(IP).unwrap() - 7).to_le_bytes());
@@ -104,12 +104,12 @@ fn absolute_addresses_are_looked_up_now() {
 }
 
 #[test]
-fn a_view_that_is_too_far_for_an_absolute_operand_is_reached_through_a_register() {
+fn a_view_too_far_for_an_absolute_operand_is_accessed_through_a_register() {
     let bytes = [0xf0, 0x83, 0x05, 0, 0, 0, 0, 0x01]; // lock add dword [rip], 1
     let far = RewriteletForm::Displaced(0x7fff_f000);
     let instruction = Decoder::with_ip(64, &bytes, IP, DecoderOptions::NONE).decode();
     let site = AccessSite { instruction: &instruction, live: LiveSet { registers: !4, flags: u32::MAX }, moved: &[] };
-    // Below the original, so that the view is more than 2 GiB away.
+    // Below the original code, so that the view is more than 2 GiB away.
     let found = Rewritelet::new(&site, &far, 0x1_0000).unwrap();
     let code: Vec<_> = Decoder::with_ip(64, &found.code, 0x1_0000, DecoderOptions::NONE).into_iter().collect();
     assert_eq!(codes(&code), [Code::Mov_r64_imm64, Code::Add_rm32_imm8, Code::Jmp_rel32_64]);
@@ -119,7 +119,7 @@ fn a_view_that_is_too_far_for_an_absolute_operand_is_reached_through_a_register(
 }
 
 #[test]
-fn a_rule_that_the_access_does_not_fit_into_is_refused() {
+fn an_access_too_large_for_the_rule_is_refused() {
     let small = RewriteletForm::PerRule(rule(0x50_0008, 0x50_000c, 0x2_0000));
     assert_eq!(made(&ADD, LiveSet::ALL, &small).unwrap_err(), RefusalReason::Straddles);
 }
