@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_addresses_are_told_apart() {
+    fn labels_and_addresses_are_distinct() {
         let mut code = Assembly::default();
         let end = code.label();
         let head = code.here();

@@ -97,37 +97,37 @@ pub enum Refused {
 impl Refused {
     /// The meaning and the remedy.
     #[must_use]
-    pub const fn words(self) -> &'static str {
+    pub const fn message(self) -> &'static str {
         match self {
             Self::Undecodable => "its bytes are no instruction: sample again",
             Self::Overlap => "instructions overlap: start from another sample",
-            Self::NoMemory => "it touches no memory that can be redirected: look at the instruction before it",
-            Self::SeveralOperands => "it touches several places: undo the rules of this page",
+            Self::NoMemory => "it accesses no memory that can be redirected: try the instruction before it",
+            Self::SeveralOperands => "it accesses several places: undo the rules of this page",
             Self::String => "a string instruction: undo the rules of this page",
             Self::Gather => "a gather or scatter: undo the rules of this page",
             Self::Segment => "its address goes through fs or gs: do not remap thread-local memory",
-            Self::Stack => "its operand lies on the stack: do not remap stacks",
-            Self::StateArea => "it saves the processor's state or a size unknown: undo the rules of this page",
+            Self::Stack => "its operand is on the stack: do not remap stacks",
+            Self::StateArea => "it saves the processor's state, or its size is unknown: undo the rules of this page",
             Self::Branch => "a jump or call through memory: undo the rules of this page",
-            Self::BitString => "a bit string without an end: undo the rules of this page",
+            Self::BitString => "a bit string without a limit: undo the rules of this page",
             Self::AddressForm => "its address has no displacement to change: undo the rules of this page",
             Self::Straddles => "it does not fit into the rule's bytes: undo the rules of this page, or widen the rule",
-            Self::OutsideRule => "it is outside the rule's bytes: give the rule that holds it",
+            Self::OutsideRule => "it is outside of the rule's bytes: pass the rule that contains it",
             Self::OutOfReach => "the distance is beyond 2 GiB: place the code or the view nearer",
-            Self::NoScratch => "no register is free: leave the loop as it is",
-            Self::Call => "the loop calls: leave it as it is",
-            Self::NotInLoop => "it is not in the loop: rewrite it by itself",
-            Self::BehindCheck => "a check of the clone would be passed by: enter at the beginning of a block",
-            Self::ShortHead => "fewer than five bytes are known at the head: leave it unpatched",
-            Self::InnerTarget => "a jump leads into the bytes of the patch: leave the head unpatched",
-            Self::Pun => "the entry's address has the wrong bytes: take one that Pun::entry_from gives",
+            Self::NoScratch => "no register is free: do not clone the loop",
+            Self::Call => "the loop has a call: do not clone it",
+            Self::NotInLoop => "it is not in the loop: use a rewritelet",
+            Self::BehindCheck => "the entry would bypass a check of the clone: enter at the start of a block",
+            Self::ShortHead => "fewer than five bytes are known at the head: do not patch it",
+            Self::InnerTarget => "a jump leads into the bytes of the patch: do not patch the head",
+            Self::Pun => "the displacement to the entry has wrong bytes: use an address of Pun::entry_from",
         }
     }
 }
 
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.words())
+        f.write_str(self.message())
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_refusal_has_address_reason_and_remedy() {
         let error = Error::refused(0x40_1000, RefusalReason::Call);
-        assert_eq!(error.to_string(), "code at 0x401000 is not rewritten: the loop calls: leave it as it is");
+        assert_eq!(error.to_string(), "code at 0x401000 is not rewritten: the loop has a call: do not clone it");
         assert_eq!(error.reason(), Some(RefusalReason::Call));
     }
 }

@@ -73,20 +73,20 @@ impl Page {
     pub fn check(&self) -> Result<()> {
         let wrong = |problem: String, remedy| Err(Error::Page { start: self.start, problem, remedy });
         if !self.start.is_multiple_of(PAGE_BYTES) || self.start > u64::MAX - 2 * PAGE_BYTES {
-            return wrong("it does not begin at a page's border".to_owned(), "round it down");
+            return wrong("it does not start at a page boundary".to_owned(), "round it down");
         }
         let rules = self.rules.iter().map(|rule| (rule.delta, LINE_BYTES));
         for (delta, step) in rules.chain([(self.home, PAGE_BYTES)]) {
             if delta == 0 || !delta.unsigned_abs().is_multiple_of(step) || i32::try_from(delta).is_err() {
-                let problem = format!("its bytes cannot live {delta} bytes away");
-                return wrong(problem, "take a multiple of 64, for home of 4096, within 2 GiB, and not 0");
+                let problem = format!("its bytes cannot be {delta} bytes away");
+                return wrong(problem, "use a multiple of 64, for home of 4096, within 2 GiB, and not 0");
             }
         }
         let mut free = self.start;
         for RemapRule { bytes, .. } in &self.rules {
             if bytes.is_empty() || bytes.start < free || bytes.end > self.start + PAGE_BYTES {
                 let problem = format!("the rule for {:#x} to {:#x} is out of place", bytes.start, bytes.end);
-                return wrong(problem, "rules have bytes, all of them in the page, none of them twice");
+                return wrong(problem, "rules must be in the page, not empty and disjoint");
             }
             free = bytes.end;
         }
@@ -168,7 +168,7 @@ mod tests {
             [(0x1000, 0x1010, 0x2000), (0x1010, 0x1028, 0x3000), (0x1028, 0x1030, -0x1000), (0x1030, 0x2000, 0x2000)];
         let expected = expected.map(|(from, to, delta)| PagePiece { bytes: from..to, delta });
         assert_eq!(page.pieces(), expected);
-        assert_eq!(page.piece(0x101c, 8), Some(expected[1].clone()), "over the border of two rules with one distance");
+        assert_eq!(page.piece(0x101c, 8), Some(expected[1].clone()), "across two rules with one distance");
         assert_eq!(page.piece(0x1024, 8), None, "straddles");
         assert_eq!(page.piece(0x1ffc, 8), None, "half outside");
         assert_eq!(page.piece(0x2000, 1), None, "outside");
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn invalid_pages_are_refused_with_the_reason() {
         let wrong = |start, home, rules| RemappedPage::new(start, home, rules).unwrap_err().to_string();
-        assert!(wrong(0x1001, 0x2000, vec![]).contains("border"));
+        assert!(wrong(0x1001, 0x2000, vec![]).contains("boundary"));
         for delta in [0, 8, 1 << 31, -(1 << 31) - 4096] {
             assert!(wrong(0x1000, delta, vec![]).contains("bytes away"), "{delta}");
             assert!(wrong(0x1000, 0x2000, vec![rule(0x1000, 0x1008, delta)]).contains("bytes away"), "{delta}");

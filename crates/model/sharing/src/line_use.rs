@@ -1,6 +1,8 @@
-//! What is known of one line, or of one pair of lines, at one time: who read and wrote which bytes, how much of late.
+//! The use of one line, or of one pair of lines: the threads that read and wrote its bytes, with
+//! decayed weights.
 //!
-//! A copy out of the table, with the weights as they are at `at_ns`; verdicts, rules and reports read nothing else.
+//! It is a copy out of the table, with the weights at `at_ns`. Verdicts, rules and reports read
+//! nothing else.
 
 use std::ops::Range;
 
@@ -9,61 +11,62 @@ use serde::{Deserialize, Serialize};
 use crate::bits::Bits;
 use crate::windows::Windows;
 
-/// The most threads that are kept a line; the lightest leaves when one more comes.
+/// Maximum number of threads per line; a new one replaces the lightest.
 pub const MOST_THREADS: usize = 64;
 
-/// One line, or one pair.
+/// The use of one line or one pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
-    /// The address of its first byte, a multiple of `bytes`.
+pub struct LineUse {
+    /// Address of its first byte, a multiple of `bytes`.
     pub address: u64,
-    /// Its bytes: those of a line, or of a pair.
+    /// Bytes of the line or of the pair.
     pub bytes: u32,
     /// Bytes of a cache line.
     pub line_bytes: u32,
-    /// When this was so, in nanoseconds.
+    /// Time of the copy, in nanoseconds.
     pub at_ns: u64,
-    /// Samples that fell on it, faded.
+    /// Decayed samples on it.
     pub weight: f64,
-    /// By thread, in order of their numbers; at most [`MOST_THREADS`].
+    /// Its threads, by number; at most [`MOST_THREADS`].
     pub threads: Vec<ThreadUse>,
 }
 
-/// What one thread does in a line.
+/// The use of a line by one thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// The kernel's number.
     pub thread: u32,
-    /// Weight of reads, a byte. The bytes of an access share its weight evenly.
+    /// Weight of reads, per byte. The bytes of an access share its weight evenly.
     pub read: Vec<f32>,
-    /// Weight of writes, a byte.
+    /// Weight of writes, per byte.
     pub written: Vec<f32>,
-    /// When it was seen.
+    /// Windows of time in which it was sampled.
     pub windows: Windows,
-    /// Flag n: lately, one access took in byte n and the one behind it, which for the last is in the next line.
+    /// Flag n: a recent access included byte n and the next one. For the last byte, the next one is
+    /// in the next line.
     pub joined: Bits,
     /// Bytes that were recently in an access that begins in the line before.
     #[serde(default)]
     pub began_before: Bits,
-    /// Bytes that atomic accesses lately took in.
+    /// Bytes of recent atomic accesses.
     pub atomic: Bits,
-    /// Bytes that were recently written by other accesses than those that change single bits.
+    /// Bytes that were recently written by accesses that do not change single bits.
     #[serde(default)]
     pub replaced: Bits,
-    /// The instructions that weigh most, heaviest first.
+    /// The heaviest instructions, heaviest first.
     pub sites: Vec<SiteWeight>,
 }
 
-/// An instruction, and the samples at it that fell on a line.
+/// An instruction, and its samples on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SiteWeight {
     /// Its address.
     pub site: u64,
-    /// At most so much: where instructions were many, those that took another's place have that one's weight too.
+    /// Upper bound of its weight: an instruction that replaced another one inherits its weight.
     pub weight: f32,
 }
 
-impl Line {
+impl LineUse {
     /// The address behind its last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
@@ -85,7 +88,8 @@ impl Line {
         own.flat_map(|thread| thread.written.iter().take(bytes.end).skip(bytes.start)).any(|&weight| weight > 0.0)
     }
 
-    /// Whether atomic accesses of some of these threads recently took in some of the bytes at these addresses.
+    /// Whether recent atomic accesses of some of these threads included some of the bytes at these
+    /// addresses.
     #[must_use]
     pub fn is_atomic(&self, addresses: &Range<u64>, threads: &[u32]) -> bool {
         let place = |address: u64| u32::try_from(address.saturating_sub(self.address)).unwrap_or(u32::MAX);
@@ -93,8 +97,8 @@ impl Line {
         self.threads.iter().any(|thread| threads.contains(&thread.thread) && !(thread.atomic & bytes).is_empty())
     }
 
-    /// The two lines of a pair; none if this is a line. What neither of them shows on its own, two threads do to each other
-    /// by the prefetcher only.
+    /// The two lines of a pair; `None` for a line. A finding that neither line shows alone is
+    /// caused by the adjacent-line prefetcher.
     #[must_use]
     pub fn halves(&self) -> Option<[Self; 2]> {
         let middle = self.line_bytes;
@@ -119,19 +123,19 @@ impl Line {
 }
 
 impl ThreadUse {
-    /// Its samples on the line, faded.
+    /// Its decayed samples on the line.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.read_weight() + self.written_weight()
     }
 
-    /// Those of reads.
+    /// Its decayed samples of reads.
     #[must_use]
     pub fn read_weight(&self) -> f64 {
         self.read.iter().copied().map(f64::from).sum()
     }
 
-    /// Those of writes.
+    /// Its decayed samples of writes.
     #[must_use]
     pub fn written_weight(&self) -> f64 {
         self.written.iter().copied().map(f64::from).sum()

@@ -1,17 +1,18 @@
-//! The threads of a line, and which of them ran at the same time. A set of threads is a mask over their places in the line.
+//! The threads of a line, and which of them ran at the same time. A set of threads is a mask of
+//! their indices in the line.
 
-use crate::line::{Line, MOST_THREADS};
+use crate::line_use::{LineUse, MOST_THREADS};
 
-/// Who ran with whom.
-pub(super) struct Crowd {
+/// Threads that ran at the same time.
+pub(super) struct ThreadOverlap {
     /// For each thread, those that ran with it.
     together: Vec<u64>,
-    /// Several threads, one of them too new to tell.
+    /// There are several threads, and one is too new to decide.
     too_young: bool,
 }
 
-impl Crowd {
-    pub(super) fn of(line: &Line) -> Self {
+impl ThreadOverlap {
+    pub(super) fn of(line: &LineUse) -> Self {
         let threads = &line.threads[..line.threads.len().min(MOST_THREADS)];
         let ran_with = |own: usize| {
             let met = |other: &usize| *other != own && threads[own].windows.ran_with(&threads[*other].windows);
@@ -22,28 +23,28 @@ impl Crowd {
         Self { together: (0..threads.len()).map(ran_with).collect(), too_young }
     }
 
-    /// Did no two threads run at the same time?
+    /// Whether no two threads ran at the same time.
     pub(super) fn is_empty(&self) -> bool {
         self.together.iter().all(|&others| others == 0)
     }
 
-    /// Are there several threads, one of which came too short ago to tell?
+    /// Whether there are several threads, and one is too new to decide.
     pub(super) fn is_too_young(&self) -> bool {
         self.too_young
     }
 
-    /// The places of the threads that ran with another one.
+    /// Indices of the threads that ran with another one.
     pub(super) fn active(&self) -> impl Iterator<Item = usize> {
         (0..self.together.len()).filter(|&thread| self.together[thread] != 0)
     }
 
-    /// Those of `others` that ran with one of `threads`, itself not counted.
+    /// Those of `others` that ran with one of `threads`, except the thread itself.
     pub(super) fn met(&self, threads: u64, others: u64) -> u64 {
         members(threads).fold(0, |mask, thread| mask | self.together[thread] & others)
     }
 }
 
-/// The places in a mask.
+/// The indices in a mask.
 pub(super) fn members(mask: u64) -> impl Iterator<Item = usize> {
     (0..u64::BITS as usize).filter(move |place| mask >> place & 1 == 1)
 }

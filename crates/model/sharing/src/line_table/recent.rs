@@ -1,7 +1,8 @@
-//! Flags that go out by themselves: what was seen in this generation of windows, or in the one before.
+//! Flags that expire: they are set in the present generation of windows or in the one before.
 //!
-//! That one access took in two neighbouring bytes is known for good, but an access that filled a structure once, at the
-//! start, must not forbid for ever to part its members. So it counts for one to two generations of 128 windows.
+//! An access that included two adjacent bytes must not be split by a rule. But an access that
+//! filled a structure once at the start must not prevent rules forever. So it counts for one to two
+//! generations of 128 windows.
 
 use crate::bits::Bits;
 
@@ -10,14 +11,14 @@ const GENERATION: u64 = 128;
 
 /// Flags of two generations.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Lately {
+pub(super) struct RecentFlags {
     generation: u64,
     now: Bits,
     before: Bits,
 }
 
-impl Lately {
-    /// Sets flags, seen in this window; windows may come out of order.
+impl RecentFlags {
+    /// Sets flags for this window; windows may come out of order.
     pub(super) fn add(&mut self, bits: Bits, window: u64) {
         let generation = window / GENERATION;
         match generation.checked_sub(self.generation) {
@@ -30,7 +31,7 @@ impl Lately {
         }
     }
 
-    /// The flags that count in this window.
+    /// The flags that are valid in this window.
     pub(super) fn at(&self, window: u64) -> Bits {
         match (window / GENERATION).saturating_sub(self.generation) {
             0 => self.now | self.before,
@@ -42,12 +43,12 @@ impl Lately {
 
 #[cfg(test)]
 mod tests {
-    use super::Lately;
+    use super::RecentFlags;
     use crate::bits::Bits;
 
     #[test]
     fn flags_last_one_to_two_generations() {
-        let mut flags = Lately::default();
+        let mut flags = RecentFlags::default();
         flags.add(Bits::range(0..2), 100);
         assert_eq!(flags.at(255), Bits::range(0..2));
         assert!(flags.at(256).is_empty());
