@@ -47,7 +47,7 @@ impl Error {
 /// Why code is not rewritten. The bytes that it accesses must not be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum RefusalReason {
     /// There is no valid instruction.
     Undecodable,
     /// Two instructions of the flow share bytes.
@@ -94,7 +94,7 @@ pub enum Refused {
     Pun,
 }
 
-impl Refused {
+impl RefusalReason {
     /// The meaning and the remedy.
     #[must_use]
     pub const fn message(self) -> &'static str {
@@ -125,7 +125,7 @@ impl Refused {
     }
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.message())
     }

@@ -54,7 +54,7 @@ pub struct PagePiece {
     pub delta: i64,
 }
 
-impl Page {
+impl RemappedPage {
     /// A page with these rules, in any order.
     ///
     /// # Errors

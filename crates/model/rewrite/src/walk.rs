@@ -24,7 +24,7 @@ mod step;
 use std::collections::BTreeSet;
 use std::iter::successors;
 
-use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory, OpAccess, Register, UsedMemory};
+use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::reads_and_writes;

@@ -73,7 +73,7 @@ fn maps(code: &[u8], at: u64, map: &[(u64, u64)], flow: &Flow) -> Result<(), Tes
     Ok(())
 }
 
-fn page() -> Page {
+fn page() -> RemappedPage {
     let rule = fieldstone_rewrite::RemapRule { bytes: 0x60_0100..0x60_0140, delta: 0x2_0000 };
     RemappedPage::new(0x60_0000, 0x1_0000, vec![rule]).unwrap()
 }

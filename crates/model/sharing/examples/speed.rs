@@ -1,6 +1,6 @@
 //! The cost of recording an access: `cargo run --release -p fieldstone-sharing --example speed`.
 //!
-//! Four threads access few lines, as under contention. Then they access so many lines that the
+//! Four threads access few lines, as under contention. Then they access enough lines that the
 //! table is always full.
 
 use std::time::Instant;

@@ -292,7 +292,7 @@ mod tests {
         let iterations = &paces.0[&(1, 0x1000)];
         assert!(
             iterations.len() >= 4 && iterations.iter().all(|iterations| (0.5..=1.5).contains(iterations)),
-            "{laps:?}"
+            "{iterations:?}"
         );
     }
 

@@ -63,7 +63,7 @@ impl WalkState {
                 self.set_register(Register::RSP, rsp.map(|rsp| rsp.wrapping_add(8)));
                 self.set_register(instruction.op0_register(), value);
             }
-            Mnemonic::BlockExit => {
+            Mnemonic::Leave => {
                 let rbp = self.register(Register::RBP);
                 let value = self.load(memory, rbp, 8);
                 self.set_register(Register::RSP, rbp.map(|rbp| rbp.wrapping_add(8)));

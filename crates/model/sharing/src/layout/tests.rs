@@ -127,9 +127,9 @@ fn the_new_layout_has_no_contention() {
     let object = queue();
     let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
     // `head` is at 0 and `tail` at 64 of the new structure.
-    let parted = judged(&[(1, 0x1000, 8, true), (2, 0x1000 + 64, 8, true)]);
+    let separated = judged(&[(1, 0x1000, 8, true), (2, 0x1000 + 64, 8, true)]);
     assert!(redesign.text.contains("// 64: written by thread 2"));
-    assert_eq!(object.redesign(&parted).unwrap(), None);
+    assert_eq!(object.redesign(&separated).unwrap(), None);
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn a_line_keeps_its_heaviest_threads_and_a_small_pool_suffices() {
     assert_eq!(line.threads.len(), MOST_THREADS);
     assert!(line.threads.iter().any(|thread| thread.thread == 7));
     let entries: f64 = line.threads.iter().map(|thread| thread.weight()).sum();
-    assert!((line.weight - entries).abs() < 1e-4, "{} and {parts}", line.weight);
+    assert!((line.weight - entries).abs() < 1e-4, "{} and {entries}", line.weight);
 }
 
 #[test]

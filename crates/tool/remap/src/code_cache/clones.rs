@@ -321,7 +321,7 @@ fn innermost(flow: &Flow) -> Option<Loop> {
 /// the original.
 fn clone_with_entries(plan: &ClonePlan<'_>, ip: u64) -> Option<LoopClone> {
     let alone = LoopClone::new(plan).ok()?;
-    let mut wanted: Vec<u64> = alone.colds.iter().map(|&(_, ip)| ip).collect();
+    let mut wanted: Vec<u64> = alone.failures.iter().map(|&(_, ip)| ip).collect();
     wanted.sort_unstable();
     wanted.dedup();
     // The faulting access comes first: its thread is to continue there.

@@ -297,7 +297,7 @@ mod tests {
             entry,
             entries: Vec::new(),
             map: Vec::new(),
-            colds: Vec::new(),
+            failures: Vec::new(),
             guards: 0,
             saving_guards: 0,
         };

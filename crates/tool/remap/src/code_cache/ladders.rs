@@ -82,5 +82,5 @@ fn page_of_access(pages: &PageMap, flow: &Flow, registers: &Registers) -> Option
 /// A ladder as the clone of a loop of one instruction.
 fn as_clone(made: Rewritelet, ip: u64) -> LoopClone {
     let Rewritelet { at, code, map } = made;
-    LoopClone { at, code, entry: at, entries: vec![(ip, at)], map, colds: Vec::new(), guards: 1, saving_guards: 0 }
+    LoopClone { at, code, entry: at, entries: vec![(ip, at)], map, failures: Vec::new(), guards: 1, saving_guards: 0 }
 }

@@ -292,7 +292,8 @@ pub(crate) mod tests {
         let flow = Flow::discover(&image, head).unwrap();
         let within = flow.loops().remove(0);
         let liveness = Liveness::of(&flow);
-        let redirects = [Redirect { ip: head, rule: RemapRule { bytes: 0x7000..0x7100, delta: 0x1_0000 }, expected: None }];
+        let redirects =
+            [Redirect { ip: head, rule: RemapRule { bytes: 0x7000..0x7100, delta: 0x1_0000 }, expected: None }];
         let at = room.as_ptr().addr() as u64;
         let plan = ClonePlan {
             flow: &flow,
