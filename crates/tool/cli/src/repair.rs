@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
-use fieldstone_sharing::requests::{self, Request};
+use fieldstone_sharing::requests::{self, RuleRequest};
 use fieldstone_supervise::sharing::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
 use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::limits::raise_descriptors;
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 }
 
 /// The rules of a file.
-pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
+pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<RuleRequest>> {
     let Some(file) = file else { return Ok(Vec::new()) };
     requests::parse(&input::read(file)?).with_context(|| file.display().to_string())
 }

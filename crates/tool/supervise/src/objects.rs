@@ -44,9 +44,9 @@ mod typed;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use fieldstone_remap::Memory;
+use fieldstone_remap::ProcessMemory;
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::Object;
+use fieldstone_sharing::ObjectLayout;
 
 use crate::error::Result;
 use crate::symbols::Frame;
@@ -63,7 +63,7 @@ const LOCAL_BYTES: u64 = 4096;
 #[derive(Debug)]
 pub struct Objects {
     pid: u32,
-    memory: Memory,
+    memory: ProcessMemory,
     maps: Maps,
     modules: Modules,
     heap: Heap,
@@ -80,7 +80,7 @@ impl Objects {
     pub fn of(pid: u32) -> Result<Self> {
         let mut objects = Self {
             pid,
-            memory: Memory::open(pid)?,
+            memory: ProcessMemory::open(pid)?,
             maps: Maps::default(),
             modules: Modules::default(),
             heap: Heap::default(),
@@ -144,7 +144,7 @@ impl Objects {
 
     /// What the memory at `address` is, by the variables that threads had in view when these samples were taken: those that point there,
     /// or into the same block. A sample is the registers at one moment, `rip` among them; best are some of each thread that used the memory.
-    pub fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
+    pub fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<ObjectLayout> {
         let block = self.block(address);
         typed::Question::new(&self.modules, &self.memory, address, block).answer(samples)
     }

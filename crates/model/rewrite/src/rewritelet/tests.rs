@@ -14,7 +14,7 @@ fn rule(from: u64, to: u64, delta: i64) -> RemapRule {
     RemapRule { bytes: from..to, delta }
 }
 
-fn page() -> Page {
+fn page() -> RemappedPage {
     RemappedPage::new(0x50_0000, 0x1_0000, vec![rule(0x50_0008, 0x50_0010, 0x2_0000)]).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fieldstone_sharing::{Member, Object};
+use fieldstone_sharing::{Member, ObjectLayout};
 
 use super::globals::Global;
 use super::heap::Found;
@@ -41,7 +41,7 @@ pub struct Place {
     /// Bytes from its start to the address.
     pub offset: u64,
     /// What is there, where it is known: of a variable its members, of a block its size alone; [`super::Objects::typed`] may tell more.
-    pub object: Option<Object>,
+    pub object: Option<ObjectLayout>,
     /// What could not be told, and why.
     pub untold: Option<&'static str>,
 }
@@ -57,7 +57,7 @@ impl Place {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
         let layout = variable.layout;
-        let object = Object {
+        let object = ObjectLayout {
             name: layout.name,
             address: start,
             elements: layout.elements,
@@ -85,8 +85,15 @@ impl Place {
 }
 
 /// An object of which the size alone is known.
-fn plain(name: String, range: &Range<u64>, on_heap: bool) -> Object {
-    Object { name, address: range.start, elements: 1, stride: range.end - range.start, members: Vec::new(), on_heap }
+fn plain(name: String, range: &Range<u64>, on_heap: bool) -> ObjectLayout {
+    ObjectLayout {
+        name,
+        address: range.start,
+        elements: 1,
+        stride: range.end - range.start,
+        members: Vec::new(),
+        on_heap,
+    }
 }
 
 /// What malloc says.
@@ -153,7 +160,7 @@ fn joined(place: Place, mut members: Vec<Member>, bias: u64) -> Place {
     }
     let name = members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
     let address = first.wrapping_add(bias);
-    let object = Object { name, address, elements: 1, stride: end - first, members, on_heap: false };
+    let object = ObjectLayout { name, address, elements: 1, stride: end - first, members, on_heap: false };
     if object.check().is_ok() { Place { object: Some(object), ..place } } else { place }
 }
 

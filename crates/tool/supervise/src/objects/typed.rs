@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use fieldstone_rewrite::{Memory, Registers};
-use fieldstone_sharing::Object;
+use fieldstone_sharing::ObjectLayout;
 
 use super::dwarf::{Debug, Entry, Reading};
 use super::layout::{self, Layout};
@@ -87,7 +87,7 @@ impl<'a> Question<'a> {
     }
 
     /// The object, by what these samples see.
-    pub(super) fn answer(&self, samples: &[Registers]) -> Option<Object> {
+    pub(super) fn answer(&self, samples: &[Registers]) -> Option<ObjectLayout> {
         let mut readings: HashMap<usize, Option<Reading>> = HashMap::new();
         for registers in samples.iter().take(MOST_SAMPLES) {
             if let Some((number, module)) = self.modules.at(registers.rip) {
@@ -167,7 +167,7 @@ impl<'a> Question<'a> {
         Some(Extent { start, elements: (end - start) / bytes, direct })
     }
 
-    fn object<'r>(&self, reading: &Reading<'r>, evidence: &Evidence<'r>, extent: Extent) -> Option<Object> {
+    fn object<'r>(&self, reading: &Reading<'r>, evidence: &Evidence<'r>, extent: Extent) -> Option<ObjectLayout> {
         let mut layout = Layout::of(reading, &evidence.kind, &evidence.variable)?;
         if extent.elements > 1 {
             layout.repeat(reading, &evidence.kind);
@@ -177,7 +177,7 @@ impl<'a> Question<'a> {
             Some(room) if layout.flexible => room.end.checked_sub(extent.start)?.max(layout.stride),
             _ => layout.stride,
         };
-        let object = Object {
+        let object = ObjectLayout {
             name: layout.name,
             address: extent.start,
             elements: extent.elements.max(1),

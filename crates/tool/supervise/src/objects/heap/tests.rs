@@ -1,6 +1,6 @@
 //! Heaps made by hand, as malloc would leave them, and as it would not.
 
-use fieldstone_rewrite::Image;
+use fieldstone_rewrite::MemoryImage;
 use fieldstone_sys::smaps::parse;
 
 use super::*;
@@ -9,11 +9,11 @@ const HEAP: u64 = 0x5555_0000_0000;
 const ARENA: u64 = 0x7fff_f000_0000;
 
 /// Memory that is filled word by word.
-struct Made(Image);
+struct Made(MemoryImage);
 
 impl Made {
     fn new(start: u64, bytes: u64) -> Self {
-        Self(Image { start, bytes: vec![0; usize::try_from(bytes).unwrap()] })
+        Self(MemoryImage { start, bytes: vec![0; usize::try_from(bytes).unwrap()] })
     }
 
     fn set(&mut self, address: u64, word: u64) {
@@ -150,7 +150,7 @@ fn what_does_not_fit_is_not_told() {
     let mut memory = Made(sound.0.clone());
     memory.set(starts[free + 1], 0x4440);
     assert_eq!(Heap::default().in_arena(&memory.0, &maps, asked), Found::NotTold(ODD));
-    assert_eq!(Heap::default().in_arena(&Image::default(), &maps, asked), Found::NotTold(ODD), "it went away");
+    assert_eq!(Heap::default().in_arena(&MemoryImage::default(), &maps, asked), Found::NotTold(ODD), "it went away");
 }
 
 #[test]

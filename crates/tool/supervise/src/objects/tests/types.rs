@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use fieldstone_sharing::Object;
+use fieldstone_sharing::ObjectLayout;
 
 use super::super::Objects;
 use super::program::{Running, build, compilers, samples};
@@ -15,7 +15,7 @@ const LINEAR_REGRESSION: &str =
 /// Samples, so that each of three threads on two processors is among them.
 const ENOUGH: usize = 64;
 
-fn names(object: &Object) -> Vec<&str> {
+fn names(object: &ObjectLayout) -> Vec<&str> {
     object.members.iter().map(|member| member.name.as_str()).collect()
 }
 
@@ -89,7 +89,7 @@ fn linear_regressions_array_is_known_by_its_threads() {
 }
 
 /// The type that a thread which runs in a function of this name gives an address.
-fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Option<(Option<Object>, u64, u64)> {
+fn typed(compiler: &str, way: &str, name: &str, block: &str, offset: u64) -> Option<(Option<ObjectLayout>, u64, u64)> {
     let running = Running::start(compiler, way, &[name])?;
     let samples = samples(running.pid(), ENOUGH)?;
     let (start, bytes) = running.said(block);

@@ -1,6 +1,6 @@
 //! Variables: with debug information, with symbols alone, with nothing.
 
-use fieldstone_sharing::{Member, Object};
+use fieldstone_sharing::{Member, ObjectLayout};
 
 use super::super::{Kind, Objects, Place};
 use super::program::{Running, compilers};
@@ -18,7 +18,7 @@ fn place(running: &Running, objects: &mut Objects, name: &str) -> Place {
     place
 }
 
-fn declarations(object: &Object) -> Vec<(&str, &str)> {
+fn declarations(object: &ObjectLayout) -> Vec<(&str, &str)> {
     object.members.iter().map(|member| (member.name.as_str(), member.declaration.as_str())).collect()
 }
 
