@@ -33,7 +33,7 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
                 weight: 0.125,
                 at_ns,
                 cpu: thread,
-                ..Access::default()
+                ..SampledAccess::default()
             });
         }
         lines.record_elsewhere(uses.len() as f64 / 16.0, at_ns);
