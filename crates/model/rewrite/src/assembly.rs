@@ -1,40 +1,40 @@
-//! Code with labels, placed at an address.
+//! Code with labels, encoded at an address.
 //!
-//! Instructions that are made here and copies of the program's are told apart by no address of theirs: each gets one that no program
-//! can have (bit 63 set, bit 62 clear), and labels are such addresses until the end. So a jump of a copy to where the original lies is
-//! just that, and never mistaken for a jump to the copy.
+//! Generated instructions and copies of program instructions get temporary addresses that no
+//! program can have: bit 63 is set, bit 62 is clear. Labels are such addresses too, until the code
+//! is encoded. So a copied jump to an original address is not taken for a jump to the copy.
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, IcedError, Instruction, InstructionBlock, MemoryOperand, OpKind, Register,
 };
 
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, RefusalReason, Result};
 
 const INSTRUCTIONS: u64 = 0x8000_0000_0000_0000;
 const LABELS: u64 = 0x9000_0000_0000_0000;
-/// Between two instructions' addresses; more than an instruction is long.
+/// Distance between the temporary addresses of two instructions; more than the longest instruction.
 const STEP: u64 = 16;
 
-/// A place in the code.
+/// A position in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
 impl Label {
-    /// What stands for it in a jump.
+    /// The temporary address of the label, for jumps.
     pub(crate) const fn target(self) -> u64 {
         LABELS + self.0 as u64
     }
 }
 
-/// Code in the making.
+/// Code that is being assembled.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     instructions: Vec<Instruction>,
-    /// For each label, the index of the instruction that it stands before.
+    /// For each label, the index of the next instruction.
     labels: Vec<Option<usize>>,
 }
 
-/// Code that lies at an address.
+/// Encoded code.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) bytes: Vec<u8>,
@@ -43,78 +43,78 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// Where a label is. None for one that was never placed.
+    /// Address of a label. `None` if it was never placed.
     pub(crate) fn address(&self, label: Label) -> Option<u64> {
         self.labels.get(label.0).copied().flatten()
     }
 }
 
 impl Assembly {
-    /// A label that is placed later.
+    /// Creates a label, to be placed later.
     pub(crate) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Places a label before what is added next.
+    /// Places a label before the next instruction.
     pub(crate) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.instructions.len());
     }
 
-    /// A label before what is added next.
+    /// Creates a label before the next instruction.
     pub(crate) fn here(&mut self) -> Label {
         let label = self.label();
         self.place(label);
         label
     }
 
-    /// Adds an instruction: a copy, or one that was made.
+    /// Adds a copied or generated instruction.
     pub(crate) fn push(&mut self, instruction: Instruction) {
         self.instructions.push(instruction);
     }
 
     pub(crate) fn add(&mut self, made: std::result::Result<Instruction, IcedError>) {
-        // One that cannot be made stays an invalid one, which does not encode.
+        // A failed construction becomes an invalid instruction, which does not encode.
         self.push(made.unwrap_or_default());
     }
 
-    /// A jump with or without a condition, to a label's target or an address.
+    /// Adds a jump with or without a condition, to a label or an address.
     pub(crate) fn jump(&mut self, code: Code, target: u64) {
         self.add(Instruction::with_branch(code, target));
     }
 
-    /// `lea register, [base + index * scale + displacement]`.
+    /// Adds `lea register, [base + index * scale + displacement]`.
     pub(crate) fn lea(&mut self, register: Register, base: Register, index: Register, scale: u32, displacement: i32) {
         let operand = MemoryOperand::new(base, index, scale, i64::from(displacement), 1, false, Register::None);
         self.add(Instruction::with2(Code::Lea_r64_m, register, operand));
     }
 
-    /// `mov register, value`.
+    /// Adds `mov register, value`.
     pub(crate) fn load(&mut self, register: Register, value: u64) {
         self.add(Instruction::with2(Code::Mov_r64_imm64, register, value));
     }
 
-    /// `cmp register, [label]`: eight bytes that lie in the code.
+    /// Adds `cmp register, [label]`, with eight bytes beside the code.
     pub(crate) fn compare_with(&mut self, register: Register, label: Label) {
         self.add(Instruction::with2(Code::Cmp_r64_rm64, register, at(label)));
     }
 
-    /// Eight bytes that are no code.
+    /// Adds eight bytes of data.
     pub(crate) fn word(&mut self, value: u64) {
         self.push(Instruction::with_declare_qword_1(value));
     }
 
-    /// `cmp register, value`.
+    /// Adds `cmp register, value`.
     pub(crate) fn compare(&mut self, register: Register, value: i32) {
         self.add(Instruction::with2(Code::Cmp_rm64_imm32, register, value));
     }
 
-    /// The code as it is at `at`; `ip` is what an error names.
+    /// Encodes the code at address `at`. Errors name the instruction at `ip`.
     ///
     /// # Errors
-    /// [`Refused::OutOfReach`] when an operand or a jump does not reach its target from there.
+    /// [`RefusalReason::OutOfReach`] if an operand or a jump does not reach its target from there.
     pub(crate) fn encode(mut self, at: u64, ip: u64) -> Result<Encoded> {
-        let refused = || Error::refused(ip, Refused::OutOfReach);
+        let refused = || Error::refused(ip, RefusalReason::OutOfReach);
         let address = |index: usize| INSTRUCTIONS + index as u64 * STEP;
         for (index, instruction) in self.instructions.iter_mut().enumerate() {
             instruction.set_ip(address(index));
@@ -131,7 +131,7 @@ impl Assembly {
         let block = InstructionBlock::new(&self.instructions, at);
         let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
             .map_err(|_| refused())?;
-        // A jump that had to become several instructions: its target is too far away.
+        // A jump that needs several instructions has a target out of reach.
         if encoded.new_instruction_offsets.contains(&u32::MAX) {
             return Err(refused());
         }
@@ -141,13 +141,13 @@ impl Assembly {
     }
 }
 
-/// Eight bytes in the code.
+/// An operand of eight bytes at a label.
 fn at(label: Label) -> MemoryOperand {
     let place = label.target().cast_signed();
     MemoryOperand::new(Register::RIP, Register::None, 1, place, 8, false, Register::None)
 }
 
-/// Where it jumps to, or the address behind which its operand lies however far the code is moved.
+/// The target of a jump, or the address of an operand relative to rip.
 fn target(instruction: &Instruction) -> Option<u64> {
     if instruction.code() == Code::DeclareQword {
         return None;
@@ -163,14 +163,14 @@ mod tests {
     use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
 
     use super::Assembly;
-    use crate::error::Refused;
+    use crate::error::RefusalReason;
 
     fn decoded(bytes: &[u8], at: u64) -> Vec<Instruction> {
         Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).into_iter().collect()
     }
 
     #[test]
-    fn labels_are_places_and_addresses_stay_addresses() {
+    fn labels_and_addresses_are_distinct() {
         let mut code = Assembly::default();
         let end = code.label();
         let head = code.here();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn words_lie_in_the_code_and_are_compared_there() {
+    fn words_are_placed_in_the_code() {
         let mut code = Assembly::default();
         let word = code.label();
         code.compare_with(Register::RBX, word);
@@ -212,17 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_is_refused() {
+    fn targets_out_of_reach_are_refused() {
         let refused = |code: Assembly| code.encode(0x7fff_0000_0000, 0x40_0000).unwrap_err().reason();
         let mut jump = Assembly::default();
         jump.jump(Code::Jmp_rel32_64, 0x1_0040_0000);
-        assert_eq!(refused(jump), Some(Refused::OutOfReach));
+        assert_eq!(refused(jump), Some(RefusalReason::OutOfReach));
         let mut load = Assembly::default();
         load.push(Decoder::with_ip(64, &[0x8b, 0x05, 0, 1, 0, 0], 0x1_0040_0000, DecoderOptions::NONE).decode());
-        assert_eq!(refused(load), Some(Refused::OutOfReach));
+        assert_eq!(refused(load), Some(RefusalReason::OutOfReach));
         let mut nowhere = Assembly::default();
         let label = nowhere.label();
         nowhere.jump(Code::Jmp_rel32_64, label.target());
-        assert_eq!(refused(nowhere), Some(Refused::OutOfReach), "a label that was not placed");
+        assert_eq!(refused(nowhere), Some(RefusalReason::OutOfReach), "a label that was not placed");
     }
 }

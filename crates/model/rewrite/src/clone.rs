@@ -1,4 +1,5 @@
-//! A copy of a loop whose accesses are redirected: nothing is added in the loop where the addresses' registers stay as they are.
+//! A copy of a loop whose accesses are redirected. An access with loop-invariant registers costs
+//! nothing extra in the loop.
 //!
 //! ```text
 //!   entry:  base + displacements in the rule's bytes? ── no ──→ the original
@@ -9,20 +10,20 @@
 //!           jne head' ────────────────────────────────────────┘
 //!           jmp to what follows the original loop
 //! ```
-//! An access whose registers nothing in the loop writes is checked where the clone is entered, once for all that share them
-//! and a rule. Others are checked where they are, once for all that follow in the block with the same registers unchanged. A
-//! check covers all its accesses from the first byte to the last, so it may fail early, which costs speed and nothing else. Pointers that are
-//! read again and again from the stack frame are checked for one value (`slots`).
-//! Absolute addresses are checked now.
+//! Algorithm: an access whose registers the loop does not write is checked at the entry, once for all
+//! accesses with these registers and this rule. Other accesses are checked in place, once for all that
+//! follow in the block with the same registers unchanged. A check covers its accesses from the first
+//! byte to the last. So it may fail early, which costs speed only. Pointers read from stack slots are
+//! checked for one value (`slots`). Absolute addresses are checked when the clone is made.
 //!
-//! Between the instructions, and where a check begins, registers, flags and the stack are the original's, so that a signal can be told of an
-//! original instruction ([`LoopClone::map`]). In a check only dead registers and flags differ, and, where none is dead, the
-//! stack pointer and the one that was saved.
+//! Invariants: between instructions and at the start of a check, registers, flags and stack equal the
+//! original's. So a signal can be attributed to an original instruction ([`LoopClone::map`]). Inside a
+//! check, only dead registers and flags differ; if none is dead, also the stack pointer and the saved
+//! register. The original makes all calls, because a return address in the clone would break unwinding.
+//! It also executes what follows a call in its block.
 //!
-//! A call is made by the original: the return address would be the clone's, and unwinding would end there. So is what comes behind it in its
-//! block.
-//!
-//! Source: Taylor, *Cachekata*, sections 5.2 and 5.3: the loop is copied whole. There a guard stands before each access.
+//! Source: Taylor, *Cachekata*, sections 5.2 and 5.3: the whole loop is copied. There a guard precedes
+//! each access.
 
 mod checks;
 
@@ -32,65 +33,58 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind, Register};
 use serde::{Deserialize, Serialize};
 
 use crate::assembly::{Assembly, Label};
-use crate::error::{Error, Refused, Result};
-use crate::flow::{Block, Flow, calls};
+use crate::error::{Error, RefusalReason, Result};
+use crate::flow::{BasicBlock, Flow, calls};
 use crate::guard::Scratch;
 use crate::liveness::Liveness;
 use crate::loops::Loop;
-use crate::page::{LINE_BYTES, Rule};
-use crate::patch::{TRAP, moved_to};
+use crate::page::LINE_BYTES;
+use crate::patch::{TRAP, copied_address};
+use crate::redirect::Redirect;
 use checks::{Check, Checks};
 
-/// An access that is to be redirected, and by which rule: one of a page, or a piece of its underlay.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redirect {
-    /// The instruction.
-    pub ip: u64,
-    /// Where its bytes are.
-    pub rule: Rule,
-    /// The address that it is likely to have in each lap, if it is one of [`Flow::by_slots`]: the clone is for that one alone.
-    pub seen: Option<u64>,
-}
-
-/// What is to be cloned, and how.
+/// Input for a clone.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan<'a> {
-    /// The flow that the loop is of.
+pub struct ClonePlan<'a> {
+    /// The flow that contains the loop.
     pub flow: &'a Flow,
     /// The loop.
     pub within: &'a Loop,
-    /// What is needed where in the flow.
+    /// Liveness in the flow.
     pub liveness: &'a Liveness,
     /// The accesses to redirect, each once.
     pub redirects: &'a [Redirect],
-    /// Instructions that a patch overwrites, and where their copies are: [`crate::patch::Displaced::moved`].
+    /// Instructions that a patch overwrites, with their copies: [`crate::patch::HeadCopy::moved`].
     pub moved: &'a [(u64, u64)],
-    /// Where else than at the head the clone can be entered: instructions of the loop, before any check of their block.
+    /// Further entries beside the head: instructions of the loop, before any check of their block.
     pub enter: &'a [u64],
-    /// Where the clone is to lie.
+    /// Address of the clone.
     pub at: u64,
-    /// Whether the copy of the head is to begin a cache line, behind bytes that are never run: a short loop is fetched from one line then.
+    /// Whether the copy of the head starts a cache line, behind padding. A short loop is then
+    /// fetched from one line.
     pub aligned: bool,
 }
 
 /// A copy of a loop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoopClone {
-    /// Where it lies.
+    /// Its address.
     pub at: u64,
     /// Its code.
     pub code: Vec<u8>,
-    /// Where it is entered in the state before the head.
+    /// The entry for a thread at the head.
     pub entry: u64,
-    /// All entries: the original instruction, and where to enter in the state before it.
+    /// All entries: an original instruction, and the entry for a thread at it.
     pub entries: Vec<(u64, u64)>,
-    /// Addresses in the clone at which the program's state is that before an original instruction, and which one.
+    /// Addresses in the clone where the program's state is that before an original instruction,
+    /// with that instruction.
     pub map: Vec<(u64, u64)>,
-    /// Where failed checks lead: the address in the clone, and the original instruction that it goes on at.
-    pub colds: Vec<(u64, u64)>,
-    /// Checks in the loop.
+    /// Exits of failed checks: the address in the clone, and the original instruction that follows.
+    #[serde(rename = "colds")]
+    pub failures: Vec<(u64, u64)>,
+    /// Number of checks in the loop.
     pub guards: usize,
-    /// Those of them that save a register or the flags.
+    /// Number of these that save a register or the flags.
     pub saving_guards: usize,
 }
 
@@ -98,78 +92,78 @@ impl LoopClone {
     /// Makes the clone.
     ///
     /// # Errors
-    /// [`Error::Refused`]: an instruction is not in the loop, or behind a call, cannot be redirected, or not from there; an entry would
-    /// pass by a check.
-    pub fn new(plan: &Plan<'_>) -> Result<Self> {
+    /// [`Error::Refused`] if an instruction is not in the loop, follows a call, or cannot be redirected, and if an entry would bypass a check.
+    pub fn new(plan: &ClonePlan<'_>) -> Result<Self> {
         let (made, head) = Self::make(plan)?;
         let padding = head.wrapping_neg() % LINE_BYTES;
         if !plan.aligned || padding == 0 {
             return Ok(made);
         }
-        let (moved, _) = Self::make(&Plan { at: plan.at + padding, ..*plan })?;
+        let (moved, _) = Self::make(&ClonePlan { at: plan.at + padding, ..*plan })?;
         let code = (0..padding).map(|_| TRAP).chain(moved.code).collect();
         Ok(Self { at: plan.at, code, ..moved })
     }
 
-    /// The clone, and where the copy of the head is in it.
-    fn make(plan: &Plan<'_>) -> Result<(Self, u64)> {
+    /// Makes the clone; returns the address of the head's copy too.
+    fn make(plan: &ClonePlan<'_>) -> Result<(Self, u64)> {
         let checks = Checks::of(plan.flow, plan.within, plan.redirects)?;
-        let mut making = Making {
+        let mut builder = Builder {
             plan,
             checks,
             code: Assembly::default(),
             copies: BTreeMap::new(),
             entries: Vec::new(),
             spots: Vec::new(),
-            colds: Vec::new(),
+            failures: Vec::new(),
             words: BTreeMap::new(),
             guards: 0,
             saving_guards: 0,
         };
-        for instruction in plan.flow.copied_in(plan.within) {
-            let label = making.code.label();
-            making.copies.insert(instruction.ip(), label);
+        for instruction in plan.flow.copied_instructions(plan.within) {
+            let label = builder.code.label();
+            builder.copies.insert(instruction.ip(), label);
         }
         for ip in plan.enter.iter().filter(|ip| **ip != plan.within.head).copied() {
-            making.entry(ip, false)?;
+            builder.entry(ip, false)?;
         }
         let head_first = plan.within.blocks.first() == Some(&plan.within.head);
-        making.entry(plan.within.head, head_first)?;
-        making.body()?;
-        making.cold_ends();
-        making.finish()
+        builder.entry(plan.within.head, head_first)?;
+        builder.body()?;
+        builder.failure_exits();
+        builder.finish()
     }
 }
 
-/// A check in the loop that failed.
-struct Cold {
+/// The exit of a failed check.
+struct FailureExit {
     label: Label,
     scratch: Scratch,
     ip: u64,
 }
 
-struct Making<'a> {
-    plan: &'a Plan<'a>,
+struct Builder<'a> {
+    plan: &'a ClonePlan<'a>,
     checks: Checks,
     code: Assembly,
-    /// For each original instruction its copy, with the check before it.
+    /// For each original instruction, its copy with the check before it.
     copies: BTreeMap<u64, Label>,
     entries: Vec<(u64, Label)>,
     spots: Vec<(u64, Label)>,
-    colds: Vec<Cold>,
-    /// What checks compare with, behind the code.
+    failures: Vec<FailureExit>,
+    /// Operands of comparisons, behind the code.
     words: BTreeMap<u64, Label>,
     guards: usize,
     saving_guards: usize,
 }
 
-impl Making<'_> {
-    /// An entry for whoever is about to run the instruction at `ip`; the copy follows or is jumped to.
+impl Builder<'_> {
+    /// An entry for a thread at the instruction at `ip`. The copy follows, or the entry jumps to
+    /// it.
     fn entry(&mut self, ip: u64, falls_through: bool) -> Result<()> {
-        let copy = *self.copies.get(&ip).ok_or_else(|| Error::refused(ip, Refused::NotInLoop))?;
+        let copy = *self.copies.get(&ip).ok_or_else(|| Error::refused(ip, RefusalReason::NotInLoop))?;
         let block = self.plan.flow.block_at(ip).map_or(ip, |block| block.start);
         if self.checks.before.range(block..ip).next().is_some() {
-            return Err(Error::refused(ip, Refused::BehindCheck));
+            return Err(Error::refused(ip, RefusalReason::BehindCheck));
         }
         let entry = self.code.here();
         self.entries.push((ip, entry));
@@ -190,11 +184,11 @@ impl Making<'_> {
     }
 
     fn body(&mut self) -> Result<()> {
-        let Plan { flow, within, .. } = *self.plan;
-        let blocks: Vec<&Block> = within.blocks.iter().map(|start| &flow.blocks[start]).collect();
+        let ClonePlan { flow, within, .. } = *self.plan;
+        let blocks: Vec<&BasicBlock> = within.blocks.iter().map(|start| &flow.blocks[start]).collect();
         for (index, block) in blocks.iter().enumerate() {
             let mut last = &flow.instructions[&block.last];
-            for instruction in flow.until_call(block) {
+            for instruction in flow.instructions_until_call(block) {
                 self.copy(instruction)?;
                 last = instruction;
             }
@@ -216,14 +210,14 @@ impl Making<'_> {
         self.code.place(label);
         self.spots.push((ip, label));
         if calls(instruction) {
-            self.code.jump(Code::Jmp_rel32_64, moved_to(self.plan.moved, ip));
+            self.code.jump(Code::Jmp_rel32_64, copied_address(self.plan.moved, ip));
             return Ok(());
         }
         if let Some(check) = self.checks.before.get(&ip).cloned() {
             self.guard(ip, &check)?;
         }
         if let Some(&(register, value)) = self.checks.known.get(&ip) {
-            // From no word beside the code: a load would wait where this does not.
+            // An immediate needs no load, so it causes no wait.
             self.code.load(register, value);
             return Ok(());
         }
@@ -247,8 +241,9 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// Checks before the instruction at `ip` or its copy, one of which that fails leads on at the original. A register in none of `touched` is
-    /// taken only where addresses are made of several.
+    /// Checks before the instruction at `ip` or its copy. If one fails, the thread continues in the
+    /// original. A scratch register, needed only for addresses of several registers, is none of
+    /// `touched`.
     fn check(&mut self, ip: u64, checks: &[Check], touched: u16) -> Result<Scratch> {
         let live = self.plan.liveness.before(ip);
         let used = checks.iter().fold(touched, |used, check| used | check.registers());
@@ -266,11 +261,11 @@ impl Making<'_> {
             }
         }
         scratch.restore(&mut self.code);
-        self.colds.push(Cold { label: failed, scratch, ip });
+        self.failures.push(FailureExit { label: failed, scratch, ip });
         Ok(scratch)
     }
 
-    /// Goes to `failed` unless the register has one of these values.
+    /// Jumps to `failed` unless the register is in this range.
     fn compare(&mut self, (register, first, last): (Register, u64, u64), failed: Label) {
         let ends = [(first, Code::Jb_rel32_64), (last, Code::Ja_rel32_64)];
         let one = [(first, Code::Jne_rel32_64)];
@@ -281,27 +276,28 @@ impl Making<'_> {
         }
     }
 
-    /// Where a number lies behind the code.
+    /// Label of a number behind the code.
     fn word(&mut self, value: u64) -> Label {
         let Self { code, words, .. } = self;
         *words.entry(value).or_insert_with(|| code.label())
     }
 
-    /// Failed checks, behind the loop: all as it was, and on in the original.
-    fn cold_ends(&mut self) {
-        for Cold { label, scratch, ip } in &self.colds {
+    /// Exits of failed checks, behind the loop. They restore all state and continue in the
+    /// original.
+    fn failure_exits(&mut self) {
+        for FailureExit { label, scratch, ip } in &self.failures {
             self.code.place(*label);
             scratch.restore(&mut self.code);
-            self.code.jump(Code::Jmp_rel32_64, moved_to(self.plan.moved, *ip));
+            self.code.jump(Code::Jmp_rel32_64, copied_address(self.plan.moved, *ip));
         }
     }
 
-    /// Where a jump to an original address leads: into the clone if that has a block there.
+    /// The target of a jump to an original address: in the clone if the clone has that block.
     fn target(&self, original: u64) -> u64 {
         if self.plan.within.blocks.contains(&original) {
             self.copies[&original].target()
         } else {
-            moved_to(self.plan.moved, original)
+            copied_address(self.plan.moved, original)
         }
     }
 
@@ -322,13 +318,13 @@ impl Making<'_> {
         let head = self.plan.within.head;
         let entry = entries.iter().find(|(ip, _)| *ip == head).map_or(at, |(_, entry)| *entry);
         let copy = self.copies.get(&head).and_then(|label| place(*label)).unwrap_or(at);
-        let colds = self.colds.iter().filter_map(|cold| Some((place(cold.label)?, cold.ip))).collect();
+        let failures = self.failures.iter().filter_map(|exit| Some((place(exit.label)?, exit.ip))).collect();
         let clone = LoopClone {
             at,
             entry,
             entries,
             map,
-            colds,
+            failures,
             guards: self.guards,
             saving_guards: self.saving_guards,
             code: encoded.bytes,

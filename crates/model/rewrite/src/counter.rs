@@ -1,55 +1,56 @@
-//! What counts the laps of a loop: a register, or a word of the frame, that one instruction in it changes by a constant.
+//! The counter of a loop: a register or a stack word that one instruction changes by a constant in each
+//! iteration.
 //!
 //! ```text
 //!   head:  add [rdi], 1                      head:  …
-//!          add rdx, 16      <- 16 a lap             add [rax], 1
-//!          cmp rdx, rcx                             add dword [rbp - 20], 1      <- 1 a lap: code that was not optimised
+//!          add rdx, 16    <- 16 each time           add [rax], 1
+//!          cmp rdx, rcx                             add dword [rbp - 20], 1    <- 1 each time, unoptimised code
 //!          jne head                                 jmp head
 //! ```
-//! Its values in two samples of a thread say how many laps it made between them: how fast a program gets on, without a counter of the
-//! processor's or one of ours. Evidence, not proof: that the instruction runs once a lap is not shown, nor that nobody
-//! else writes the word.
+//! Its values in two samples of a thread give the number of iterations between them, and so the
+//! program's speed without a hardware counter. Limits: this is evidence and no proof. The instruction
+//! may run more or less than once per iteration, and other code may write the word.
 
 use std::collections::BTreeMap;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
-use crate::effect::{Effect, reads_and_writes};
+use crate::effect::{InstructionEffect, reads_and_writes};
 use crate::flow::Flow;
 use crate::loops::Loop;
 use crate::memory::Memory;
 use crate::registers::{RBP, RSP, Registers, number};
 
-/// The registers that a call leaves alone: rbx and r12 to r15. The frame pointer counts nothing.
+/// Registers that a call preserves: rbx and r12 to r15. The frame pointer is never a counter.
 const KEPT_BY_CALLS: u16 = 0xf008;
 
-/// A loop's counter.
+/// The counter of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counter {
-    /// The instruction that changes it.
+pub struct LoopCounter {
+    /// Address of the instruction that changes it.
     pub ip: u64,
-    /// By how much.
+    /// The change in each iteration.
     pub step: i64,
-    /// Its size in bytes, 4 or 8: where it begins anew after its largest value.
+    /// Its size in bytes, 4 or 8. It wraps around at that size.
     pub bytes: u32,
-    place: Place,
+    place: CounterPlace,
 }
 
-/// Where a counter is.
+/// The location of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum CounterPlace {
     /// A general register.
     Register(usize),
     /// A word at a distance from the frame or stack pointer.
     Frame { base: usize, distance: i64 },
 }
 
-impl Counter {
-    /// The counter of a loop: a register if there is one.
+impl LoopCounter {
+    /// The counter of a loop, preferably a register. `None` if there is none.
     #[must_use]
     pub fn of(flow: &Flow, within: &Loop) -> Option<Self> {
         let mut factory = InstructionInfoFactory::new();
-        let mut writers: BTreeMap<Place, u32> = BTreeMap::new();
+        let mut writers: BTreeMap<CounterPlace, u32> = BTreeMap::new();
         let mut found = Vec::new();
         for instruction in flow.instructions_in(within) {
             for place in written(instruction, &mut factory) {
@@ -57,21 +58,21 @@ impl Counter {
             }
             found.extend(counting(instruction));
         }
-        let lasts = |place: &Place| match place {
-            Place::Register(number) => !within.has_call || KEPT_BY_CALLS & (1 << number) != 0,
-            Place::Frame { .. } => true,
+        let lasts = |place: &CounterPlace| match place {
+            CounterPlace::Register(number) => !within.has_call || KEPT_BY_CALLS & (1 << number) != 0,
+            CounterPlace::Frame { .. } => true,
         };
         let counts = |one: &Self| writers.get(&one.place) == Some(&1) && lasts(&one.place);
         found.into_iter().filter(counts).min_by_key(|one| (one.place, one.ip))
     }
 
-    /// Its value, with these registers. None where its memory is not there.
+    /// Its value with these registers. `None` if its memory is not mapped.
     #[must_use]
     pub fn value(&self, registers: &Registers, memory: &dyn Memory) -> Option<u64> {
         let bytes = self.bytes as usize;
         let mut value = match self.place {
-            Place::Register(number) => registers.gpr[number].to_le_bytes(),
-            Place::Frame { base, distance } => {
+            CounterPlace::Register(number) => registers.gpr[number].to_le_bytes(),
+            CounterPlace::Frame { base, distance } => {
                 let mut word = [0; 8];
                 let at = registers.gpr[base].wrapping_add_signed(distance);
                 (memory.read(at, &mut word[..bytes]) == bytes).then_some(word)?
@@ -81,41 +82,42 @@ impl Counter {
         Some(u64::from_le_bytes(value))
     }
 
-    /// Whether code with this flow, called from the loop, leaves it as it is at each of its instructions. It may save and use registers of
-    /// its caller.
+    /// Whether code with this flow, called from the loop, preserves it at each instruction. Such
+    /// code may save and use registers of its caller.
     #[must_use]
     pub fn is_kept_by(&self, flow: &Flow) -> bool {
-        let Place::Register(number) = self.place else { return true };
+        let CounterPlace::Register(number) = self.place else { return true };
         let mut factory = InstructionInfoFactory::new();
-        let is_written = |instruction| Effect::of(instruction, &mut factory).writes & (1 << number) != 0;
+        let is_written = |instruction| InstructionEffect::of(instruction, &mut factory).writes & (1 << number) != 0;
         KEPT_BY_CALLS & (1 << number) != 0 && !flow.instructions.values().any(is_written)
     }
 
-    /// Whether its value is that of memory, which may be read later than the registers were.
+    /// Whether its value is in memory, which may be read later than the registers.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
-        matches!(self.place, Place::Frame { .. })
+        matches!(self.place, CounterPlace::Frame { .. })
     }
 }
 
-/// All that an instruction writes where a counter may be.
-fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Vec<Place> {
-    let registers = Effect::of(instruction, factory).writes;
-    let mut places: Vec<Place> = (0..16).filter(|number| registers & (1 << number) != 0).map(Place::Register).collect();
+/// Locations of possible counters that an instruction writes.
+fn written(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Vec<CounterPlace> {
+    let registers = InstructionEffect::of(instruction, factory).writes;
+    let mut places: Vec<CounterPlace> =
+        (0..16).filter(|number| registers & (1 << number) != 0).map(CounterPlace::Register).collect();
     let writes_memory = factory.info(instruction).used_memory().iter().any(|used| reads_and_writes(used.access()).1);
     places.extend(frame(instruction).filter(|_| writes_memory));
     places
 }
 
-/// The word of the frame that is an instruction's operand.
-fn frame(instruction: &Instruction) -> Option<Place> {
+/// The stack word that is an instruction's operand.
+fn frame(instruction: &Instruction) -> Option<CounterPlace> {
     let base = number(instruction.memory_base()).filter(|&base| base == RBP || base == RSP)?;
     let is_plain = instruction.memory_index() == Register::None && instruction.segment_prefix() == Register::None;
-    is_plain.then(|| Place::Frame { base, distance: instruction.memory_displacement64().cast_signed() })
+    is_plain.then(|| CounterPlace::Frame { base, distance: instruction.memory_displacement64().cast_signed() })
 }
 
-/// What an instruction counts by, if it does.
-fn counting(instruction: &Instruction) -> Option<Counter> {
+/// The counter that an instruction changes, if it is a counting instruction.
+fn counting(instruction: &Instruction) -> Option<LoopCounter> {
     if instruction.has_lock_prefix() {
         return None;
     }
@@ -133,18 +135,18 @@ fn counting(instruction: &Instruction) -> Option<Counter> {
         _ => return None,
     };
     let bytes = u32::try_from(bytes).ok().filter(|bytes| matches!(bytes, 4 | 8))?;
-    (step != 0).then_some(Counter { ip: instruction.ip(), step, bytes, place })
+    (step != 0).then_some(LoopCounter { ip: instruction.ip(), step, bytes, place })
 }
 
-/// A register that may count.
-fn register(register: Register) -> Option<Place> {
+/// A register that may be a counter.
+fn register(register: Register) -> Option<CounterPlace> {
     let number = number(register).filter(|&number| number != RSP && number != RBP)?;
-    Some(Place::Register(number))
+    Some(CounterPlace::Register(number))
 }
 
 fn constant(instruction: &Instruction, bytes: usize) -> Option<i64> {
     let value = instruction.try_immediate(1).ok()?;
-    // One of four bytes is given without its sign.
+    // iced returns a four-byte immediate without its sign.
     if bytes == 4 {
         u32::try_from(value & 0xffff_ffff).ok().map(|low| low.cast_signed().into())
     } else {
@@ -165,43 +167,44 @@ mod tests {
         CodeAssembler, CodeLabel, dword_ptr, eax, ecx, edx, qword_ptr, r12, rax, rbp, rbx, rdi, rdx, rsp,
     };
 
-    use super::Counter;
+    use super::LoopCounter;
     use crate::flow::Flow;
-    use crate::memory::Image;
+    use crate::memory::MemoryImage;
     use crate::registers::{RBP, Registers};
 
-    /// The counter of the innermost loop around what `body` assembles; it begins at the loop's head.
-    fn counter(body: impl FnOnce(&mut CodeAssembler)) -> Option<Counter> {
+    /// The counter of the innermost loop around the code of `body`, which begins at the loop's
+    /// head.
+    fn counter(body: impl FnOnce(&mut CodeAssembler)) -> Option<LoopCounter> {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut head: CodeLabel = code.create_label();
         code.set_label(&mut head).unwrap();
         body(&mut code);
         code.jne(head).unwrap();
         code.ret().unwrap();
-        let image = Image { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1000).unwrap();
         let within = flow.loops().into_iter().next().unwrap();
-        Counter::of(&flow, &within)
+        LoopCounter::of(&flow, &within)
     }
 
-    fn told(found: Option<Counter>) -> Option<(u64, i64, u32, bool)> {
+    fn summary(found: Option<LoopCounter>) -> Option<(u64, i64, u32, bool)> {
         found.map(|found| (found.ip, found.step, found.bytes, found.is_in_memory()))
     }
 
     #[test]
-    fn a_register_counts_in_whatever_form() {
+    fn each_form_of_a_register_counter_is_found() {
         let add = |code: &mut CodeAssembler| {
             code.add(qword_ptr(rdi), 1).unwrap();
             code.add(rdx, 16).unwrap();
         };
-        assert_eq!(told(counter(add)), Some((0x1004, 16, 8, false)));
-        assert_eq!(told(counter(|code| code.dec(ecx).unwrap())), Some((0x1000, -1, 4, false)));
-        assert_eq!(told(counter(|code| code.sub(edx, 0x1000).unwrap())), Some((0x1000, -0x1000, 4, false)));
-        assert_eq!(told(counter(|code| code.lea(rdx, qword_ptr(rdx - 8)).unwrap())), Some((0x1000, -8, 8, false)));
+        assert_eq!(summary(counter(add)), Some((0x1004, 16, 8, false)));
+        assert_eq!(summary(counter(|code| code.dec(ecx).unwrap())), Some((0x1000, -1, 4, false)));
+        assert_eq!(summary(counter(|code| code.sub(edx, 0x1000).unwrap())), Some((0x1000, -0x1000, 4, false)));
+        assert_eq!(summary(counter(|code| code.lea(rdx, qword_ptr(rdx - 8)).unwrap())), Some((0x1000, -8, 8, false)));
     }
 
     #[test]
-    fn what_is_written_twice_or_lost_counts_nothing() {
+    fn a_register_written_twice_or_lost_is_no_counter() {
         let twice = |code: &mut CodeAssembler| {
             code.add(rdx, 16).unwrap();
             code.mov(edx, eax).unwrap();
@@ -217,38 +220,38 @@ mod tests {
             code.add(r12, 1).unwrap();
             code.call(rax).unwrap();
         };
-        assert_eq!(told(counter(kept)), Some((0x1000, 1, 8, false)));
+        assert_eq!(summary(counter(kept)), Some((0x1000, 1, 8, false)));
         assert_eq!(counter(|code| code.add(rsp, 16).unwrap()), None, "the stack");
         assert_eq!(counter(|code| code.lea(rdx, qword_ptr(rdi + 8)).unwrap()), None, "another register");
-        assert_eq!(counter(|code| code.add(edx, eax).unwrap()), None, "by who knows what");
+        assert_eq!(counter(|code| code.add(edx, eax).unwrap()), None, "by an unknown amount");
     }
 
     #[test]
-    fn a_word_of_the_frame_counts_and_is_read() {
+    fn a_stack_word_counter_is_found_and_read() {
         let body = |code: &mut CodeAssembler| {
             code.mov(rax, qword_ptr(rbp - 8)).unwrap();
             code.add(qword_ptr(rax), 1).unwrap();
             code.add(dword_ptr(rbp - 20), 1).unwrap();
         };
         let found = counter(body).unwrap();
-        assert_eq!(told(Some(found)), Some((0x1008, 1, 4, true)));
+        assert_eq!(summary(Some(found)), Some((0x1008, 1, 4, true)));
         let mut registers = Registers::default();
         registers.gpr[RBP] = 0x2000;
-        let there = Image { start: 0x2000 - 20, bytes: vec![7, 1, 0, 0, 0xff] };
+        let there = MemoryImage { start: 0x2000 - 20, bytes: vec![7, 1, 0, 0, 0xff] };
         assert_eq!(found.value(&registers, &there), Some(0x107));
-        assert_eq!(found.value(&registers, &Image::default()), None);
+        assert_eq!(found.value(&registers, &MemoryImage::default()), None);
         let stored = |code: &mut CodeAssembler| {
             body(code);
             code.mov(dword_ptr(rbp - 20), eax).unwrap();
         };
-        assert_eq!(counter(stored), None, "written once more");
+        assert_eq!(counter(stored), None, "written twice");
     }
 
     #[test]
-    fn half_a_register_is_half_its_value() {
+    fn a_four_byte_counter_has_the_lower_half_of_its_register() {
         let found = counter(|code| code.dec(ecx).unwrap()).unwrap();
         let mut registers = Registers::default();
         registers.gpr[1] = 0x1_0000_0005;
-        assert_eq!(found.value(&registers, &Image::default()), Some(5));
+        assert_eq!(found.value(&registers, &MemoryImage::default()), Some(5));
     }
 }

@@ -1,7 +1,8 @@
-//! Which registers and flags an instruction reads and writes, as far as rewriting has to know it.
+//! Registers and flags that an instruction reads and writes.
 //!
-//! In doubt an instruction reads more and overwrites less than it does: what is dead by this account is dead. What an
-//! instruction leaves undefined counts as overwritten, since nobody can rely on it.
+//! The result is conservative: it may contain too many reads and too few overwrites, so a register
+//! that is dead by it is dead. A register or flag that an instruction leaves undefined counts as
+//! overwritten.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, RflagsBits};
 
@@ -11,23 +12,24 @@ use crate::registers::bit;
 pub const ARITHMETIC_FLAGS: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
 
-/// What an instruction does to general registers (bit n: register n) and arithmetic flags (iced's bits).
+/// Effect of an instruction on general registers (bit n: register n) and arithmetic flags (iced's
+/// bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Effect {
-    /// Registers that it reads, for addresses too.
+pub struct InstructionEffect {
+    /// Registers that it reads, including those of addresses.
     pub reads: u16,
     /// Registers that it may change.
     pub writes: u16,
-    /// Registers that it overwrites whole, whatever happens.
+    /// Registers that it always overwrites as a whole.
     pub kills: u16,
     /// Flags that it reads.
     pub flags_read: u32,
-    /// Flags that it overwrites, whatever happens.
+    /// Flags that it always overwrites.
     pub flags_killed: u32,
 }
 
-impl Effect {
-    /// What `instruction` does.
+impl InstructionEffect {
+    /// The effect of `instruction`.
     #[must_use]
     pub fn of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Self {
         if instruction.is_save_restore_instruction() {
@@ -43,7 +45,7 @@ impl Effect {
             let (reads, writes) = reads_and_writes(used.access());
             effect.reads |= if reads { bit } else { 0 };
             effect.writes |= if writes { bit } else { 0 };
-            // The upper half is cleared with the lower one.
+            // A write of the lower half clears the upper half.
             let whole = used.access() == OpAccess::Write && used.register().size() >= 4;
             effect.kills |= if whole { bit } else { 0 };
         }
@@ -53,14 +55,14 @@ impl Effect {
         effect
     }
 
-    /// All registers that have to do with it.
+    /// All registers that it reads or writes.
     #[must_use]
     pub const fn registers(&self) -> u16 {
         self.reads | self.writes
     }
 }
 
-/// Does an access of this kind read, does it write?
+/// Whether an access of this kind reads, and whether it writes.
 pub(crate) const fn reads_and_writes(access: OpAccess) -> (bool, bool) {
     match access {
         OpAccess::Read | OpAccess::CondRead => (true, false),
@@ -70,7 +72,7 @@ pub(crate) const fn reads_and_writes(access: OpAccess) -> (bool, bool) {
     }
 }
 
-/// A shift by nothing changes no flag; one through the carry may come round.
+/// A shift by 0 changes no flag. A rotate through carry may shift by 0 modulo the size.
 fn keeps_flags(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Rcl | Mnemonic::Rcr => true,
@@ -91,13 +93,13 @@ fn keeps_flags(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARITHMETIC_FLAGS, Effect};
+    use super::{ARITHMETIC_FLAGS, InstructionEffect};
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, RflagsBits};
 
-    fn effect(bytes: &[u8]) -> Effect {
+    fn effect(bytes: &[u8]) -> InstructionEffect {
         let instruction = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
         assert_eq!(instruction.len(), bytes.len(), "{bytes:x?}");
-        Effect::of(&instruction, &mut InstructionInfoFactory::new())
+        InstructionEffect::of(&instruction, &mut InstructionInfoFactory::new())
     }
 
     const RAX: u16 = 1;
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_register_is_not_the_whole() {
+    fn a_partial_write_overwrites_no_register() {
         let byte = effect(&[0x8a, 0x07]); // mov al, [rdi]
         assert_eq!((byte.writes, byte.kills), (RAX, 0));
         let maybe = effect(&[0x48, 0x0f, 0x44, 0x07]); // cmove rax, [rdi]
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_overwrite_all_flags_and_increments_all_but_carry() {
+    fn sums_overwrite_all_flags_and_increments_all_except_carry() {
         assert_eq!(effect(&[0x01, 0x07]).flags_killed, ARITHMETIC_FLAGS); // add [rdi], eax
         assert_eq!(effect(&[0xff, 0x07]).flags_killed, ARITHMETIC_FLAGS & !RflagsBits::CF); // inc [rdi]
         let clear = effect(&[0x31, 0xc0]); // xor eax, eax
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_strings_overwrite_nothing_for_sure() {
+    fn repeated_string_instructions_may_overwrite_nothing() {
         let scan = effect(&[0xf2, 0xae]); // repne scasb
         assert_eq!((scan.kills, scan.flags_killed), (0, 0));
         assert_ne!(scan.writes & RDI, 0);

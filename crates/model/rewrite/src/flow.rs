@@ -1,29 +1,32 @@
-//! Control flow around an address: backwards-jump analysis (Taylor, *Cachekata*, section 5.2.2).
-//!
-//! An address that was executed is the beginning of an instruction; from there the code can only be read forwards. All direct
-//! jumps are followed, both ways where they have a condition; calls are stepped over. What precedes the address is found by
-//! the jumps that lead back: the code of the loop, if there is one.
+//! Control flow around an address.
 //!
 //! ```text
 //!   head:  …            ←──┐ 2. found by the jump
-//!   ip:    add [rdi], 1    │ 1. read from here on
+//!   ip:    add [rdi], 1    │ 1. decoding starts here
 //!          cmp … jne head ─┘
-//!          ret               3. and the way out, up to here
+//!          ret               3. the way out, up to here
 //! ```
-//! There is more here than in the thesis, since forward jumps are followed too. Where a jump leads that only the run knows, a switch, is known
-//! as far as somebody saw it ([`Taken`]; there: hardware's branch records). Never known: who else jumps in here. Instructions that
-//! overlap refuse the flow: one of them was read by mistake (behind a call that does not return, for example).
+//! Algorithm: an executed address is the start of an instruction. From there, code can be decoded
+//! forwards only. All direct jumps are followed, both ways if they are conditional; calls are stepped
+//! over. Code before the address is found by jumps back to it.
+//!
+//! Limits: the target of an indirect jump is known only if it was observed ([`TakenJumps`]). Jumps from
+//! other code into this flow are unknown. If two instructions overlap, one of them was decoded in error
+//! (for example behind a call that does not return), and the flow is refused.
+//!
+//! Source: Taylor, *Cachekata*, section 5.2.2 (backwards-jump analysis; branch records for indirect
+//! jumps). There forward jumps are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
-use crate::error::{Error, Refused, Result};
-use crate::memory::{Memory, Pages};
+use crate::error::{Error, RefusalReason, Result};
+use crate::memory::{CachedMemory, Memory};
 
-/// How far from the start jumps are followed, both ways.
+/// Maximum distance from the start at which code is decoded, in bytes, both ways.
 pub const WINDOW_BYTES: u64 = 4096;
-/// How many instructions are read at most.
+/// Maximum number of decoded instructions.
 pub const MAX_INSTRUCTIONS: usize = 1024;
 
 const MAX_INSTRUCTION_BYTES: usize = 15;
@@ -31,98 +34,100 @@ const MAX_INSTRUCTION_BYTES: usize = 15;
 /// The code around an address.
 #[derive(Debug, Clone)]
 pub struct Flow {
-    /// Where it was read from: the beginning of a block.
+    /// The start of the analysis, which starts a block.
     pub ip: u64,
     /// All instructions, by address. No two share bytes.
     pub instructions: BTreeMap<u64, Instruction>,
     /// Blocks, by the address of their first instruction.
-    pub blocks: BTreeMap<u64, Block>,
+    pub blocks: BTreeMap<u64, BasicBlock>,
 }
 
-/// Jumps whose targets only the run tells, and where they were seen to lead: not all that they may. Good for looking on; nothing is rewritten by it.
-pub type Taken = BTreeSet<(u64, u64)>;
+/// Observed indirect jumps: address and target. They need not be complete, so no code is rewritten
+/// because of them.
+pub type TakenJumps = BTreeSet<(u64, u64)>;
 
-/// Instructions that follow each other, entered at the first and left at the last.
+/// Consecutive instructions, entered at the first and left at the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Block {
-    /// The first instruction.
+pub struct BasicBlock {
+    /// Address of the first instruction.
     pub start: u64,
-    /// The last instruction.
+    /// Address of the last instruction.
     pub last: u64,
     /// The first address behind it.
     pub end: u64,
-    /// Blocks that may come next.
+    /// Blocks that may follow.
     pub successors: Vec<u64>,
-    /// Other ways that it may go on.
-    pub leaves: Vec<Leave>,
+    /// Other ways to continue.
+    pub leaves: Vec<BlockExit>,
 }
 
-/// A way out of what is known.
+/// A way out of the known code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Leave {
-    /// On to an address that was not read.
+pub enum BlockExit {
+    /// To an address that was not decoded.
     To(u64),
     /// A return.
     Return,
-    /// A jump whose target only the run tells.
+    /// An indirect jump.
     Indirect,
-    /// An instruction that hands over to the kernel and does not come back of itself.
+    /// An instruction that enters the kernel and does not return by itself.
     Trap,
 }
 
 impl Flow {
-    /// Reads the code around `ip`, where an instruction begins. Its memory is read by whole pages.
+    /// Decodes the code around `ip`, the start of an instruction. Memory is read in whole pages.
     ///
     /// # Errors
-    /// [`Refused::Undecodable`] when no instruction can be read at `ip`, [`Refused::Overlap`] when two of those found share bytes.
+    /// [`RefusalReason::Undecodable`] if there is no instruction at `ip`; [`RefusalReason::Overlap`] if two instructions share bytes.
     pub fn discover(memory: &dyn Memory, ip: u64) -> Result<Self> {
-        Self::discover_with(memory, ip, &Taken::new())
+        Self::discover_with(memory, ip, &TakenJumps::new())
     }
 
-    /// As [`Flow::discover`], following also the jumps that were `taken`. Each of them still leaves for elsewhere, too.
+    /// As [`Flow::discover`], and follows observed indirect jumps too. Each of them also keeps an
+    /// unknown target.
     ///
     /// # Errors
     /// As there.
-    pub fn discover_with(memory: &dyn Memory, ip: u64, taken: &Taken) -> Result<Self> {
-        let memory = &Pages::of(memory);
-        let mut reading = Reading { memory, ip, taken, instructions: BTreeMap::new(), leaders: BTreeSet::from([ip]) };
-        reading.read_all();
-        if !reading.instructions.contains_key(&ip) {
-            return Err(Error::refused(ip, Refused::Undecodable));
+    pub fn discover_with(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Result<Self> {
+        let memory = &CachedMemory::of(memory);
+        let mut reader = FlowReader { memory, ip, taken, instructions: BTreeMap::new(), leaders: BTreeSet::from([ip]) };
+        reader.read_all();
+        if !reader.instructions.contains_key(&ip) {
+            return Err(Error::refused(ip, RefusalReason::Undecodable));
         }
-        let after = reading.instructions.values().skip(1);
+        let after = reader.instructions.values().skip(1);
         if let Some((_, second)) =
-            reading.instructions.values().zip(after).find(|(first, second)| first.next_ip() > second.ip())
+            reader.instructions.values().zip(after).find(|(first, second)| first.next_ip() > second.ip())
         {
-            return Err(Error::refused(second.ip(), Refused::Overlap));
+            return Err(Error::refused(second.ip(), RefusalReason::Overlap));
         }
-        let blocks = reading.blocks();
-        Ok(Self { ip, instructions: reading.instructions, blocks })
+        let blocks = reader.blocks();
+        Ok(Self { ip, instructions: reader.instructions, blocks })
     }
 
     /// The instructions of a block, in order.
-    pub fn instructions_of(&self, block: &Block) -> impl DoubleEndedIterator<Item = &Instruction> {
+    pub fn instructions_of(&self, block: &BasicBlock) -> impl DoubleEndedIterator<Item = &Instruction> {
         self.instructions.range(block.start..block.end).map(|(_, instruction)| instruction)
     }
 
-    /// Those up to the first that calls, which is among them.
-    pub fn until_call(&self, block: &Block) -> impl Iterator<Item = &Instruction> {
+    /// The instructions of a block up to and including the first call.
+    pub fn instructions_until_call(&self, block: &BasicBlock) -> impl Iterator<Item = &Instruction> {
         let call = self.instructions_of(block).find(|instruction| calls(instruction));
         self.instructions
             .range(block.start..call.map_or(block.end, Instruction::next_ip))
             .map(|(_, instruction)| instruction)
     }
 
-    /// The block that the instruction at `ip` is in.
+    /// The block that contains the instruction at `ip`.
     #[must_use]
-    pub fn block_at(&self, ip: u64) -> Option<&Block> {
+    pub fn block_at(&self, ip: u64) -> Option<&BasicBlock> {
         self.instructions.get(&ip)?;
         self.blocks.range(..=ip).next_back().map(|(_, block)| block)
     }
 
-    /// The block before the one that begins at `start`, where nothing else in the flow leads there.
-    pub(crate) fn only_way_to(&self, start: u64) -> Option<&Block> {
-        let leads = |block: &&Block| block.successors.contains(&start);
+    /// The block that ends at `start`, if it is the only predecessor of the block there.
+    pub(crate) fn sole_predecessor(&self, start: u64) -> Option<&BasicBlock> {
+        let leads = |block: &&BasicBlock| block.successors.contains(&start);
         let (_, before) = self.blocks.range(..start).next_back()?;
         (leads(&before) && before.end == start && self.blocks.values().filter(leads).count() == 1).then_some(before)
     }
@@ -136,25 +141,25 @@ pub(crate) fn decode(memory: &dyn Memory, address: u64) -> Option<Instruction> {
     (!instruction.is_invalid() && instruction.next_ip() > address).then_some(instruction)
 }
 
-/// Does it call, the kernel included?
+/// Whether it is a call, system calls included.
 pub(crate) fn calls(instruction: &Instruction) -> bool {
     matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
 }
 
-/// Where an instruction leads: addresses, and what is none.
-fn next(instruction: &Instruction) -> (Vec<u64>, Option<Leave>) {
+/// The known targets of an instruction, and its way out of the known code.
+fn next(instruction: &Instruction) -> (Vec<u64>, Option<BlockExit>) {
     let after = instruction.next_ip();
     match instruction.flow_control() {
         FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => (vec![after], None),
-        FlowControl::UnconditionalBranch if instruction.is_jmp_far() => (vec![], Some(Leave::Indirect)),
+        FlowControl::UnconditionalBranch if instruction.is_jmp_far() => (vec![], Some(BlockExit::Indirect)),
         FlowControl::UnconditionalBranch => (vec![instruction.near_branch_target()], None),
         FlowControl::ConditionalBranch => {
             let target = instruction.near_branch_target();
             (if target == after { vec![after] } else { vec![after, target] }, None)
         }
-        FlowControl::IndirectBranch => (vec![], Some(Leave::Indirect)),
-        FlowControl::Return => (vec![], Some(Leave::Return)),
-        _ => (vec![], Some(Leave::Trap)),
+        FlowControl::IndirectBranch => (vec![], Some(BlockExit::Indirect)),
+        FlowControl::Return => (vec![], Some(BlockExit::Return)),
+        _ => (vec![], Some(BlockExit::Trap)),
     }
 }
 
@@ -162,15 +167,15 @@ fn ends_block(instruction: &Instruction) -> bool {
     !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall)
 }
 
-struct Reading<'a> {
+struct FlowReader<'a> {
     memory: &'a dyn Memory,
     ip: u64,
-    taken: &'a Taken,
+    taken: &'a TakenJumps,
     instructions: BTreeMap<u64, Instruction>,
     leaders: BTreeSet<u64>,
 }
 
-impl Reading<'_> {
+impl FlowReader<'_> {
     fn read_all(&mut self) {
         let mut open = vec![self.ip];
         while let Some(start) = open.pop() {
@@ -187,8 +192,8 @@ impl Reading<'_> {
         }
     }
 
-    /// Where it leads, as far as that was seen.
-    fn next(&self, instruction: &Instruction) -> (Vec<u64>, Option<Leave>) {
+    /// As [`next`], with observed targets.
+    fn next(&self, instruction: &Instruction) -> (Vec<u64>, Option<BlockExit>) {
         let (mut targets, leave) = next(instruction);
         if instruction.flow_control() == FlowControl::IndirectBranch {
             let from = instruction.ip();
@@ -197,7 +202,7 @@ impl Reading<'_> {
         (targets, leave)
     }
 
-    /// An instruction that was not read before, and that is near.
+    /// Decodes an instruction that is new and within the window.
     fn read(&mut self, address: u64) -> Option<Instruction> {
         let known = self.instructions.contains_key(&address);
         if known || address.abs_diff(self.ip) > WINDOW_BYTES || self.instructions.len() == MAX_INSTRUCTIONS {
@@ -208,7 +213,7 @@ impl Reading<'_> {
         Some(instruction)
     }
 
-    fn blocks(&self) -> BTreeMap<u64, Block> {
+    fn blocks(&self) -> BTreeMap<u64, BasicBlock> {
         let mut blocks = BTreeMap::new();
         let mut start = None;
         for instruction in self.instructions.values() {
@@ -224,12 +229,12 @@ impl Reading<'_> {
         blocks
     }
 
-    fn block(&self, start: u64, last: &Instruction) -> Block {
+    fn block(&self, start: u64, last: &Instruction) -> BasicBlock {
         let (targets, leave) = self.next(last);
         let (successors, unread): (Vec<u64>, Vec<u64>) =
             targets.into_iter().partition(|target| self.instructions.contains_key(target));
-        let leaves = unread.into_iter().map(Leave::To).chain(leave).collect();
-        Block { start, last: last.ip(), end: last.next_ip(), successors, leaves }
+        let leaves = unread.into_iter().map(BlockExit::To).chain(leave).collect();
+        BasicBlock { start, last: last.ip(), end: last.next_ip(), successors, leaves }
     }
 }
 
@@ -237,12 +242,12 @@ impl Reading<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Flow, Leave, MAX_INSTRUCTIONS, Taken};
-    use crate::error::Refused;
-    use crate::memory::Image;
+    use super::{BlockExit, Flow, MAX_INSTRUCTIONS, TakenJumps};
+    use crate::error::RefusalReason;
+    use crate::memory::MemoryImage;
 
-    fn flow(bytes: &[u8], offset: u64) -> Result<Flow, Refused> {
-        let image = Image { start: 0x1000, bytes: bytes.to_vec() };
+    fn flow(bytes: &[u8], offset: u64) -> Result<Flow, RefusalReason> {
+        let image = MemoryImage { start: 0x1000, bytes: bytes.to_vec() };
         Flow::discover(&image, 0x1000 + offset).map_err(|error| error.reason().unwrap())
     }
 
@@ -250,40 +255,40 @@ mod tests {
     const COUNTER: [u8; 11] = [0xff, 0xc0, 0x48, 0x83, 0x07, 0x01, 0xff, 0xc9, 0x75, 0xf8, 0xc3];
 
     #[test]
-    fn a_jump_back_tells_what_lies_before() {
+    fn a_backward_jump_reveals_the_code_before() {
         let found = flow(&COUNTER, 6).unwrap();
         assert_eq!(found.instructions.keys().copied().collect::<Vec<_>>(), [0x1002, 0x1006, 0x1008, 0x100a]);
         let blocks: Vec<_> = found.blocks.values().map(|block| (block.start, block.last, block.end)).collect();
         assert_eq!(blocks, [(0x1002, 0x1002, 0x1006), (0x1006, 0x1008, 0x100a), (0x100a, 0x100a, 0x100b)]);
         assert_eq!(found.blocks[&0x1006].successors, [0x100a, 0x1002]);
-        assert_eq!(found.blocks[&0x100a].leaves, [Leave::Return]);
+        assert_eq!(found.blocks[&0x100a].leaves, [BlockExit::Return]);
         assert_eq!(found.block_at(0x1008).unwrap().start, 0x1006);
         assert_eq!(found.block_at(0x1007), None, "inside an instruction");
     }
 
     #[test]
-    fn calls_are_stepped_over_and_other_ends_are_told() {
+    fn calls_are_stepped_over_and_other_exits_are_recorded() {
         // call +0; jmp [rax] / call +0; jmp far away / int3 / nop and nothing
         let indirect = flow(&[0xe8, 0, 0, 0, 0, 0xff, 0x20], 0).unwrap();
-        assert_eq!((indirect.blocks.len(), &indirect.blocks[&0x1000].leaves[..]), (1, &[Leave::Indirect][..]));
+        assert_eq!((indirect.blocks.len(), &indirect.blocks[&0x1000].leaves[..]), (1, &[BlockExit::Indirect][..]));
         let far = flow(&[0xe8, 0, 0, 0, 0, 0xe9, 0, 0, 1, 0], 0).unwrap();
-        assert_eq!(far.blocks[&0x1000].leaves, [Leave::To(0x1_100a)]);
-        assert_eq!(flow(&[0xcc], 0).unwrap().blocks[&0x1000].leaves, [Leave::Trap]);
-        assert_eq!(flow(&[0x90], 0).unwrap().blocks[&0x1000].leaves, [Leave::To(0x1001)]);
+        assert_eq!(far.blocks[&0x1000].leaves, [BlockExit::To(0x1_100a)]);
+        assert_eq!(flow(&[0xcc], 0).unwrap().blocks[&0x1000].leaves, [BlockExit::Trap]);
+        assert_eq!(flow(&[0x90], 0).unwrap().blocks[&0x1000].leaves, [BlockExit::To(0x1001)]);
     }
 
     #[test]
-    fn a_switch_is_followed_where_it_was_seen_to_lead() {
+    fn observed_targets_of_a_switch_are_followed() {
         // head: dec ecx (2); jmp [rdi + rcx * 8] (3); one: add [rsi], 1 (4); jmp head (2); other: ret
         let code = [0xff, 0xc9, 0xff, 0x24, 0xcf, 0x48, 0x83, 0x06, 0x01, 0xeb, 0xf5, 0xc3];
-        let image = Image { start: 0x1000, bytes: code.to_vec() };
+        let image = MemoryImage { start: 0x1000, bytes: code.to_vec() };
         let blind = Flow::discover(&image, 0x1000).unwrap();
         assert_eq!((blind.blocks.len(), blind.loops().len()), (1, 0));
-        // A target far away is one, but nothing is read there.
-        let taken = Taken::from([(0x1002, 0x1005), (0x1002, 0x9_0000), (0x1005, 0x100b)]);
+        // A far target is a target, but nothing is decoded there.
+        let taken = TakenJumps::from([(0x1002, 0x1005), (0x1002, 0x9_0000), (0x1005, 0x100b)]);
         let seen = Flow::discover_with(&image, 0x1000, &taken).unwrap();
         assert_eq!(seen.blocks[&0x1000].successors, [0x1005]);
-        assert_eq!(seen.blocks[&0x1000].leaves, [Leave::To(0x9_0000), Leave::Indirect]);
+        assert_eq!(seen.blocks[&0x1000].leaves, [BlockExit::To(0x9_0000), BlockExit::Indirect]);
         assert!(!seen.blocks.contains_key(&0x100b), "no jump is at 0x1005");
         let [found] = &seen.loops()[..] else { panic!("{:?}", seen.loops()) };
         assert_eq!((found.head, found.has_indirect), (0x1000, true));
@@ -291,19 +296,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
-        assert_eq!(flow(&[0x06], 0).unwrap_err(), Refused::Undecodable);
-        assert_eq!(flow(&COUNTER, 100).unwrap_err(), Refused::Undecodable, "nothing there");
+    fn undecodable_and_overlapping_code_is_refused() {
+        assert_eq!(flow(&[0x06], 0).unwrap_err(), RefusalReason::Undecodable);
+        assert_eq!(flow(&COUNTER, 100).unwrap_err(), RefusalReason::Undecodable, "nothing there");
         // jne into the immediate of mov eax, imm32
         let overlapping = [0x75, 0x01, 0xb8, 0x90, 0x90, 0x90, 0x90, 0xc3];
-        assert_eq!(flow(&overlapping, 0).unwrap_err(), Refused::Overlap);
+        assert_eq!(flow(&overlapping, 0).unwrap_err(), RefusalReason::Overlap);
     }
 
     #[test]
-    fn a_flow_has_an_end() {
+    fn a_flow_is_limited() {
         let found = flow(&[0x90; 10_000], 5_000).unwrap();
         assert_eq!(found.instructions.len(), MAX_INSTRUCTIONS);
         let block = &found.blocks[&found.ip];
-        assert_eq!(block.leaves, [Leave::To(found.ip + 1024)]);
+        assert_eq!(block.leaves, [BlockExit::To(found.ip + 1024)]);
     }
 }

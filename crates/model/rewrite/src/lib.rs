@@ -1,38 +1,41 @@
-//! x86-64 code in, rewritten code out: bytes that have moved are reached where they are now.
+//! A rewriter for x86-64 code: it makes copies of instructions and loops whose memory accesses go to
+//! moved bytes.
 //!
-//! A [`Page`] is made inaccessible and its bytes live elsewhere, each [`Rule`]'s in a view of its own, the others at the page's
-//! `home`. All distances are multiples of a line's size within ±2 GiB, so an access is redirected by another displacement
-//! in the same instruction: no register ever holds an address that the program does not know.
+//! A [`RemappedPage`] is inaccessible. The bytes of each [`RemapRule`] are in a view, the others in the
+//! page's `home` copy. All distances are multiples of a line's size within ±2 GiB. So an access is
+//! redirected by another displacement in the same instruction, and no register ever holds an address
+//! that the program does not know.
 //!
 //! ```text
-//!   ip, registers ─→ flow ─→ loops ─┬→ walk ──────────────→ which addresses the loop touches: for the detector
-//!       (a sample,                  ├→ liveness ─┐
-//!        a fault)                   └────────────┴→ clone ─→ patch: the loop's head leads to the clone
-//!                      instruction ──────────────→ trampoline: one access, one rewritelet
+//!   ip, registers ─→ flow ─→ loops ─┬→ walk ──────────────→ addresses that the loop accesses
+//!    (of a sample                   ├→ liveness ─┐
+//!     or a fault)                   └────────────┴→ clone ─→ patch: the loop's head jumps to the clone
+//!                      instruction ──────────────→ rewritelet: one access
 //! ```
 //!
 //! | file | |
 //! |---|---|
-//! | `page`, `registers`, `memory` | the vocabulary: rules, pages and their pieces; a sample's registers; the program's memory |
-//! | `error` | what is refused, why, and what to do instead |
-//! | `operand`, `effect` | what an instruction touches; which registers and flags it reads and writes |
-//! | `flow`, `loops` | control flow around an address by backwards-jump analysis; the loops in it |
-//! | `walk/` | once around a loop with known registers: the addresses of its accesses |
-//! | `counter` | what counts a loop's laps |
-//! | `liveness` | registers and flags that are still needed |
-//! | `assembly`, `guard` | code with labels at an address; the check that an address lies in a rule's bytes |
-//! | `slots` | pointers in the stack frame that are read again for each access |
-//! | `trampoline` | a rewritelet for one access: a guard for a rule, a ladder of them, or none |
-//! | `clone` | a copy of a loop whose accesses are redirected, checked where it is entered |
-//! | `patch` | the jump at a loop's head, and the copy of what it overwrites |
-//! | `protect` | what is run before the kernel protects memory |
+//! | `page`, `registers`, `memory` | rules, pages and their pieces; registers; memory that can be read |
+//! | `error` | reasons for refusals, and remedies |
+//! | `operand`, `effect` | an instruction's memory operand; the registers and flags that it reads and writes |
+//! | `flow`, `loops` | control flow around an address, by backward jumps; the loops in it |
+//! | `walk/` | one iteration of a loop with known registers: the addresses of its accesses |
+//! | `counter` | the register or word that counts a loop's iterations |
+//! | `liveness` | registers and flags that are live |
+//! | `assembly`, `guard` | code with labels; the check that an address is in a rule's bytes |
+//! | `slots` | pointers in the stack frame that are read for each access |
+//! | `rewritelet` | code for one access: with a check for one rule, a ladder of checks, or none |
+//! | `redirect`, `clone` | a copy of a loop with redirected accesses, checked at its entries |
+//! | `patch` | the jump at a loop's head, and the copy of the overwritten instructions |
+//! | `probe` | code that reads moved pages before the kernel protects memory |
 //!
-//! **Sound before complete**: what cannot be proved safe is [`Refused`] with a reason. Two things cannot be seen from here and
-//! are the caller's to hold: that no stack, thread control block or other memory that the processor or the kernel reads by itself lies on a
-//! remapped page, and that the code does not change while its copies are in use.
+//! Invariants: code that is not provably safe to rewrite is refused with a [`RefusalReason`]. The caller
+//! ensures two conditions. No stack, thread control block or other memory that the processor or the
+//! kernel accesses by itself is on a remapped page. The code does not change while its copies are in use.
 //!
-//! Source: Taylor, *Cachekata* (seed 002), chapter 5. There a rewritelet changes the register that holds the address and
-//! restores it afterwards; here the displacement changes, so that flags, faults and `mov (%rax), %rax` need no care.
+//! Source: Taylor, *Cachekata* (seed 002), chapter 5. There a rewritelet changes the register that holds
+//! the address and restores it afterwards. Here the displacement changes, so flags, faults and
+//! `mov (%rax), %rax` need no special case.
 #![forbid(unsafe_code)]
 
 mod assembly;
@@ -48,23 +51,25 @@ pub mod memory;
 pub mod operand;
 pub mod page;
 pub mod patch;
-pub mod protect;
+pub mod probe;
+mod redirect;
 pub mod registers;
+pub mod rewritelet;
 mod slots;
-pub mod trampoline;
 pub mod walk;
 
-pub use clone::{LoopClone, Plan, Redirect};
-pub use counter::Counter;
-pub use effect::Effect;
-pub use error::{Error, Refused, Result};
-pub use flow::{Block, Flow, Leave, Taken, WINDOW_BYTES};
-pub use liveness::{Live, Liveness};
-pub use loops::{Exit, Loop};
-pub use memory::{Image, Memory, Pages};
+pub use clone::{ClonePlan, LoopClone};
+pub use counter::LoopCounter;
+pub use effect::InstructionEffect;
+pub use error::{Error, RefusalReason, Result};
+pub use flow::{BasicBlock, BlockExit, Flow, TakenJumps, WINDOW_BYTES};
+pub use liveness::{LiveSet, Liveness};
+pub use loops::{Loop, LoopExit};
+pub use memory::{CachedMemory, Memory, MemoryImage};
 pub use operand::Operand;
-pub use page::{Page, Piece, Rule};
-pub use patch::{Displaced, HeadPatch, Pun, Write};
+pub use page::{PagePiece, RemapRule, RemappedPage};
+pub use patch::{HeadCopy, HeadPatch, PatchWrite, Pun};
+pub use redirect::Redirect;
 pub use registers::Registers;
-pub use trampoline::{Form, Site, Trampoline};
-pub use walk::{Access, Walk};
+pub use rewritelet::{AccessSite, Rewritelet, RewriteletForm};
+pub use walk::{LoopAccess, Walk};

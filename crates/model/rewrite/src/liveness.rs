@@ -1,32 +1,34 @@
-//! Which registers and flags are still needed: what a guard may use without saving it.
+//! Liveness: the registers and flags that are still needed. A guard may use the others without
+//! saving them.
 //!
-//! Backwards over the flow, until nothing changes: an instruction needs what it reads, and what is needed behind it and is
-//! not overwritten by it. Everything is needed where the flow is left, at a call and at what hands over to the kernel. A signal handler,
-//! a debugger or a core dump may see a dead register's wrong value; the program does not.
+//! Algorithm: backward data flow until nothing changes. A register is live before an instruction
+//! that reads it, or if it is live after an instruction that does not overwrite it. All are live
+//! where the flow ends, at calls and at system calls. Limit: a signal handler, a debugger or a core
+//! dump may see a wrong value in a dead register.
 
 use std::collections::BTreeMap;
 
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Register};
 
-use crate::effect::{ARITHMETIC_FLAGS, Effect};
+use crate::effect::{ARITHMETIC_FLAGS, InstructionEffect};
 use crate::flow::Flow;
 use crate::registers::bit;
 
-/// General registers (bit n: register n) and arithmetic flags (iced's bits) that are needed.
+/// Live general registers (bit n: register n) and live arithmetic flags (iced's bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Live {
+pub struct LiveSet {
     /// Registers.
     pub registers: u16,
     /// Flags.
     pub flags: u32,
 }
 
-impl Live {
-    /// Everything: where nothing is known.
+impl LiveSet {
+    /// All registers and flags, for unknown code.
     pub const ALL: Self = Self { registers: u16::MAX, flags: ARITHMETIC_FLAGS };
     const NONE: Self = Self { registers: 0, flags: 0 };
 
-    /// Is the register, or the one that it is a part of, needed?
+    /// Whether a register, or the full register that contains it, is live.
     #[must_use]
     pub fn has(self, register: Register) -> bool {
         self.registers & bit(register) != 0
@@ -36,8 +38,8 @@ impl Live {
         Self { registers: self.registers | other.registers, flags: self.flags | other.flags }
     }
 
-    /// What is needed before an instruction, if this is what is needed after it.
-    const fn before(self, effect: &Effect) -> Self {
+    /// The live set before an instruction, from that after it.
+    const fn before(self, effect: &InstructionEffect) -> Self {
         Self {
             registers: self.registers & !effect.kills | effect.reads,
             flags: self.flags & !effect.flags_killed | effect.flags_read,
@@ -45,31 +47,31 @@ impl Live {
     }
 }
 
-/// What is needed where in a flow.
+/// The liveness of a flow.
 #[derive(Debug, Clone)]
 pub struct Liveness {
-    /// Before and after each instruction.
-    at: BTreeMap<u64, (Live, Live)>,
+    /// The live sets before and after each instruction.
+    at: BTreeMap<u64, (LiveSet, LiveSet)>,
 }
 
 impl Liveness {
-    /// Of all instructions of a flow.
+    /// Liveness of all instructions of a flow.
     #[must_use]
     pub fn of(flow: &Flow) -> Self {
         let mut factory = InstructionInfoFactory::new();
         let effects = flow.instructions.iter().map(|(ip, instruction)| (*ip, effect(instruction, &mut factory)));
-        let effects: BTreeMap<u64, Option<Effect>> = effects.collect();
-        let mut starts: BTreeMap<u64, Live> = flow.blocks.keys().map(|start| (*start, Live::NONE)).collect();
+        let effects: BTreeMap<u64, Option<InstructionEffect>> = effects.collect();
+        let mut starts: BTreeMap<u64, LiveSet> = flow.blocks.keys().map(|start| (*start, LiveSet::NONE)).collect();
         let mut at = BTreeMap::new();
         let mut changed = true;
         while changed {
             changed = false;
             for block in flow.blocks.values().rev() {
-                let leaves = if block.leaves.is_empty() { Live::NONE } else { Live::ALL };
+                let leaves = if block.leaves.is_empty() { LiveSet::NONE } else { LiveSet::ALL };
                 let mut live = block.successors.iter().fold(leaves, |live, next| live.or(starts[next]));
                 for instruction in flow.instructions_of(block).rev() {
                     let after = live;
-                    live = effects[&instruction.ip()].as_ref().map_or(Live::ALL, |effect| after.before(effect));
+                    live = effects[&instruction.ip()].as_ref().map_or(LiveSet::ALL, |effect| after.before(effect));
                     at.insert(instruction.ip(), (live, after));
                 }
                 changed |= starts.insert(block.start, live) != Some(live);
@@ -78,26 +80,26 @@ impl Liveness {
         Self { at }
     }
 
-    /// What is needed when the instruction at `ip` is about to run. Everything where it is not in the flow.
+    /// The live set before the instruction at `ip`; [`LiveSet::ALL`] if it is not in the flow.
     #[must_use]
-    pub fn before(&self, ip: u64) -> Live {
-        self.at.get(&ip).map_or(Live::ALL, |(before, _)| *before)
+    pub fn before(&self, ip: u64) -> LiveSet {
+        self.at.get(&ip).map_or(LiveSet::ALL, |(before, _)| *before)
     }
 
-    /// What is needed when the instruction at `ip` has run.
+    /// The live set after the instruction at `ip`; [`LiveSet::ALL`] if it is not in the flow.
     #[must_use]
-    pub fn after(&self, ip: u64) -> Live {
-        self.at.get(&ip).map_or(Live::ALL, |(_, after)| *after)
+    pub fn after(&self, ip: u64) -> LiveSet {
+        self.at.get(&ip).map_or(LiveSet::ALL, |(_, after)| *after)
     }
 }
 
-/// What an instruction does; none for those behind which somebody else looks at the registers.
-fn effect(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Effect> {
+/// The effect of an instruction. `None` for one after which other code may read any register.
+fn effect(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<InstructionEffect> {
     let ordinary = matches!(
         instruction.flow_control(),
         FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
     );
-    ordinary.then(|| Effect::of(instruction, factory))
+    ordinary.then(|| InstructionEffect::of(instruction, factory))
 }
 
 #[cfg(test)]
@@ -105,18 +107,18 @@ mod tests {
     use iced_x86::Register;
     use iced_x86::code_asm::{CodeAssembler, eax, ecx, edx, qword_ptr, rax, rcx, rdi, rdx};
 
-    use super::{Live, Liveness};
+    use super::{LiveSet, Liveness};
     use crate::effect::ARITHMETIC_FLAGS;
     use crate::flow::Flow;
-    use crate::memory::Image;
+    use crate::memory::MemoryImage;
 
     fn liveness(code: &mut CodeAssembler) -> Liveness {
-        let image = Image { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
         Liveness::of(&Flow::discover(&image, 0x1000).unwrap())
     }
 
     #[test]
-    fn what_the_loop_overwrites_before_it_reads_is_dead() {
+    fn a_register_overwritten_before_it_is_read_is_dead() {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut head = code.create_label();
         code.set_label(&mut head).unwrap();
@@ -129,7 +131,7 @@ mod tests {
         code.ret().unwrap(); // 1011
         let found = liveness(&mut code);
         let live = [0x1000, 0x100a, 0x100d].map(|ip| found.before(ip).has(Register::RDX));
-        assert_eq!(live, [false; 3], "loaded anew on both ways");
+        assert_eq!(live, [false; 3], "reloaded on both paths");
         assert!(found.before(0x1003).has(Register::RDX) && found.before(0x1007).has(Register::EDX));
         assert!(!found.after(0x1007).has(Register::RDX));
         for always in [Register::RDI, Register::RCX, Register::RSI, Register::RSP, Register::R15] {
@@ -137,11 +139,11 @@ mod tests {
         }
         assert_eq!(found.before(0x1000).flags, 0, "the sum overwrites them");
         assert_ne!(found.after(0x100a).flags, 0, "the jump reads one");
-        assert_eq!((found.before(0x1011), found.before(0x9999)), (Live::ALL, Live::ALL));
+        assert_eq!((found.before(0x1011), found.before(0x9999)), (LiveSet::ALL, LiveSet::ALL));
     }
 
     #[test]
-    fn both_ways_of_a_condition_count() {
+    fn both_ways_of_a_branch_are_followed() {
         let mut code = CodeAssembler::new(64).unwrap();
         let mut other = code.create_label();
         code.test(ecx, ecx).unwrap(); // 1000
@@ -159,22 +161,22 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_needed_where_the_flow_ends() {
+    fn everything_is_live_where_the_flow_ends() {
         let mut code = CodeAssembler::new(64).unwrap();
         code.nop().unwrap();
         code.jmp(0x9_0000).unwrap();
-        assert_eq!(liveness(&mut code).before(0x1000), Live::ALL, "what is far away was not read");
+        assert_eq!(liveness(&mut code).before(0x1000), LiveSet::ALL, "what is far away was not read");
     }
 
     #[test]
-    fn everything_is_needed_before_a_call() {
+    fn everything_is_live_before_a_call() {
         let mut code = CodeAssembler::new(64).unwrap();
         code.nop().unwrap(); // 1000
         code.call(rax).unwrap(); // 1001
         code.mov(edx, 2).unwrap(); // 1003
         code.ret().unwrap();
         let found = liveness(&mut code);
-        assert_eq!(found.before(0x1000), Live::ALL);
+        assert_eq!(found.before(0x1000), LiveSet::ALL);
         assert!(!found.before(0x1003).has(Register::RDX));
     }
 }

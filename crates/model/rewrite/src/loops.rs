@@ -1,50 +1,51 @@
-//! The loops of a flow that its start lies in, the innermost one first.
+//! The loops around a flow's start, the innermost first.
 //!
 //! ```text
-//!   head  ┌→ …                     a jump back to the head or to before itself closes a loop;
-//!         │  jz skip ─────┐        in it is what lies between the two, is reached from the head
-//!         │  add [rdi], 1 │        and reaches the jump without passing the head again
+//!   head  ┌→ …                     a back edge to the head closes a loop. The loop has the blocks
+//!         │  jz skip ─────┐        between the two that are reached from the head and that reach
+//!         │  add [rdi], 1 │        the back edge without passing the head again
 //!   skip  │  … ←──────────┘
 //!         └─ jne head
 //! ```
-//! How the loop was entered is not known: only code that can be reached from the start is. So the head dominates nothing for
-//! certain; [`Loop::side_entries`] has the other blocks that are known to be entered from outside. A clone must not rely on having been
-//! entered at the head, and does not: it is checked at each of its own entries. Between head and jump only, because compilers
-//! move out of line what is rare, and an outer loop that enters an inner one at its condition would else become part of it.
+//! Algorithm: back edges, with blocks between head and tail only. Compilers move rare code out of line;
+//! without that limit, an outer loop that enters an inner one at its condition would become part of it.
+//! Two loops are merged if they share one head, each has a path of its own to it, and neither has a
+//! call. An example is an `if` whose `else` precedes the head.
 //!
-//! Two that have the head of one in common, and each a way of its own round it, are one loop, unless something in them calls: an `if` whose
-//! `else` lies before the head.
+//! Limit: the flow contains only code reachable from its start, so a head need not dominate its loop.
+//! [`Loop::side_entries`] has the blocks with known other entries. A clone does not rely on its head: it
+//! is checked at each entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::Instruction;
 
-use crate::flow::{Block, Flow, Leave, calls};
+use crate::flow::{BasicBlock, BlockExit, Flow, calls};
 
 /// A loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loop {
-    /// Where the jumps back lead.
+    /// Target of the back edges.
     pub head: u64,
     /// Its blocks, by their first addresses.
     pub blocks: BTreeSet<u64>,
     /// The ways out.
-    pub exits: Vec<Exit>,
+    pub exits: Vec<LoopExit>,
     /// Blocks other than the head that are entered from outside.
     pub side_entries: Vec<u64>,
-    /// Something in it calls.
+    /// Whether it has a call.
     pub has_call: bool,
-    /// A way out ends in a jump whose target only the run tells, which may lead back in: a switch.
+    /// Whether a way out ends in an indirect jump, such as a switch, which may lead back in.
     pub has_indirect: bool,
 }
 
 /// A way out of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Exit {
-    /// The last instruction in the loop.
+pub struct LoopExit {
+    /// Address of the last instruction in the loop.
     pub from: u64,
-    /// Where it goes on.
-    pub to: Leave,
+    /// Where it continues.
+    pub to: BlockExit,
 }
 
 impl Flow {
@@ -56,7 +57,7 @@ impl Flow {
         bodies.into_iter().map(|(head, blocks)| self.describe(head, blocks)).collect()
     }
 
-    /// The blocks of a loop that are in no smaller one.
+    /// The blocks of a loop that are in no inner loop.
     #[must_use]
     pub fn own_blocks(&self, within: &Loop) -> BTreeSet<u64> {
         let smaller = self.bodies().into_iter().map(|(_, blocks)| blocks).take_while(|blocks| *blocks != within.blocks);
@@ -67,7 +68,7 @@ impl Flow {
     fn bodies(&self) -> Vec<(u64, BTreeSet<u64>)> {
         let mut bodies: Vec<(u64, BTreeSet<u64>)> = Vec::new();
         let before = self.predecessors();
-        for (tail, head) in self.jumps_back() {
+        for (tail, head) in self.back_edges() {
             let body = self.body(&before, tail, head);
             match bodies.iter_mut().find(|(other, _)| *other == head) {
                 _ if !body.contains(&tail) => {}
@@ -80,7 +81,7 @@ impl Flow {
         bodies
     }
 
-    /// What begins at the flow's start, up to the next jump, as a loop that is left after its only lap.
+    /// The first block of the flow, up to the next jump, as a loop of one iteration.
     #[must_use]
     pub fn stretch(&self) -> Loop {
         self.describe(self.ip, BTreeSet::from([self.ip]))
@@ -91,25 +92,26 @@ impl Flow {
         within.blocks.iter().flat_map(move |start| self.instructions_of(&self.blocks[start]))
     }
 
-    /// Those that come by no call in their block.
-    pub fn copied_in<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
-        within.blocks.iter().flat_map(move |start| self.until_call(&self.blocks[start]))
+    /// The instructions of a loop that follow no call in their block.
+    pub fn copied_instructions<'a>(&'a self, within: &'a Loop) -> impl Iterator<Item = &'a Instruction> {
+        within.blocks.iter().flat_map(move |start| self.instructions_until_call(&self.blocks[start]))
     }
 
-    /// The blocks of a loop that a lap may leave out: there is a way from the head back to it that does not come by them.
+    /// The blocks that an iteration may skip: there is a path from the head back to it without
+    /// them.
     #[must_use]
-    pub fn optional_blocks(&self, within: &Loop) -> Vec<&Block> {
+    pub fn optional_blocks(&self, within: &Loop) -> Vec<&BasicBlock> {
         let head = within.head;
-        let is_optional = |block: &&Block| {
+        let is_optional = |block: &&BasicBlock| {
             let inside = |next: &u64| within.blocks.contains(next) && *next != head && *next != block.start;
-            let reached = closure(head, |at| self.blocks[&at].successors.iter().copied().filter(inside).collect());
+            let reached = reachable(head, |at| self.blocks[&at].successors.iter().copied().filter(inside).collect());
             block.start != head && reached.iter().any(|at| self.blocks[at].successors.contains(&head))
         };
         within.blocks.iter().filter_map(|start| self.blocks.get(start)).filter(is_optional).collect()
     }
 
-    /// Blocks that end in a jump to themselves or to before, and where that leads.
-    fn jumps_back(&self) -> Vec<(u64, u64)> {
+    /// Back edges: blocks that end in a jump to themselves or to an earlier block, with the target.
+    fn back_edges(&self) -> Vec<(u64, u64)> {
         let mut back = Vec::new();
         for block in self.blocks.values() {
             back.extend(block.successors.iter().filter(|to| **to <= block.last).map(|to| (block.start, *to)));
@@ -117,7 +119,7 @@ impl Flow {
         back
     }
 
-    /// Blocks that lead to each block.
+    /// The predecessors of each block.
     fn predecessors(&self) -> BTreeMap<u64, Vec<u64>> {
         let mut before: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for block in self.blocks.values() {
@@ -126,20 +128,20 @@ impl Flow {
         before
     }
 
-    /// Blocks between `head` and `tail` on a way from one to the other.
+    /// Blocks between `head` and `tail` on a path from one to the other.
     fn body(&self, before: &BTreeMap<u64, Vec<u64>>, tail: u64, head: u64) -> BTreeSet<u64> {
         let between = |start: u64| (head..=tail).contains(&start);
-        let forward = closure(head, |block| {
+        let forward = reachable(head, |block| {
             self.blocks[&block].successors.iter().copied().filter(|next| between(*next)).collect()
         });
-        let backward = closure(tail, |block| {
+        let backward = reachable(tail, |block| {
             let leading = before.get(&block).filter(|_| block != head);
             leading.into_iter().flatten().copied().filter(|other| between(*other)).collect()
         });
         forward.intersection(&backward).copied().collect()
     }
 
-    /// Makes one of loops that go round one head in several ways.
+    /// Merges loops with several paths around one head.
     fn join(&self, bodies: &mut Vec<(u64, BTreeSet<u64>)>) {
         let pairs = |count: usize| (1..count).flat_map(|other| (0..other).map(move |one| (one, other)));
         while let Some((one, other, joined)) =
@@ -150,7 +152,8 @@ impl Flow {
         }
     }
 
-    /// Both together, where neither is inside of the other, all laps come by one head, and nothing calls.
+    /// The merged loop, if neither contains the other, all iterations pass one head, and there is
+    /// no call.
     fn joined(&self, one: &(u64, BTreeSet<u64>), other: &(u64, BTreeSet<u64>)) -> Option<(u64, BTreeSet<u64>)> {
         if one.1.is_subset(&other.1) || other.1.is_subset(&one.1) {
             return None;
@@ -168,24 +171,25 @@ impl Flow {
         let inside = || blocks.iter().map(|start| &self.blocks[start]);
         let mut exits = Vec::new();
         for block in inside() {
-            let outside = block.successors.iter().filter(|next| !blocks.contains(*next)).map(|next| Leave::To(*next));
-            exits.extend(outside.chain(block.leaves.iter().copied()).map(|to| Exit { from: block.last, to }));
+            let outside =
+                block.successors.iter().filter(|next| !blocks.contains(*next)).map(|next| BlockExit::To(*next));
+            exits.extend(outside.chain(block.leaves.iter().copied()).map(|to| LoopExit { from: block.last, to }));
         }
         let outside = self.blocks.values().filter(|block| !blocks.contains(&block.start));
         let entered: BTreeSet<u64> = outside.flat_map(|block| block.successors.iter().copied()).collect();
         let side_entries = entered.into_iter().filter(|to| *to != head && blocks.contains(to)).collect();
         let has_call = inside().flat_map(|block| self.instructions_of(block)).any(calls);
-        let ends_indirect = |exit: &Exit| match exit.to {
-            Leave::To(to) => self.blocks.get(&to).is_some_and(|block| block.leaves.contains(&Leave::Indirect)),
-            to => to == Leave::Indirect,
+        let ends_indirect = |exit: &LoopExit| match exit.to {
+            BlockExit::To(to) => self.blocks.get(&to).is_some_and(|block| block.leaves.contains(&BlockExit::Indirect)),
+            to => to == BlockExit::Indirect,
         };
         let has_indirect = exits.iter().any(ends_indirect);
         Loop { head, has_call, has_indirect, exits, side_entries, blocks }
     }
 }
 
-/// All that `step` leads to from `start`, which is among them.
-fn closure(start: u64, step: impl Fn(u64) -> Vec<u64>) -> BTreeSet<u64> {
+/// All blocks reachable from `start` by `step`, including `start`.
+fn reachable(start: u64, step: impl Fn(u64) -> Vec<u64>) -> BTreeSet<u64> {
     let mut reached = BTreeSet::from([start]);
     let mut open = vec![start];
     while let Some(block) = open.pop() {
@@ -200,12 +204,12 @@ mod tests {
 
     use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rdi};
 
-    use super::{Exit, Loop};
-    use crate::flow::{Flow, Leave};
-    use crate::memory::Image;
+    use super::{Loop, LoopExit};
+    use crate::flow::{BlockExit, Flow};
+    use crate::memory::MemoryImage;
 
     fn loops(assembler: &mut CodeAssembler, offset: u64) -> Vec<Loop> {
-        let image = Image { start: 0x1000, bytes: assembler.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: assembler.assemble(0x1000).unwrap() };
         Flow::discover(&image, 0x1000 + offset).unwrap().loops()
     }
 
@@ -225,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_has_both_ways_through_it() {
+    fn a_loop_contains_both_paths_through_it() {
         for offset in [0, 4, 8, 10] {
             let found = loops(&mut branching(), offset);
             assert_eq!(found.len(), 1, "from {offset}");
             let mut blocks = BTreeSet::from([0x1000, 0x1004, 0x1008]);
             blocks.insert(0x1000 + offset);
             assert_eq!((found[0].head, &found[0].blocks), (0x1000, &blocks));
-            assert_eq!(found[0].exits, [Exit { from: 0x100a, to: Leave::To(0x100c) }]);
+            assert_eq!(found[0].exits, [LoopExit { from: 0x100a, to: BlockExit::To(0x100c) }]);
             assert_eq!((found[0].has_call, found[0].has_indirect), (false, false));
             assert!(found[0].side_entries.is_empty());
         }
@@ -257,8 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_has_blocks_of_its_own_beside_those_of_the_loops_in_it() {
-        let image = Image { start: 0x1000, bytes: entered_at_the_condition().assemble(0x1000).unwrap() };
+    fn own_blocks_exclude_those_of_inner_loops() {
+        let image = MemoryImage { start: 0x1000, bytes: entered_at_the_condition().assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1000).unwrap();
         let [outer] = &flow.loops()[..] else { panic!("{:?}", flow.loops()) };
         assert_eq!(outer.blocks, BTreeSet::from([0x1000, 0x1002, 0x1006, 0x100a]));
@@ -270,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_loop_that_is_entered_at_its_condition_is_no_more_than_itself() {
+    fn an_inner_loop_entered_at_its_condition_has_only_its_own_blocks() {
         let found = loops(&mut entered_at_the_condition(), 2);
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].head, &found[0].blocks), (0x1002, &BTreeSet::from([0x1002, 0x1006])));
         assert_eq!(found[0].side_entries, [0x1006]);
-        assert_eq!(found[0].exits, [Exit { from: 0x1008, to: Leave::To(0x100a) }]);
+        assert_eq!(found[0].exits, [LoopExit { from: 0x1008, to: BlockExit::To(0x100a) }]);
         assert_eq!((found[1].head, found[1].blocks.len()), (0x1000, 4));
     }
 
@@ -299,18 +303,18 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_round_one_head_are_one_loop() {
+    fn two_paths_around_one_head_are_one_loop() {
         for offset in [0, 4, 8, 12] {
             let found = loops(&mut else_before_the_head(false), offset);
             assert_eq!(found.len(), 1, "from {offset}: {found:?}");
             assert_eq!(found[0].head, 0x1004);
             assert!([0x1000, 0x1004, 0x1008].iter().all(|block| found[0].blocks.contains(block)), "{found:?}");
-            assert_eq!(found[0].exits, [Exit { from: 0x100e, to: Leave::To(0x1010) }]);
+            assert_eq!(found[0].exits, [LoopExit { from: 0x100e, to: BlockExit::To(0x1010) }]);
         }
     }
 
     #[test]
-    fn a_way_round_that_calls_leaves_the_other_alone() {
+    fn a_path_with_a_call_is_not_merged() {
         let found = loops(&mut else_before_the_head(true), 10);
         assert_eq!((found.len(), found[0].head, found[0].has_call), (1, 0x1006, false), "{found:?}");
         let found = loops(&mut else_before_the_head(true), 0);
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_switches_are_told() {
+    fn calls_and_switches_are_recorded() {
         let mut code = CodeAssembler::new(64).unwrap();
         let (mut head, mut switch) = (code.create_label(), code.create_label());
         code.set_label(&mut head).unwrap();
@@ -333,8 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lap_may_leave_out_what_a_condition_guards() {
-        let image = Image { start: 0x1000, bytes: branching().assemble(0x1000).unwrap() };
+    fn a_conditional_block_is_optional() {
+        let image = MemoryImage { start: 0x1000, bytes: branching().assemble(0x1000).unwrap() };
         for (from, optional) in [(0, vec![0x1004]), (4, vec![0x1004]), (8, vec![0x1004])] {
             let flow = Flow::discover(&image, 0x1000 + from).unwrap();
             let within = &flow.loops()[0];
@@ -342,7 +346,7 @@ mod tests {
             assert_eq!(found, optional, "from {from}");
         }
         let mut inner = entered_at_the_condition();
-        let image = Image { start: 0x1000, bytes: inner.assemble(0x1000).unwrap() };
+        let image = MemoryImage { start: 0x1000, bytes: inner.assemble(0x1000).unwrap() };
         let flow = Flow::discover(&image, 0x1002).unwrap();
         assert!(flow.optional_blocks(&flow.loops()[0]).is_empty(), "one way around");
     }

@@ -1,4 +1,4 @@
-//! The program's memory: its code and, for the walk, its data.
+//! Memory of the program: its code and, for walks, its data.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,23 +6,24 @@ use std::fmt;
 
 use crate::page::PAGE_BYTES;
 
-/// Memory that can be read. It is read in many small pieces: keep copies of pages where a read is a system call.
+/// Memory that can be read. Reads are many and small, so an implementation by system calls should
+/// cache pages.
 pub trait Memory {
-    /// Reads from `address` on into `into`, as far as there is memory, and returns how many bytes it got: 0 where nothing is
-    /// mapped.
+    /// Reads from `address` into `into` up to the first unmapped byte. Returns the number of bytes
+    /// read.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
 }
 
-/// Memory that was copied before.
+/// A copy of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Image {
-    /// Where it begins.
+pub struct MemoryImage {
+    /// Its first address.
     pub start: u64,
-    /// What is there.
+    /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
-impl Memory for Image {
+impl Memory for MemoryImage {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let from = address.checked_sub(self.start).and_then(|offset| usize::try_from(offset).ok());
         let Some(rest) = from.and_then(|from| self.bytes.get(from..)) else { return 0 };
@@ -32,28 +33,28 @@ impl Memory for Image {
     }
 }
 
-/// Memory of which whole pages are read, each once: for a walk, whose reads are many and close together.
-pub struct Pages<'a> {
+/// A cache of whole pages of another memory. Each page is read once.
+pub struct CachedMemory<'a> {
     memory: &'a dyn Memory,
-    /// What was there, by the page's address.
+    /// Contents of the pages, by address.
     kept: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
-impl<'a> Pages<'a> {
-    /// Of this memory, as it is when it is read first.
+impl<'a> CachedMemory<'a> {
+    /// A cache of `memory`. A page keeps the contents of its first read.
     #[must_use]
     pub fn of(memory: &'a dyn Memory) -> Self {
         Self { memory, kept: RefCell::default() }
     }
 }
 
-impl fmt::Debug for Pages<'_> {
+impl fmt::Debug for CachedMemory<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pages").field("kept", &self.kept.borrow().len()).finish_non_exhaustive()
     }
 }
 
-impl Memory for Pages<'_> {
+impl Memory for CachedMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let mut kept = self.kept.borrow_mut();
         let mut got = 0;
@@ -85,9 +86,9 @@ const PAGE: usize = 4096;
 mod tests {
     use std::cell::Cell;
 
-    use super::{Image, Memory, Pages};
+    use super::{CachedMemory, Memory, MemoryImage};
 
-    struct Counted(Image, Cell<u32>);
+    struct Counted(MemoryImage, Cell<u32>);
 
     impl Memory for Counted {
         fn read(&self, address: u64, into: &mut [u8]) -> usize {
@@ -97,10 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_read_once_and_end_where_the_memory_does() {
-        let image = Image { start: 0x1000, bytes: (0..=255).cycle().take(4096 + 100).collect() };
+    fn pages_are_read_once_and_end_with_the_memory() {
+        let image = MemoryImage { start: 0x1000, bytes: (0..=255).cycle().take(4096 + 100).collect() };
         let counted = Counted(image.clone(), Cell::new(0));
-        let pages = Pages::of(&counted);
+        let pages = CachedMemory::of(&counted);
         for (address, bytes) in [(0x1000, 8), (0x1ffe, 8), (0x1ffe, 200), (0x2000 + 96, 8), (0x3000, 8), (0x1004, 4)] {
             let (mut one, mut other) = (vec![0; bytes], vec![0; bytes]);
             assert_eq!(pages.read(address, &mut one), image.read(address, &mut other), "{address:#x}");
@@ -110,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn an_image_ends_where_it_ends() {
-        let image = Image { start: 0x1000, bytes: (0..100).collect() };
+    fn an_image_has_no_bytes_outside_of_it() {
+        let image = MemoryImage { start: 0x1000, bytes: (0..100).collect() };
         let mut into = [0xff; 4];
         assert_eq!((image.read(0x1000 + 98, &mut into), into), (2, [98, 99, 0xff, 0xff]));
         for outside in [0xfff, 0x1000 + 100, u64::MAX] {

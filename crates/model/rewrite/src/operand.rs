@@ -1,21 +1,23 @@
-//! The one place in memory that an instruction touches, and the same instruction touching another place.
+//! The memory operand of an instruction, and the same instruction with another operand.
 //!
 //! ```text
 //!   [base + index * scale + displacement]      displacement + delta
-//!   [rip + distance], [absolute]               the same form, or relative to rip where an absolute one does not fit
+//!   [rip + distance], [absolute]               the same form, or relative to rip if an absolute one does not fit
 //! ```
-//! What has no such place, or several, is refused with its reason: Taylor, *Cachekata*, sections 5.4.2 to 5.4.4, where indirect
-//! jumps, conditional moves and repeated strings are the hard cases. A conditional move needs nothing here: it always loads.
+//! Instructions without such an operand, or with several, are refused. A conditional move needs no
+//! special case: it always loads.
+//!
+//! Source: Taylor, *Cachekata*, sections 5.4.2 to 5.4.4.
 
 use iced_x86::{
     Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
 };
 
 use crate::effect::reads_and_writes;
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, RefusalReason, Result};
 use crate::registers::{Registers, number};
 
-/// Where an instruction touches memory.
+/// A memory operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// A 64-bit register, or none.
@@ -24,31 +26,32 @@ pub struct Operand {
     pub index: Register,
     /// 1, 2, 4 or 8.
     pub scale: u32,
-    /// What is added to the registers; the address itself where there are none.
+    /// The constant part of the address; the whole address if there are no registers.
     pub displacement: i64,
-    /// Size of the access.
+    /// Size of the access in bytes.
     pub bytes: u32,
-    /// It reads.
+    /// Whether it reads.
     pub read: bool,
-    /// It writes.
+    /// Whether it writes.
     pub write: bool,
-    /// Nobody comes between its read and its write.
+    /// Whether read and write are one atomic operation.
     pub atomic: bool,
 }
 
 impl Operand {
-    /// The place that `instruction` touches.
+    /// The operand of `instruction`.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there is none that could be redirected.
+    /// [`Error::Refused`] if there is none that can be redirected.
     pub fn of(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Result<Self> {
         find(instruction, factory).map_err(|reason| Error::refused(instruction.ip(), reason))
     }
 
-    /// The place that a jump reads its target from, if `instruction` is one; [`Self::of`] refuses it, since it cannot be rewritten.
+    /// The operand from which an indirect jump reads its target. `None` for other instructions.
+    /// [`Self::of`] refuses such a jump, since it cannot be rewritten.
     ///
     /// # Errors
-    /// [`Error::Refused`] when it is at an address that could not be redirected.
+    /// [`Error::Refused`] if it is at an address that cannot be redirected.
     pub fn of_jump(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Result<Self>> {
         let is_jump = instruction.code() == Code::Jmp_rm64 && instruction.op0_kind() == OpKind::Memory;
         is_jump.then(|| {
@@ -61,13 +64,13 @@ impl Operand {
         })
     }
 
-    /// Is its address known without registers?
+    /// Whether its address is known without registers.
     #[must_use]
     pub fn is_absolute(&self) -> bool {
         self.base == Register::None && self.index == Register::None
     }
 
-    /// Its address.
+    /// Its address with these registers.
     #[must_use]
     pub fn address(&self, registers: &Registers) -> u64 {
         let value = |register| number(register).map_or(0, |number| registers.gpr[number]);
@@ -76,10 +79,10 @@ impl Operand {
             .wrapping_add_signed(self.displacement)
     }
 
-    /// `instruction`, whose operand this is, touching what lies `delta` further on.
+    /// `instruction`, whose operand this is, with an operand `delta` bytes above.
     ///
     /// # Errors
-    /// [`Refused::OutOfReach`] when no displacement leads there.
+    /// [`RefusalReason::OutOfReach`] if no displacement fits.
     pub fn redirected(&self, instruction: &Instruction, delta: i64) -> Result<Instruction> {
         let mut redirected = *instruction;
         let target = self.displacement.wrapping_add(delta);
@@ -89,16 +92,16 @@ impl Operand {
             redirected.set_memory_index_scale(1);
             redirected.set_memory_displ_size(8);
         } else if !fits {
-            return Err(Error::refused(instruction.ip(), Refused::OutOfReach));
+            return Err(Error::refused(instruction.ip(), RefusalReason::OutOfReach));
         } else if !self.is_absolute() {
-            // One byte where that is enough, else four.
+            // iced encodes one byte if that is enough, else four.
             redirected.set_memory_displ_size(1);
         }
         redirected.set_memory_displacement64(target.cast_unsigned());
         Ok(redirected)
     }
 
-    /// `instruction`, whose operand this is, touching what `register` points to.
+    /// `instruction`, whose operand this is, with the operand `[register]`.
     pub(crate) fn through(instruction: &Instruction, register: Register) -> Instruction {
         let mut through = *instruction;
         through.set_memory_base(register);
@@ -110,19 +113,22 @@ impl Operand {
     }
 }
 
-fn find(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> std::result::Result<Operand, Refused> {
+fn find(
+    instruction: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> std::result::Result<Operand, RefusalReason> {
     if instruction.is_invalid() {
-        return Err(Refused::Undecodable);
+        return Err(RefusalReason::Undecodable);
     }
     let place = place(instruction, factory.info(instruction).used_memory())?;
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     let relative = base == Register::RIP;
     let usable = |register: Register| register == Register::None || register.is_gpr64();
     if !(relative || usable(base)) || !usable(index) || is_offset_form(instruction.code()) {
-        return Err(Refused::AddressForm);
+        return Err(RefusalReason::AddressForm);
     }
     if base == Register::RSP {
-        return Err(Refused::Stack);
+        return Err(RefusalReason::Stack);
     }
     let (read, write) = reads_and_writes(place.access());
     Ok(Operand {
@@ -137,16 +143,20 @@ fn find(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> std:
     })
 }
 
-/// The memory operand, if it is the only one, or the only one beside the stack.
-fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<UsedMemory, Refused> {
+/// The memory operand, if it is the only one beside the stack.
+fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<UsedMemory, RefusalReason> {
     let touched = |memory: &&UsedMemory| !matches!(memory.access(), OpAccess::None | OpAccess::NoMemAccess);
     let mut touched = used.iter().filter(touched).peekable();
     if touched.peek().is_none() {
-        return Err(Refused::NoMemory);
+        return Err(RefusalReason::NoMemory);
     }
     refuse_kind(instruction)?;
     if instruction.op_kinds().all(|kind| kind != OpKind::Memory) {
-        return Err(if instruction.is_stack_instruction() { Refused::Stack } else { Refused::SeveralOperands });
+        return Err(if instruction.is_stack_instruction() {
+            RefusalReason::Stack
+        } else {
+            RefusalReason::SeveralOperands
+        });
     }
     let explicit = |memory: &&UsedMemory| {
         let base = instruction.memory_base();
@@ -155,34 +165,34 @@ fn place(instruction: &Instruction, used: &[UsedMemory]) -> std::result::Result<
     };
     let mut explicit = touched.filter(explicit);
     match (explicit.next(), explicit.next()) {
-        (Some(place), None) if place.vsib_size() != 0 => Err(Refused::Gather),
-        (Some(place), None) if matches!(place.segment(), Register::FS | Register::GS) => Err(Refused::Segment),
-        (Some(place), None) if !(1..=64).contains(&place.memory_size().size()) => Err(Refused::StateArea),
+        (Some(place), None) if place.vsib_size() != 0 => Err(RefusalReason::Gather),
+        (Some(place), None) if matches!(place.segment(), Register::FS | Register::GS) => Err(RefusalReason::Segment),
+        (Some(place), None) if !(1..=64).contains(&place.memory_size().size()) => Err(RefusalReason::StateArea),
         (Some(place), None) => Ok(*place),
-        (None, _) => Err(Refused::Stack),
-        _ => Err(Refused::SeveralOperands),
+        (None, _) => Err(RefusalReason::Stack),
+        _ => Err(RefusalReason::SeveralOperands),
     }
 }
 
-/// Kinds of instructions whose operand does not tell all that they do.
-fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), Refused> {
+/// Refuses instructions whose operand does not describe all their accesses.
+fn refuse_kind(instruction: &Instruction) -> std::result::Result<(), RefusalReason> {
     if instruction.is_string_instruction() {
-        return Err(Refused::String);
+        return Err(RefusalReason::String);
     }
     if instruction.is_save_restore_instruction() {
-        return Err(Refused::StateArea);
+        return Err(RefusalReason::StateArea);
     }
     if instruction.is_vsib() {
-        return Err(Refused::Gather);
+        return Err(RefusalReason::Gather);
     }
     if instruction.flow_control() != FlowControl::Next {
-        return Err(Refused::Branch);
+        return Err(RefusalReason::Branch);
     }
     let bits = matches!(instruction.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
-    if bits && instruction.op1_kind() == OpKind::Register { Err(Refused::BitString) } else { Ok(()) }
+    if bits && instruction.op1_kind() == OpKind::Register { Err(RefusalReason::BitString) } else { Ok(()) }
 }
 
-/// A 64-bit offset in the instruction instead of an operand with registers.
+/// Whether the instruction has a 64-bit offset instead of a memory operand.
 const fn is_offset_form(code: Code) -> bool {
     matches!(
         code,
@@ -197,13 +207,13 @@ const fn is_offset_form(code: Code) -> bool {
     )
 }
 
-/// With a lock prefix, or an exchange, which needs none.
+/// Whether it has a lock prefix, or is an exchange with memory, which is always atomic.
 pub(crate) fn is_atomic(instruction: &Instruction) -> bool {
     let in_memory = instruction.op_kinds().any(|kind| kind == OpKind::Memory);
     in_memory && (instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg)
 }
 
-/// Whether it changes single bits of its first operand and leaves the others as they were.
+/// Whether it changes single bits of its first operand only.
 pub(crate) fn is_bitwise(instruction: &Instruction) -> bool {
     use Mnemonic::{And, Btc, Btr, Bts, Or, Xor};
     matches!(instruction.mnemonic(), And | Btc | Btr | Bts | Or | Xor)

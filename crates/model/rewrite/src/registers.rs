@@ -1,40 +1,41 @@
-//! Registers as a sample or a signal frame gives them.
+//! Registers of a sample or a signal frame.
 
 use iced_x86::Register;
 use serde::{Deserialize, Serialize};
 
-/// The number of the stack pointer.
+/// Number of the stack pointer.
 pub const RSP: usize = 4;
-/// The number of the frame pointer.
+/// Number of the frame pointer.
 pub const RBP: usize = 5;
 
-/// General registers at a moment.
+/// General registers at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 pub struct Registers {
     /// In the processor's numbering: rax rcx rdx rbx rsp rbp rsi rdi r8 to r15.
     pub gpr: [u64; 16],
-    /// The next instruction.
+    /// Address of the next instruction.
     pub rip: u64,
     /// Flags.
     pub rflags: u64,
-    /// Where `fs:0` is.
+    /// Base address of `fs`.
     pub fs_base: u64,
-    /// Where `gs:0` is.
+    /// Base address of `gs`.
     pub gs_base: u64,
 }
 
-/// The number of a general register, or of the one that it is a part of. None for others.
+/// Number of a general register, or of the one that contains it. `None` for others.
 pub(crate) fn number(register: Register) -> Option<usize> {
     let full = register.full_register();
     full.is_gpr64().then(|| full.number())
 }
 
-/// The bit of a general register in a set; none for others.
+/// Bit of a general register in a set; 0 for others.
 pub(crate) fn bit(register: Register) -> u16 {
     number(register).map_or(0, |number| 1 << number)
 }
 
-/// General registers in the order in which they are taken for scratch: those that need no prefix first, the stack pointer never.
+/// General registers in the order of their use as scratch: first those without a prefix. The stack
+/// pointer is excluded.
 pub(crate) const SCRATCH: [Register; 15] = [
     Register::RAX,
     Register::RCX,
@@ -59,7 +60,7 @@ mod tests {
     use iced_x86::Register;
 
     #[test]
-    fn numbers_are_the_processors() {
+    fn numbers_are_those_of_the_processor() {
         let some = [Register::RAX, Register::ECX, Register::DX, Register::BH, Register::SIL, Register::R15D];
         assert_eq!(some.map(|register| number(register).unwrap()), [0, 1, 2, 3, 6, 15]);
         assert_eq!((number(Register::RSP), number(Register::EBP)), (Some(RSP), Some(RBP)));

@@ -1,21 +1,24 @@
-//! Pointers that code without optimisation keeps in its stack frame, and reads again for each access.
+//! Stack slots: pointers that unoptimised code keeps in its frame and reads again for each access.
 //!
 //! ```text
-//!   mov rax, [rbp - 24]        a slot: which address it holds is checked here, for this one value
+//!   mov rax, [rbp - 24]        a slot: its value is checked here, for one address
 //!   mov rax, [rax]             redirected
-//!   mov rax, [rbp - 24]        again: still that value, since nothing between wrote to the slot
-//!   add [rax + 8], 1           redirected, and not checked again
+//!   mov rax, [rbp - 24]        the same value, since nothing between has written the slot
+//!   add [rax + 8], 1           redirected without a check
 //! ```
-//! So a lap has a check for each slot and not for each access, and none where it reads the slot again: there the value itself stands in the
-//! copy. Two reads become one. Another thread that writes to this one's frame in between is seen a lap later, and may be seen after what it wrote later;
-//! a jump, a call, an atomic instruction or a fence ends that, and so does whatever may write to the slot. Only where rbp points to the frame, which
-//! is so in code without optimisation: other code reads one place of its frame twice only where it expects somebody to write there.
+//! So an iteration has one check per slot instead of one per access. A second read of the slot becomes a
+//! load of the known value. A write to the slot by another thread in between takes effect one iteration
+//! later, and may appear after that thread's later writes. A jump, a call, an atomic instruction, a
+//! fence, or a possible write to the slot ends the reuse.
+//!
+//! Limit: only frames by rbp, as in unoptimised code. Optimised code reads a stack word twice only if
+//! another thread may write it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, Register, UsedMemory};
 
-use crate::effect::{Effect, reads_and_writes};
+use crate::effect::{InstructionEffect, reads_and_writes};
 use crate::flow::Flow;
 use crate::loops::Loop;
 use crate::operand::{Operand, is_atomic};
@@ -25,21 +28,21 @@ const SLOT_BYTES: i64 = 8;
 
 /// Eight bytes of the stack frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct FrameSlot {
     base: Register,
     displacement: i64,
 }
 
-/// What is known of slots, and of registers that were read from them, at a place in a block.
+/// Known values of slots, and of registers that were read from slots, at a place in a block.
 #[derive(Debug, Default)]
-pub(crate) struct Frame {
-    /// Slots, with what was checked that they hold.
-    checked: Vec<(Slot, u64)>,
-    /// Registers, with the slot whose value they have, and that, if it was checked.
-    read: Vec<(Register, Option<Slot>, Option<u64>)>,
+pub(crate) struct FrameState {
+    /// Slots with their checked values.
+    checked: Vec<(FrameSlot, u64)>,
+    /// Registers with the slot they were read from, and the value if it was checked.
+    read: Vec<(Register, Option<FrameSlot>, Option<u64>)>,
 }
 
-impl Slot {
+impl FrameSlot {
     /// The slot that an instruction reads into a register.
     fn read_by(instruction: &Instruction) -> Option<(Register, Self)> {
         let base = instruction.memory_base();
@@ -51,7 +54,7 @@ impl Slot {
         is_read.then(|| (instruction.op0_register(), Self { base, displacement }))
     }
 
-    /// Whether a write of memory may change it.
+    /// Whether a memory write may change it.
     fn may_be_written_by(self, memory: &UsedMemory) -> bool {
         let is_apart =
             memory.base() == self.base && memory.index() == Register::None && memory.memory_size().size() > 0 && {
@@ -63,31 +66,32 @@ impl Slot {
     }
 }
 
-impl Frame {
-    /// What the slot that `instruction` reads is known to hold: the register gets just that.
+impl FrameState {
+    /// The known value of the slot that `instruction` reads.
     pub(crate) fn known(&self, instruction: &Instruction) -> Option<u64> {
-        let (_, slot) = Slot::read_by(instruction)?;
+        let (_, slot) = FrameSlot::read_by(instruction)?;
         self.checked.iter().find(|(checked, _)| *checked == slot).map(|&(_, value)| value)
     }
 
-    /// Whether a register was read from a slot here, and what it holds, if that was checked.
+    /// Whether a register was read from a slot here, with its value if it was checked.
     pub(crate) fn holds(&self, register: Register) -> Option<Option<u64>> {
         self.read.iter().find(|(read, ..)| *read == register).map(|&(.., value)| value)
     }
 
-    /// The register has been checked to hold this value.
+    /// Records that a register was checked to have this value.
     pub(crate) fn check(&mut self, register: Register, value: u64) {
         let Some((_, slot, held)) = self.read.iter_mut().find(|(read, ..)| *read == register) else { return };
         *held = Some(value);
-        // Code that was optimised reads a place of its frame twice only where somebody else may write there.
+        // Optimised code reads a stack word twice only if another thread may write it.
         self.checked.extend(slot.filter(|slot| slot.base == Register::RBP).map(|slot| (slot, value)));
     }
 
-    /// An instruction is done. `redirected`: what it writes, but for what it pushes, are bytes that have moved, which are no stack.
+    /// Records the effect of an instruction. With `redirected`, its memory operand is moved bytes,
+    /// which are no stack; a push still writes the stack.
     pub(crate) fn pass(
         &mut self,
         instruction: &Instruction,
-        effect: &Effect,
+        effect: &InstructionEffect,
         redirected: bool,
         factory: &mut InstructionInfoFactory,
     ) {
@@ -102,15 +106,17 @@ impl Frame {
                 self.forget_if(|slot| slot.may_be_written_by(memory));
             }
         }
-        // What is read where bytes have moved is no frame, whatever register leads there: writes to moved bytes may change it.
-        let read = Slot::read_by(instruction).filter(|(_, slot)| !redirected && effect.writes & bit(slot.base) == 0);
+        // Moved bytes are no stack slot, whatever register addresses them: writes to moved bytes
+        // may change them.
+        let read =
+            FrameSlot::read_by(instruction).filter(|(_, slot)| !redirected && effect.writes & bit(slot.base) == 0);
         if let Some((register, slot)) = read {
             self.read.push((register, Some(slot), known));
         }
     }
 
-    /// What registers hold stays.
-    fn forget_if(&mut self, is_gone: impl Fn(Slot) -> bool) {
+    /// Forgets slots. Values of registers stay known.
+    fn forget_if(&mut self, is_gone: impl Fn(FrameSlot) -> bool) {
         self.checked.retain(|&(slot, _)| !is_gone(slot));
         for (_, slot, _) in &mut self.read {
             *slot = slot.filter(|&slot| !is_gone(slot));
@@ -119,33 +125,33 @@ impl Frame {
 }
 
 impl Flow {
-    /// The accesses of a loop, by instruction, at a fixed distance from a slot that the loop itself does not write: they are likely to be at the
-    /// same address in each lap. None for what goes round once.
+    /// Accesses of a loop at a fixed distance from a slot that the loop does not write. They likely
+    /// have the same address in each iteration. Empty for a loop of one iteration.
     #[must_use]
-    pub fn by_slots(&self, within: &Loop) -> BTreeSet<u64> {
+    pub fn slot_accesses(&self, within: &Loop) -> BTreeSet<u64> {
         let mut found = BTreeSet::new();
         if !within.blocks.iter().any(|start| self.blocks[start].successors.contains(&within.head)) {
             return found;
         }
         let mut factory = InstructionInfoFactory::new();
         let mut written: Vec<UsedMemory> = Vec::new();
-        for instruction in self.copied_in(within) {
+        for instruction in self.copied_instructions(within) {
             let used = factory.info(instruction).used_memory();
             let writes = |memory: &&UsedMemory| is_of_frame(memory.base()) && reads_and_writes(memory.access()).1;
             written.extend(used.iter().filter(writes));
         }
         for start in &within.blocks {
-            let mut slots: BTreeMap<u16, Slot> = BTreeMap::new();
-            for instruction in self.until_call(&self.blocks[start]) {
+            let mut slots: BTreeMap<u16, FrameSlot> = BTreeMap::new();
+            for instruction in self.instructions_until_call(&self.blocks[start]) {
                 let operand = Operand::of(instruction, &mut factory).ok();
                 let of_slot = operand.filter(|operand| operand.index == Register::None);
                 if of_slot.is_some_and(|operand| slots.contains_key(&bit(operand.base))) {
                     found.insert(instruction.ip());
                 }
-                let writes = Effect::of(instruction, &mut factory).writes;
+                let writes = InstructionEffect::of(instruction, &mut factory).writes;
                 slots.retain(|register, _| writes & register == 0);
-                let read = Slot::read_by(instruction);
-                let lasts = |slot: Slot| !written.iter().any(|memory| slot.may_be_written_by(memory));
+                let read = FrameSlot::read_by(instruction);
+                let lasts = |slot: FrameSlot| !written.iter().any(|memory| slot.may_be_written_by(memory));
                 slots.extend(read.filter(|&(_, slot)| lasts(slot)).map(|(register, slot)| (bit(register), slot)));
             }
         }
@@ -157,7 +163,7 @@ const fn is_of_frame(register: Register) -> bool {
     matches!(register, Register::RBP | Register::RSP)
 }
 
-/// Whether reads before and after it are not to be told as one.
+/// Whether reads before and after it must not be merged.
 fn orders_memory(instruction: &Instruction) -> bool {
     let fences =
         [Mnemonic::Mfence, Mnemonic::Lfence, Mnemonic::Sfence, Mnemonic::Cpuid, Mnemonic::Serialize, Mnemonic::Pause];
@@ -169,12 +175,12 @@ mod tests {
     use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, dword_ptr, eax, qword_ptr, rax, rbp, rcx, rdx, rsp};
     use iced_x86::{InstructionInfoFactory, Register};
 
-    use super::Frame;
-    use crate::effect::Effect;
+    use super::FrameState;
+    use crate::effect::InstructionEffect;
     use crate::flow::Flow;
-    use crate::memory::Image;
+    use crate::memory::MemoryImage;
 
-    /// Reads [rbp - 24] into rax, finds 7 in it, does `between`, and reads it once more: what is known then.
+    /// Known value of a slot's second read, after the first was checked to be 7 and `between` ran.
     fn known_after(redirected: bool, between: impl FnOnce(&mut CodeAssembler)) -> Option<u64> {
         known_of(qword_ptr(rbp - 24), redirected, between)
     }
@@ -184,11 +190,11 @@ mod tests {
         code.mov(rax, slot).unwrap();
         between(&mut code);
         code.mov(rdx, slot).unwrap();
-        let (mut frame, mut factory) = (Frame::default(), InstructionInfoFactory::new());
+        let (mut frame, mut factory) = (FrameState::default(), InstructionInfoFactory::new());
         let instructions = code.instructions();
         let (last, rest) = instructions.split_last().unwrap();
         for (index, instruction) in rest.iter().enumerate() {
-            let effect = Effect::of(instruction, &mut factory);
+            let effect = InstructionEffect::of(instruction, &mut factory);
             frame.pass(instruction, &effect, redirected && index > 0, &mut factory);
             if index == 0 {
                 assert_eq!(frame.holds(Register::RAX), Some(None));
@@ -200,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_frame_pointer_is_read_again() {
+    fn a_slot_by_rsp_is_read_again() {
         assert_eq!(known_of(qword_ptr(rsp + 24), false, |_| ()), None);
     }
 
     #[test]
-    fn a_slot_holds_what_it_held_until_something_may_have_written_it() {
+    fn a_slot_is_known_until_a_possible_write() {
         assert_eq!(known_after(false, |_| ()), Some(7));
         assert_eq!(known_after(false, |code| code.mov(rax, qword_ptr(rax)).unwrap()), Some(7), "reads are none");
         assert_eq!(known_after(false, |code| code.add(dword_ptr(rbp - 28), 1).unwrap()), Some(7), "beside it");
@@ -232,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_from_moved_bytes_is_no_slot() {
+    fn a_read_of_moved_bytes_is_no_slot() {
         let mut code = CodeAssembler::new(64).unwrap();
         code.mov(rax, qword_ptr(rbp - 24)).unwrap();
         let (mut factory, read) = (InstructionInfoFactory::new(), code.instructions()[0]);
         for redirected in [false, true] {
-            let mut frame = Frame::default();
-            let effect = Effect::of(&read, &mut factory);
+            let mut frame = FrameState::default();
+            let effect = InstructionEffect::of(&read, &mut factory);
             frame.pass(&read, &effect, redirected, &mut factory);
             frame.check(Register::RAX, 7);
             assert_eq!(frame.known(&read), (!redirected).then_some(7));
@@ -246,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_by_slots_are_those_of_loops_that_leave_them_alone() {
+    fn slot_accesses_exclude_slots_that_the_loop_writes() {
         // 0: mov rax, [rbp - 24] (4); 4: add [rax], 1 (4); 8: add [rbp - 24], 8 (5) or [rbp - 8], 1; d: jne 0; ret
         for (written, found) in [(-24, vec![]), (-8, vec![0x1004])] {
             let mut code = CodeAssembler::new(64).unwrap();
@@ -257,9 +263,9 @@ mod tests {
             code.add(qword_ptr(rbp + written), 1).unwrap();
             code.jne(head).unwrap();
             code.ret().unwrap();
-            let image = Image { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
+            let image = MemoryImage { start: 0x1000, bytes: code.assemble(0x1000).unwrap() };
             let flow = Flow::discover(&image, 0x1000).unwrap();
-            assert_eq!(flow.by_slots(&flow.loops()[0]).into_iter().collect::<Vec<_>>(), found);
+            assert_eq!(flow.slot_accesses(&flow.loops()[0]).into_iter().collect::<Vec<_>>(), found);
         }
     }
 }

@@ -1,27 +1,30 @@
-//! Once around a loop with known registers: which addresses it touches.
-//!
-//! A sample says where a thread was and what its registers held. The access that hurts is seldom the very instruction
-//! that was interrupted; it is somewhere in the loop. So the code is followed from there with values where they are known, for one lap:
-//! what lies before the interrupted instruction is seen with the values of the next lap. Both ways are followed where there
-//! is a condition, no block twice. What the next lap does not know, since a call has lost it, is taken from this one: registers that
-//! were not written since the access hold what they held then. The instruction that waited is most often there.
+//! A walk: one iteration of a loop with known registers, to find the addresses that it accesses.
 //!
 //! ```text
 //!   rdi = 0x7f10, rcx = 3         ip → add [rdi + 8], 1       0x7f18: read and written
 //!                                      mov rax, [rbp - 8]     known address: its value is read now
-//!                                      add [rax], 1           at what it points to now
+//!                                      add [rax], 1           at the address that it has now
 //! ```
-//! Memory is read *now*, later than the sample: what is made of it is marked, [`Access::read_now`]. What a lap writes it reads
-//! back. Values are lost in what is not understood; nothing is guessed. The result is evidence, not proof: nothing is rewritten on
-//! its word alone.
+//! A sample has a thread's instruction pointer and registers. The costly access is seldom the
+//! interrupted instruction, but it is in the same loop.
+//!
+//! Algorithm: the code is interpreted for one iteration from the interrupted instruction, with those
+//! values that are known. Both ways of a condition are followed, and no block twice. Then the code is
+//! interpreted backwards from the interrupted instruction: a register that was not written since an
+//! access had the same value then. This finds accesses before a call that loses the registers.
+//!
+//! Limits: memory is read at the walk, later than the sample; what depends on it is marked
+//! ([`LoopAccess::read_now`]). Instructions that are not interpreted lose the values they write. The
+//! result is evidence and no proof, so no code is rewritten because of it alone.
 
+mod address;
 mod state;
 mod step;
 
 use std::collections::BTreeSet;
 use std::iter::successors;
 
-use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory, OpAccess, Register, UsedMemory};
+use iced_x86::{Instruction, InstructionInfo, InstructionInfoFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::effect::reads_and_writes;
@@ -30,68 +33,71 @@ use crate::loops::Loop;
 use crate::memory::Memory;
 use crate::operand::{is_atomic, is_bitwise};
 use crate::registers::Registers;
-use state::{State, Value};
+use address::address;
+use state::WalkState;
 
-/// Instructions of a walk at most.
+/// Maximum number of instructions of a walk.
 pub const MAX_STEPS: usize = 512;
-/// Instructions that it looks back at most.
+/// Maximum number of instructions of a backward walk.
 const MAX_STEPS_BACK: usize = 64;
 
-/// One access of a loop.
+/// An access of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Access {
-    /// The instruction.
+pub struct LoopAccess {
+    /// Address of the instruction.
     pub ip: u64,
-    /// Where it touches memory.
+    /// Address of the first byte.
     pub address: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u32,
-    /// It reads them.
+    /// Whether it reads them.
     pub read: bool,
-    /// It writes them.
+    /// Whether it writes them.
     pub write: bool,
-    /// Nobody comes between its read and its write.
+    /// Whether read and write are one atomic operation.
     pub is_atomic: bool,
-    /// It sets, clears or flips single bits of what it reads: OR, AND, XOR, BTS, BTR or BTC.
+    /// Whether it sets, clears or flips single bits: OR, AND, XOR, BTS, BTR or BTC.
     pub is_bitwise: bool,
-    /// The address is not of the sample's own moment: made of memory as it was at the walk, or told of another lap.
+    /// Whether the address may differ from that at the sample: it depends on memory read at the
+    /// walk, or was observed in another iteration.
     pub read_now: bool,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Walk {
-    /// Accesses whose addresses are known, in the order of the walk.
-    pub accesses: Vec<Access>,
-    /// Accesses that the lap came by without knowing their addresses.
+    /// Accesses with known addresses, in the order of the walk.
+    pub accesses: Vec<LoopAccess>,
+    /// Number of accesses with unknown addresses.
     pub unknown: usize,
-    /// Instructions that were followed.
+    /// Number of interpreted instructions.
     pub steps: usize,
 }
 
 impl Walk {
-    /// Follows the code with the registers that it was sampled with from where that was, which is in the flow: around `within`, or as far
-    /// as the flow is known.
+    /// Walks from the sampled instruction, which is in the flow, with the sampled registers: around
+    /// `within`, or as far as the flow is known.
     #[must_use]
     pub fn around(flow: &Flow, within: Option<&Loop>, registers: &Registers, memory: &dyn Memory) -> Self {
-        Self::around_told(flow, within, registers, memory, &|_| None)
+        Self::around_with(flow, within, registers, memory, &|_| None)
     }
 
-    /// As [`Walk::around`], where `told` has the address that an instruction touched when somebody saw it last (a processor that samples
-    /// accesses): that is taken where the registers do not show one, of instructions that touch one place.
+    /// As [`Walk::around`], with `observed` addresses: the last address that the hardware sampled
+    /// for an instruction. It is used for instructions with one memory operand whose address the
+    /// registers do not give.
     #[must_use]
-    pub fn around_told(
+    pub fn around_with(
         flow: &Flow,
         within: Option<&Loop>,
         registers: &Registers,
         memory: &dyn Memory,
-        told: &dyn Fn(u64) -> Option<u64>,
+        observed: &dyn Fn(u64) -> Option<u64>,
     ) -> Self {
-        let (ip, told_of, found) = (registers.rip, Vec::new(), Self::default());
-        let mut walker = Walker { flow, ip, within, memory, told, told_of, found };
-        walker.walk(State::new(registers));
-        walker.look_back(State::new(registers));
-        for access in walker.told_of {
+        let (ip, observed_accesses, found) = (registers.rip, Vec::new(), Self::default());
+        let mut walker = LapWalker { flow, ip, within, memory, observed, observed_accesses, found };
+        walker.walk(WalkState::new(registers));
+        walker.walk_backwards(WalkState::new(registers));
+        for access in walker.observed_accesses {
             if !walker.found.accesses.iter().any(|known| known.ip == access.ip) {
                 walker.found.accesses.push(access);
             }
@@ -100,20 +106,20 @@ impl Walk {
     }
 }
 
-struct Walker<'a> {
+struct LapWalker<'a> {
     flow: &'a Flow,
-    /// Where the lap begins and ends.
+    /// Start and end of the iteration.
     ip: u64,
     within: Option<&'a Loop>,
     memory: &'a dyn Memory,
-    told: &'a dyn Fn(u64) -> Option<u64>,
-    /// Accesses whose addresses are not known, but told.
-    told_of: Vec<Access>,
+    observed: &'a dyn Fn(u64) -> Option<u64>,
+    /// Accesses whose addresses are observed only.
+    observed_accesses: Vec<LoopAccess>,
     found: Walk,
 }
 
-impl Walker<'_> {
-    fn walk(&mut self, start: State) {
+impl LapWalker<'_> {
+    fn walk(&mut self, start: WalkState) {
         let mut seen = BTreeSet::from([self.ip]);
         let mut open = vec![(self.ip, start)];
         let mut factory = InstructionInfoFactory::new();
@@ -127,7 +133,7 @@ impl Walker<'_> {
                 }
                 self.found.steps += 1;
                 let information = factory.info(instruction);
-                self.look(instruction, information, &state);
+                self.record_accesses(instruction, information, &state);
                 state.step(instruction, information, self.memory);
             }
             if is_end {
@@ -142,13 +148,14 @@ impl Walker<'_> {
         }
     }
 
-    /// From the interrupted instruction back, as long as one way leads there, and to a call at most.
-    fn look_back(&mut self, mut state: State) {
+    /// Walks backwards from the interrupted instruction, as long as there is one predecessor, and
+    /// to a call at most.
+    fn walk_backwards(&mut self, mut state: WalkState) {
         let (flow, ip) = (self.flow, self.ip);
-        let blocks = successors(flow.block_at(ip), |block| flow.only_way_to(block.start));
+        let blocks = successors(flow.block_at(ip), |block| flow.sole_predecessor(block.start));
         let before = blocks.flat_map(|block| flow.instructions.range(block.start..block.end.min(ip)).rev());
         let (mut factory, unknown) = (InstructionInfoFactory::new(), self.found.unknown);
-        // One that repeats was interrupted half-way.
+        // A repeated instruction was interrupted in the middle.
         if let Some(own) = flow.instructions.get(&ip).filter(|own| own.has_rep_prefix() || own.has_repne_prefix()) {
             state.forget_registers(factory.info(own));
         }
@@ -156,14 +163,14 @@ impl Walker<'_> {
             let information = factory.info(instruction);
             state.forget_registers(information);
             if !self.found.accesses.iter().any(|access| access.ip == *at) {
-                self.look(instruction, information, &state);
+                self.record_accesses(instruction, information, &state);
             }
         }
         self.found.unknown = unknown;
     }
 
-    /// Notes what the instruction is about to touch, or has touched.
-    fn look(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &State) {
+    /// Records the accesses of an instruction.
+    fn record_accesses(&mut self, instruction: &Instruction, information: &InstructionInfo, state: &WalkState) {
         for memory in information.used_memory() {
             let (read, write) = reads_and_writes(memory.access());
             if !(read || write) {
@@ -174,7 +181,7 @@ impl Walker<'_> {
                 instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
             let at = address(memory, state);
             let bytes = u32::try_from(bytes).ok().filter(|bytes| (1..=64).contains(bytes) && !repeats);
-            let access = |bytes, address, read_now| Access {
+            let access = |bytes, address, read_now| LoopAccess {
                 ip: instruction.ip(),
                 address,
                 bytes,
@@ -189,39 +196,10 @@ impl Walker<'_> {
                 continue;
             }
             self.found.unknown += 1;
-            let told = (self.told)(instruction.ip()).filter(|_| information.used_memory().len() == 1);
-            self.told_of.extend(bytes.zip(told).map(|(bytes, told)| access(bytes, told, true)));
+            let observed = (self.observed)(instruction.ip()).filter(|_| information.used_memory().len() == 1);
+            self.observed_accesses.extend(bytes.zip(observed).map(|(bytes, observed)| access(bytes, observed, true)));
         }
     }
-}
-
-/// The address of a place that an instruction touches.
-fn address(memory: &UsedMemory, state: &State) -> Value {
-    let mut now = false;
-    let known = memory.virtual_address(0, |register, _, _| part(register, state, &mut now));
-    Value { known, now }
-}
-
-/// The address that an instruction calculates without touching what is there.
-fn calculated(instruction: &Instruction, state: &State) -> Value {
-    let mut now = false;
-    let known = instruction.virtual_address(1, 0, |register, _, _| part(register, state, &mut now));
-    Value { known, now }
-}
-
-/// The part of an address that is in a register, or in a segment's base.
-fn part(register: Register, state: &State, now: &mut bool) -> Option<u64> {
-    let value = match register {
-        Register::ES | Register::CS | Register::SS | Register::DS => Value::of(0),
-        register => state.register(register),
-    };
-    *now |= value.now;
-    value.known
-}
-
-/// Does it write memory?
-fn writes_memory(memory: &UsedMemory) -> bool {
-    memory.access() != OpAccess::NoMemAccess && reads_and_writes(memory.access()).1
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! The same loops as they are and rewritten: registers, flags, stack and memory must not differ.
+//! The same loops, original and rewritten: registers, flags, stack and memory must not differ.
 //!
-//! Rewritten runs have the page inaccessible; its bytes lie in the underlay and two views. Faults are answered with rewritelets, so
-//! that each form is tried, and every way from the clone to the original and back.
+//! In rewritten runs the page is inaccessible; its bytes are in the home copy and two views. Faults
+//! are answered with rewritelets, so that each form runs, and every path from the clone to the
+//! original and back.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod machine;
@@ -13,19 +14,23 @@ use std::sync::atomic::Ordering;
 use fieldstone_rewrite::page::PAGE_BYTES as PAGE_LENGTH;
 use fieldstone_rewrite::patch::HeadPatch;
 use fieldstone_rewrite::{
-    Flow, Form, Live, Liveness, Loop, LoopClone, Operand, Page, Piece, Plan, Redirect, Refused, Rule, Site, Trampoline,
+    AccessSite, ClonePlan, Flow, LiveSet, Liveness, Loop, LoopClone, Operand, PagePiece, Redirect, RefusalReason,
+    RemapRule, RemappedPage, Rewritelet, RewriteletForm,
 };
 use iced_x86::{InstructionInfoFactory, Register};
-use machine::{Agent, CACHE, CODE, FAR, HOME, Machine, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, State, VIEWS};
+use machine::{
+    Agent, CACHE, CODE, FAR, HOME, Machine, MachineState, PAGE, PAGE_BYTES, PLAIN, STACK, STACK_BYTES, VIEWS,
+};
 use programs::{Kind, Place, Program, Step, program};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-/// Offsets in the page of the rules' bytes.
+/// Offsets of the rules' bytes in the page.
 const RULES: [Range<u64>; 2] = [0x100..0x140, 0x140..0x180];
-/// Where a program's pointer turns to from rule 1.
+/// Offset to which a program's pointer moves from rule 1.
 const UNDERLAY: u64 = 0x300;
-/// All flags that an instruction defines, but for the auxiliary carry, which logic leaves undefined.
+/// All flags that an instruction defines, except the auxiliary carry, which logic instructions
+/// leave undefined.
 const FLAGS: u64 = 0x8c5 | 0x400;
 const RED_ZONE: u64 = 128;
 
@@ -36,17 +41,17 @@ enum How {
     PerRule,
     Ladder,
     Displaced,
-    /// The clone is entered where the loop begins; faults are answered.
+    /// The program starts in the clone; faults are answered.
     Clone,
-    /// The loop's head leads to the clone.
+    /// The loop's head jumps to the clone.
     Patched,
 }
 
 const ALL: [How; 5] = [How::PerRule, How::Ladder, How::Displaced, How::Clone, How::Patched];
 
-/// All that a run leaves.
+/// Everything that a run leaves behind.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
+struct RunResult {
     gpr: [u64; 16],
     flags: u64,
     page: Vec<u8>,
@@ -54,27 +59,27 @@ struct Outcome {
     stack: Vec<u8>,
 }
 
-struct Bench {
+struct Setup {
     machine: Machine,
-    page: Page,
+    page: RemappedPage,
 }
 
-impl Bench {
+impl Setup {
     fn new() -> Self {
         let machine = Machine::new();
         let delta = |to: u64| (to - PAGE).cast_signed();
         let start = machine.at(PAGE);
-        let rule = |(bytes, view): (Range<u64>, u64)| Rule {
+        let rule = |(bytes, view): (Range<u64>, u64)| RemapRule {
             bytes: start + bytes.start..start + bytes.end,
             delta: delta(view),
         };
         let rules = RULES.into_iter().zip(VIEWS).map(rule).collect();
-        let page = Page::new(start, delta(HOME), rules).unwrap();
+        let page = RemappedPage::new(start, delta(HOME), rules).unwrap();
         Self { machine, page }
     }
 
-    /// The state that a program begins in, with all memory as it is then.
-    fn begin(&self, program: &Program) -> State {
+    /// The initial state of a program, with all memory initialized.
+    fn begin(&self, program: &Program) -> MachineState {
         let machine = &self.machine;
         machine.protect(true);
         machine.write(CODE, &vec![0xcc; PAGE_BYTES]);
@@ -84,7 +89,7 @@ impl Bench {
             machine.write(place, &content);
         }
         machine.write(STACK, &vec![0x5a; usize::try_from(STACK_BYTES).unwrap()]);
-        let mut state = State { flags: 0x202, ..State::default() };
+        let mut state = MachineState { flags: 0x202, ..MachineState::default() };
         let frame = machine.at(STACK) + STACK_BYTES / 2;
         let slot = self.slot(program);
         machine.write(STACK + STACK_BYTES / 2 - 8, &slot.to_le_bytes());
@@ -93,11 +98,11 @@ impl Bench {
         }
         (state.gpr[4], state.gpr[5]) = (frame - 0x100, frame);
         (state.gpr[6], state.gpr[7]) = (machine.at(PLAIN), machine.at(PAGE) + RULES[0].start + program.cell * 8);
-        (state.gpr[11], state.gpr[15]) = (slot, program.laps);
+        (state.gpr[11], state.gpr[15]) = (slot, program.iterations);
         state
     }
 
-    /// What the slot holds when a program begins.
+    /// Initial value of the slot.
     fn slot(&self, program: &Program) -> u64 {
         match program.slot {
             0..=2 => self.machine.at(PAGE) + RULES[1].start,
@@ -107,12 +112,12 @@ impl Bench {
         }
     }
 
-    fn outcome(&self, state: &State, page: Vec<u8>) -> Outcome {
+    fn outcome(&self, state: &MachineState, page: Vec<u8>) -> RunResult {
         let machine = &self.machine;
         let stack =
             (state.gpr[4] - machine.at(STACK)).checked_sub(RED_ZONE).expect("the stack pointer is in the stack");
         let bytes = usize::try_from(STACK_BYTES - stack).unwrap();
-        Outcome {
+        RunResult {
             gpr: state.gpr,
             flags: state.flags & FLAGS,
             page,
@@ -121,13 +126,13 @@ impl Bench {
         }
     }
 
-    /// Where a program begins.
+    /// Start address of a program.
     fn head(&self, program: &Program) -> u64 {
         program.code(self.machine.at(CODE), &[]).1
     }
 
-    /// As it is.
-    fn plain(&self, program: &Program) -> Outcome {
+    /// Runs the original.
+    fn plain(&self, program: &Program) -> RunResult {
         let state = self.begin(program);
         let mut agent = Agent::default();
         let state = self.machine.run(self.head(program), &state, &mut agent);
@@ -135,19 +140,24 @@ impl Bench {
         self.outcome(&state, self.machine.bytes(PAGE, PAGE_BYTES))
     }
 
-    /// Rewritten, and how many faults there were.
-    fn rewritten(&self, program: &Program, how: How) -> (Outcome, usize) {
+    /// Runs the rewritten program; returns the number of faults too.
+    fn rewritten(&self, program: &Program, how: How) -> (RunResult, usize) {
         self.rewritten_with(program, how, |_| {})
     }
 
-    /// Rewritten with redirects that were changed.
-    fn rewritten_with(&self, program: &Program, how: How, change: impl FnOnce(&mut Vec<Redirect>)) -> (Outcome, usize) {
+    /// Runs the program rewritten with changed redirects.
+    fn rewritten_with(
+        &self,
+        program: &Program,
+        how: How,
+        change: impl FnOnce(&mut Vec<Redirect>),
+    ) -> (RunResult, usize) {
         let state = self.begin(program);
         let mut rewriting = Rewriting::new(self, self.head(program));
         if how == How::Patched {
-            rewriting.displace_head();
+            rewriting.copy_head();
         }
-        rewriting.trampolines(how);
+        rewriting.add_rewritelets(how);
         let entry = match how {
             How::Clone | How::Patched => {
                 let mut redirects = rewriting.redirects(program);
@@ -171,13 +181,13 @@ impl Bench {
     }
 }
 
-/// The supervisor's part.
+/// The rewriting of one program, as the supervisor does it.
 struct Rewriting<'a> {
-    bench: &'a Bench,
+    setup: &'a Setup,
     flow: Flow,
     within: Loop,
     liveness: Liveness,
-    /// The patch of the head, where there is one, and where it moves instructions to.
+    /// The patch of the head, if there is one, and the copies of the overwritten instructions.
     patch: Option<HeadPatch>,
     moved: Vec<(u64, u64)>,
     agent: Agent,
@@ -185,50 +195,51 @@ struct Rewriting<'a> {
 }
 
 impl<'a> Rewriting<'a> {
-    fn new(bench: &'a Bench, head: u64) -> Self {
-        let flow = Flow::discover(&bench.machine, head).unwrap();
+    fn new(setup: &'a Setup, head: u64) -> Self {
+        let flow = Flow::discover(&setup.machine, head).unwrap();
         // The last one is the largest.
         let within = flow.loops().pop().expect("a loop");
         assert_eq!(within.head, head);
         let liveness = Liveness::of(&flow);
-        Self { bench, flow, within, liveness, patch: None, moved: Vec::new(), agent: Agent::default(), used: 0 }
+        Self { setup, flow, within, liveness, patch: None, moved: Vec::new(), agent: Agent::default(), used: 0 }
     }
 
-    /// Puts code where it was made for.
+    /// Writes code to its address.
     fn place(&mut self, at: u64, code: &[u8]) {
-        let offset = at - self.bench.machine.at(0);
+        let offset = at - self.setup.machine.at(0);
         assert!(offset >= CACHE);
-        self.bench.machine.write(offset, code);
+        self.setup.machine.write(offset, code);
         self.used = self.used.max(usize::try_from(offset - CACHE).unwrap() + code.len());
     }
 
     fn room(&self) -> u64 {
-        self.bench.machine.room_from(self.used)
+        self.setup.machine.room_from(self.used)
     }
 
-    /// Rewritelets for all that could touch the page, of one form: for each piece, if the form tells pieces apart.
-    fn trampolines(&mut self, how: How) {
+    /// Adds rewritelets of one form for all instructions that may access the page: for each piece,
+    /// if the form depends on the piece.
+    fn add_rewritelets(&mut self, how: How) {
         let mut factory = InstructionInfoFactory::new();
         let moved = self.moved.clone();
         let accesses: Vec<_> = self.flow.instructions_in(&self.within).copied().collect();
         for instruction in accesses.iter().filter(|instruction| Operand::of(instruction, &mut factory).is_ok()) {
-            // Where little is known everything is saved; both are tried.
-            let live = if self.used.is_multiple_of(2) { self.liveness.before(instruction.ip()) } else { Live::ALL };
-            let site = Site { instruction, live, moved: &moved };
+            // With a full live set everything is saved. Both cases are tested.
+            let live = if self.used.is_multiple_of(2) { self.liveness.before(instruction.ip()) } else { LiveSet::ALL };
+            let site = AccessSite { instruction, live, moved: &moved };
             let mut ladder = None;
-            for piece in self.bench.page.pieces() {
-                let Piece { bytes, delta } = piece.clone();
+            for piece in self.setup.page.pieces() {
+                let PagePiece { bytes, delta } = piece.clone();
                 let form = match how {
-                    How::PerRule => Form::PerRule(Rule::from(piece)),
-                    How::Ladder => Form::Ladder(self.bench.page.clone()),
-                    _ => Form::Displaced(delta),
+                    How::PerRule => RewriteletForm::PerRule(RemapRule::from(piece)),
+                    How::Ladder => RewriteletForm::Ladder(self.setup.page.clone()),
+                    _ => RewriteletForm::Displaced(delta),
                 };
                 let at = match (how, ladder) {
                     (How::Ladder, Some(at)) => at,
                     _ => {
-                        let made = match Trampoline::new(&site, &form, self.room()) {
-                            // Its address is known, and lies in another piece.
-                            Err(error) if error.reason() == Some(Refused::OutsideRule) => continue,
+                        let made = match Rewritelet::new(&site, &form, self.room()) {
+                            // Its address is known and in another piece.
+                            Err(error) if error.reason() == Some(RefusalReason::OutsideRule) => continue,
                             made => made.unwrap(),
                         };
                         self.place(made.at, &made.code);
@@ -242,43 +253,44 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    /// Those of the accesses that the program has chosen: each by the rule that its register is meant for.
+    /// The redirects that the program selects, each by the rule that its register is meant for.
     fn redirects(&self, program: &Program) -> Vec<Redirect> {
         let mut factory = InstructionInfoFactory::new();
         let mut redirects = Vec::new();
         for (index, instruction) in self.flow.instructions_in(&self.within).enumerate() {
             let Ok(operand) = Operand::of(instruction, &mut factory) else { continue };
             let rule = match operand.base {
-                Register::RDI | Register::None => &self.bench.page.rules[0],
-                Register::R11 => &self.bench.page.rules[1],
+                Register::RDI | Register::None => &self.setup.page.rules[0],
+                Register::R11 => &self.setup.page.rules[1],
                 _ => continue,
             };
             if program.redirected & (1 << (index % 32)) != 0 {
-                // What the slot holds at first, as is likely in each lap; the program may turn it to something else.
-                let is_seen = operand.base == Register::R11 && program.redirected & (1 << (index % 31 + 1)) != 0;
-                let seen = is_seen.then(|| self.bench.slot(program).wrapping_add_signed(operand.displacement));
-                redirects.push(Redirect { ip: instruction.ip(), rule: rule.clone(), seen });
+                // The initial value of the slot is likely in each iteration; the program may change
+                // it.
+                let is_expected = operand.base == Register::R11 && program.redirected & (1 << (index % 31 + 1)) != 0;
+                let expected = is_expected.then(|| self.setup.slot(program).wrapping_add_signed(operand.displacement));
+                redirects.push(Redirect { ip: instruction.ip(), rule: rule.clone(), expected });
             }
         }
         redirects
     }
 
-    /// Copies what a jump at the head would overwrite, if there can be one.
-    fn displace_head(&mut self) {
-        let head = self.within.head - self.bench.machine.at(0);
-        let original: [u8; 5] = self.bench.machine.bytes(head, 5).try_into().unwrap();
+    /// Copies the instructions that a jump at the head overwrites, if that is possible.
+    fn copy_head(&mut self) {
+        let head = self.within.head - self.setup.machine.at(0);
+        let original: [u8; 5] = self.setup.machine.bytes(head, 5).try_into().unwrap();
         let Ok(patch) = HeadPatch::new(&self.flow, self.within.head, original) else { return };
-        let displaced = patch.displaced(self.room()).unwrap();
-        self.place(displaced.at, &displaced.code);
-        self.agent.map.extend(displaced.moved.iter().map(|(original, copy)| (*copy, *original)));
-        (self.patch, self.moved) = (Some(patch), displaced.moved);
+        let copy = patch.copy_at(self.room()).unwrap();
+        self.place(copy.at, &copy.code);
+        self.agent.map.extend(copy.moved.iter().map(|(original, copy)| (*copy, *original)));
+        (self.patch, self.moved) = (Some(patch), copy.moved);
     }
 
-    /// Makes the clone, and gives where the program is to begin: at the head if that leads to the clone.
+    /// Makes the clone; returns the program's start address, which is the head if it is patched.
     fn clone_loop(&mut self, redirects: &[Redirect]) -> u64 {
         let room = self.room();
         let punned = self.patch.as_ref().and_then(|patch| patch.pun.entry_from(room)).filter(|at| *at < room + 0x8000);
-        let plan = Plan {
+        let plan = ClonePlan {
             flow: &self.flow,
             within: &self.within,
             liveness: &self.liveness,
@@ -286,39 +298,39 @@ impl<'a> Rewriting<'a> {
             moved: &self.moved,
             enter: &[],
             at: punned.unwrap_or(room),
-            // The head leads to where it begins.
+            // The head jumps to the start of the clone.
             aligned: false,
         };
         let clone = LoopClone::new(&plan).unwrap();
-        assert_eq!(clone.entry, clone.at, "entered where it begins");
+        assert_eq!(clone.entry, clone.at, "the entry is at its start");
         self.place(clone.at, &clone.code);
         self.agent.map.extend(&clone.map);
         let Some(patch) = self.patch.as_ref().filter(|_| punned.is_some()) else { return clone.entry };
         for write in patch.writes(clone.entry).unwrap() {
-            self.bench.machine.write(write.address - self.bench.machine.at(0), &write.bytes);
+            self.setup.machine.write(write.address - self.setup.machine.at(0), &write.bytes);
         }
         self.within.head
     }
 }
 
 fn check(program: &Program) -> Result<(), TestCaseError> {
-    let bench = Bench::new();
-    let plain = bench.plain(program);
+    let setup = Setup::new();
+    let plain = setup.plain(program);
     for how in ALL {
-        let (rewritten, _) = bench.rewritten(program, how);
+        let (rewritten, _) = setup.rewritten(program, how);
         prop_assert_eq!(&rewritten, &plain, "{:?}", how);
     }
     Ok(())
 }
 
-/// Programs of one seed.
+/// Number of programs per seed.
 const CASES: u32 = 400;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
 }
 
-/// As many programs as a seed is given.
+/// Tests the programs of one seed.
 fn check_seed(seed: u64) {
     println!("FIELDSTONE_FUZZ_SEED={seed}");
     let mut bytes = [0; 32];
@@ -331,9 +343,9 @@ fn check_seed(seed: u64) {
 }
 
 #[test]
-fn rewritten_loops_do_what_the_original_does() {
+fn rewritten_loops_behave_as_the_originals() {
     let (begun, seconds) = (std::time::Instant::now(), setting("FIELDSTONE_FUZZ_SECONDS").unwrap_or(0));
-    // Who gives it time wants other programs than the last time.
+    // A run with a time limit starts at another seed each time.
     let clock = std::time::UNIX_EPOCH.elapsed().unwrap();
     let other = if seconds == 0 { 1 } else { clock.as_secs() << 30 | u64::from(clock.subsec_nanos()) };
     let first = setting("FIELDSTONE_FUZZ_SEED").unwrap_or(other);
@@ -345,7 +357,7 @@ fn rewritten_loops_do_what_the_original_does() {
     }
 }
 
-/// Two counters in the bytes of two rules, one through a pointer that is loaded in each lap.
+/// Two counters in the bytes of two rules, one through a pointer that each iteration loads.
 fn counters() -> Program {
     let memory = |kind, place| Step::Memory { kind, place, data: 1, wide: true };
     Program {
@@ -356,7 +368,7 @@ fn counters() -> Program {
             memory(Kind::LockAdd, Place::Loaded(2)),
             memory(Kind::AddFrom, Place::Loaded(0)),
         ],
-        laps: 1000,
+        iterations: 1000,
         cell: 1,
         slot: 0,
         data: [1, 2, 3, 4, 5, 6],
@@ -365,117 +377,119 @@ fn counters() -> Program {
 }
 
 #[test]
-fn in_a_clone_nothing_faults() {
-    let bench = Bench::new();
-    let plain = bench.plain(&counters());
-    assert_eq!(bench.rewritten(&counters(), How::Clone), (plain, 0));
+fn a_clone_causes_no_fault() {
+    let setup = Setup::new();
+    let plain = setup.plain(&counters());
+    assert_eq!(setup.rewritten(&counters(), How::Clone), (plain, 0));
 }
 
 #[test]
-fn both_ways_round_a_head_are_in_its_clone() {
-    let bench = Bench::new();
+fn both_paths_around_a_head_are_in_its_clone() {
+    let setup = Setup::new();
     let both = Program { other: counters().steps, ..counters() };
-    let plain = bench.plain(&both);
-    assert_eq!(bench.rewritten(&both, How::Clone), (plain, 0));
+    let plain = setup.plain(&both);
+    assert_eq!(setup.rewritten(&both, How::Clone), (plain, 0));
 }
 
 #[test]
 fn without_a_clone_each_access_faults() {
-    let bench = Bench::new();
+    let setup = Setup::new();
     for how in [How::PerRule, How::Ladder, How::Displaced] {
-        let (_, faults) = bench.rewritten(&counters(), how);
+        let (_, faults) = setup.rewritten(&counters(), how);
         assert_eq!(faults, 3 * 1000, "{how:?}");
     }
 }
 
 #[test]
-fn a_patched_head_leads_to_the_clone() {
-    // One long instruction at the head: its jump may lead anywhere.
+fn a_patched_head_jumps_to_the_clone() {
+    // One long instruction at the head permits any jump target.
     let mut program = counters();
     program.steps.insert(0, Step::Memory { kind: Kind::StoreNumber, place: Place::Stays(0), data: 0, wide: true });
-    let bench = Bench::new();
-    let plain = bench.plain(&program);
-    assert_eq!(bench.rewritten(&program, How::Patched), (plain, 0));
+    let setup = Setup::new();
+    let plain = setup.plain(&program);
+    assert_eq!(setup.rewritten(&program, How::Patched), (plain, 0));
 }
 
 #[test]
-fn a_pointer_to_elsewhere_leaves_the_clone_and_comes_back() {
-    let bench = Bench::new();
+fn a_pointer_out_of_the_rule_leaves_the_clone_and_returns() {
+    let setup = Setup::new();
     let elsewhere = Program { slot: 4, ..counters() };
-    let plain = bench.plain(&elsewhere);
-    let (rewritten, faults) = bench.rewritten(&elsewhere, How::Clone);
+    let plain = setup.plain(&elsewhere);
+    let (rewritten, faults) = setup.rewritten(&elsewhere, How::Clone);
     assert_eq!(rewritten, plain);
     assert!(faults > 0, "the check fails, and the original faults on the underlay's bytes");
 }
 
 #[test]
-fn a_pointer_that_changes_in_the_lap_is_checked_again() {
+fn a_pointer_that_changes_in_an_iteration_is_rechecked() {
     let memory = |kind| Step::Memory { kind, place: Place::Loaded(0), data: 1, wide: true };
     let steps = vec![Step::Reload, memory(Kind::AddTo), Step::Turn, memory(Kind::LockAdd)];
-    let program = Program { steps, laps: 5, ..counters() };
-    let bench = Bench::new();
-    let plain = bench.plain(&program);
-    // The second access lies outside the rule in each lap; in the first lap only does the clone run at all.
-    let (rewritten, faults) = bench.rewritten(&program, How::Clone);
+    let program = Program { steps, iterations: 5, ..counters() };
+    let setup = Setup::new();
+    let plain = setup.plain(&program);
+    // The second access is outside of the rule in each iteration. So the clone runs in the first
+    // iteration only.
+    let (rewritten, faults) = setup.rewritten(&program, How::Clone);
     assert_eq!(rewritten, plain);
     assert_eq!(faults, 1 + 4 * 2, "then there is no way back into it without a patch");
 }
 
 #[test]
-fn a_wrong_displacement_is_found() {
-    let bench = Bench::new();
-    let plain = bench.plain(&counters());
+fn a_wrong_displacement_is_detected() {
+    let setup = Setup::new();
+    let plain = setup.plain(&counters());
     for wrong in 0..3 {
         let (rewritten, _) =
-            bench.rewritten_with(&counters(), How::Clone, |redirects| redirects[wrong].rule.delta += 8);
+            setup.rewritten_with(&counters(), How::Clone, |redirects| redirects[wrong].rule.delta += 8);
         assert_ne!(rewritten, plain, "the redirect {wrong} leads eight bytes too far, and nobody sees it");
     }
 }
 
 #[test]
-fn a_view_that_is_out_of_reach_is_reached_through_a_register() {
-    let bench = Bench::new();
+fn a_view_out_of_reach_is_accessed_through_a_register() {
+    let setup = Setup::new();
     let global = |load| Step::Global { cell: 2, data: 1, load };
     for (load, live) in [(true, true), (true, false), (false, true), (false, false)] {
-        let program = Program { steps: vec![global(load)], laps: 1, ..counters() };
-        let plain = bench.plain(&program);
-        let state = bench.begin(&program);
-        bench.machine.write(FAR, &bench.machine.bytes(PAGE, PAGE_BYTES));
-        let mut rewriting = Rewriting::new(&bench, bench.head(&program));
-        let instruction = rewriting.flow.instructions[&bench.machine.at(CODE)];
-        let live = if live { Live::ALL } else { rewriting.liveness.before(instruction.ip()) };
-        let site = Site { instruction: &instruction, live, moved: &[] };
-        let made = Trampoline::new(&site, &Form::Displaced((FAR - PAGE).cast_signed()), rewriting.room()).unwrap();
+        let program = Program { steps: vec![global(load)], iterations: 1, ..counters() };
+        let plain = setup.plain(&program);
+        let state = setup.begin(&program);
+        setup.machine.write(FAR, &setup.machine.bytes(PAGE, PAGE_BYTES));
+        let mut rewriting = Rewriting::new(&setup, setup.head(&program));
+        let instruction = rewriting.flow.instructions[&setup.machine.at(CODE)];
+        let live = if live { LiveSet::ALL } else { rewriting.liveness.before(instruction.ip()) };
+        let site = AccessSite { instruction: &instruction, live, moved: &[] };
+        let made =
+            Rewritelet::new(&site, &RewriteletForm::Displaced((FAR - PAGE).cast_signed()), rewriting.room()).unwrap();
         rewriting.place(made.at, &made.code);
-        bench.machine.protect(false);
+        setup.machine.protect(false);
         let mut agent = Agent::default();
-        let state = bench.machine.run(made.at, &state, &mut agent);
+        let state = setup.machine.run(made.at, &state, &mut agent);
         assert_eq!(agent.lost.load(Ordering::SeqCst), 0);
-        bench.machine.protect(true);
-        assert_eq!(bench.outcome(&state, bench.machine.bytes(FAR, PAGE_BYTES)), plain);
+        setup.machine.protect(true);
+        assert_eq!(setup.outcome(&state, setup.machine.bytes(FAR, PAGE_BYTES)), plain);
     }
 }
 
 #[test]
-fn a_ladder_leaves_what_straddles_as_it_was() {
-    let bench = Bench::new();
+fn a_ladder_does_not_redirect_straddling_accesses() {
+    let setup = Setup::new();
     let steps = vec![Step::Memory { kind: Kind::AddTo, place: Place::Stays(0), data: 1, wide: true }];
-    let program = Program { steps, laps: 1, cell: 0, ..counters() };
-    let state = bench.begin(&program);
-    let mut rewriting = Rewriting::new(&bench, bench.head(&program));
-    let instruction = rewriting.flow.instructions[&bench.machine.at(CODE)];
-    let site = Site { instruction: &instruction, live: Live::ALL, moved: &[] };
-    let ladder = Trampoline::new(&site, &Form::Ladder(bench.page.clone()), rewriting.room()).unwrap();
+    let program = Program { steps, iterations: 1, cell: 0, ..counters() };
+    let state = setup.begin(&program);
+    let mut rewriting = Rewriting::new(&setup, setup.head(&program));
+    let instruction = rewriting.flow.instructions[&setup.machine.at(CODE)];
+    let site = AccessSite { instruction: &instruction, live: LiveSet::ALL, moved: &[] };
+    let ladder = Rewritelet::new(&site, &RewriteletForm::Ladder(setup.page.clone()), rewriting.room()).unwrap();
     rewriting.place(ladder.at, &ladder.code);
-    bench.machine.protect(false);
-    let page = bench.machine.at(PAGE);
+    setup.machine.protect(false);
+    let page = setup.machine.at(PAGE);
     for astride in [RULES[0].start - 4, RULES[1].start - 1, RULES[1].end - 7, PAGE_LENGTH - 1, 0_u64.wrapping_sub(1)] {
         let mut state = state;
         state.gpr[7] = page.wrapping_add(astride);
         let mut agent = Agent::default();
-        let left = bench.machine.run(ladder.at, &state, &mut agent);
+        let left = setup.machine.run(ladder.at, &state, &mut agent);
         let lost = agent.lost.load(Ordering::SeqCst) as u64;
-        // It faults as the original does.
+        // The rewritten code faults as the original does.
         assert!(ladder.map[1..].contains(&(lost, instruction.ip())), "{astride:#x}: at {lost:#x} of {:x?}", ladder.map);
         assert_eq!((left.gpr, left.flags & FLAGS), (state.gpr, state.flags & FLAGS), "all is as it was");
     }

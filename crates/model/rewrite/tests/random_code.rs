@@ -1,10 +1,11 @@
-//! Any bytes at all, and code-like ones: nothing panics, and what is made keeps its promises.
+//! Random bytes and random code: nothing panics, and the results are consistent.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
 
 use fieldstone_rewrite::{
-    Flow, Form, Image, Live, Liveness, LoopClone, Operand, Page, Plan, Redirect, Registers, Site, Trampoline, Walk,
+    AccessSite, ClonePlan, Flow, LiveSet, Liveness, LoopClone, MemoryImage, Operand, Redirect, Registers, RemappedPage,
+    Rewritelet, RewriteletForm, Walk,
 };
 use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory};
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 const CODE: u64 = 0x40_0000;
 const AT: u64 = 0x50_0000;
 
-/// Pieces of code, a few of them jumps, or noise.
+/// Pieces of code, some of them jumps or noise.
 fn code() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         2 => Just(vec![0x48, 0x83, 0x07, 0x01]),                 // add qword [rdi], 1
@@ -35,7 +36,7 @@ fn registers(gpr: [u64; 16], rip: u64) -> Registers {
     Registers { gpr, rip, ..Registers::default() }
 }
 
-/// Each instruction lies in one block, and blocks lead to blocks.
+/// Each instruction is in one block, and blocks lead to blocks.
 fn is_whole(flow: &Flow) -> Result<(), TestCaseError> {
     let in_blocks: usize = flow.blocks.values().map(|block| flow.instructions_of(block).count()).sum();
     prop_assert_eq!(in_blocks, flow.instructions.len());
@@ -52,7 +53,7 @@ fn is_whole(flow: &Flow) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// At each mapped address is the beginning of an instruction: the original's copy, or a check before it.
+/// Each mapped address starts an instruction: the original's copy, or a check before it.
 fn maps(code: &[u8], at: u64, map: &[(u64, u64)], flow: &Flow) -> Result<(), TestCaseError> {
     let made: BTreeMap<u64, Code> = Decoder::with_ip(64, code, at, DecoderOptions::NONE)
         .into_iter()
@@ -72,9 +73,9 @@ fn maps(code: &[u8], at: u64, map: &[(u64, u64)], flow: &Flow) -> Result<(), Tes
     Ok(())
 }
 
-fn page() -> Page {
-    let rule = fieldstone_rewrite::Rule { bytes: 0x60_0100..0x60_0140, delta: 0x2_0000 };
-    Page::new(0x60_0000, 0x1_0000, vec![rule]).unwrap()
+fn page() -> RemappedPage {
+    let rule = fieldstone_rewrite::RemapRule { bytes: 0x60_0100..0x60_0140, delta: 0x2_0000 };
+    RemappedPage::new(0x60_0000, 0x1_0000, vec![rule]).unwrap()
 }
 
 proptest! {
@@ -82,7 +83,7 @@ proptest! {
 
     #[test]
     fn whatever_is_read_is_whole(bytes in code(), gpr in any::<[u64; 16]>(), from in 0_u64..32) {
-        let image = Image { start: CODE, bytes };
+        let image = MemoryImage { start: CODE, bytes };
         let Ok(flow) = Flow::discover(&image, CODE + from) else { return Ok(()) };
         is_whole(&flow)?;
         let liveness = Liveness::of(&flow);
@@ -91,7 +92,7 @@ proptest! {
             let walk = Walk::around(&flow, Some(&found), &registers(gpr, flow.ip), &image);
             let size = flow.instructions_in(&found).count();
             prop_assert!(walk.steps <= size, "no block twice");
-            // From anywhere in the loop, as if it had been read from there on.
+            // A walk from anywhere in the loop equals one of a flow from there.
             for instruction in flow.instructions_in(&found) {
                 let walk = Walk::around(&flow, Some(&found), &registers(gpr, instruction.ip()), &image);
                 prop_assert!(walk.steps <= size, "no instruction twice");
@@ -99,23 +100,23 @@ proptest! {
         }
         for instruction in flow.instructions.values() {
             let before = liveness.before(instruction.ip());
-            prop_assert!(before.flags & !Live::ALL.flags == 0);
+            prop_assert!(before.flags & !LiveSet::ALL.flags == 0);
         }
     }
 
     #[test]
     fn whatever_is_made_is_mapped(bytes in code(), saved in any::<bool>()) {
-        let image = Image { start: CODE, bytes };
+        let image = MemoryImage { start: CODE, bytes };
         let Ok(flow) = Flow::discover(&image, CODE) else { return Ok(()) };
         let liveness = Liveness::of(&flow);
         let mut factory = InstructionInfoFactory::new();
         let page = page();
         for instruction in flow.instructions.values() {
-            let live = if saved { Live::ALL } else { liveness.before(instruction.ip()) };
-            let site = Site { instruction, live, moved: &[] };
-            let forms = [Form::Ladder(page.clone()), Form::PerRule(page.rules[0].clone()), Form::Displaced(0x2_0000)];
+            let live = if saved { LiveSet::ALL } else { liveness.before(instruction.ip()) };
+            let site = AccessSite { instruction, live, moved: &[] };
+            let forms = [RewriteletForm::Ladder(page.clone()), RewriteletForm::PerRule(page.rules[0].clone()), RewriteletForm::Displaced(0x2_0000)];
             for form in forms {
-                let Ok(made) = Trampoline::new(&site, &form, AT) else { continue };
+                let Ok(made) = Rewritelet::new(&site, &form, AT) else { continue };
                 maps(&made.code, AT, &made.map, &flow)?;
             }
         }
@@ -125,8 +126,8 @@ proptest! {
                 Operand::of(instruction, &mut factory).is_ok_and(|operand| !operand.is_absolute() && operand.bytes <= 64)
             });
             let redirects: Vec<Redirect> =
-                usable.map(|found| Redirect { ip: found.ip(), rule: page.rules[0].clone(), seen: None }).collect();
-            let plan = Plan {
+                usable.map(|found| Redirect { ip: found.ip(), rule: page.rules[0].clone(), expected: None }).collect();
+            let plan = ClonePlan {
                 flow: &flow,
                 within: &within,
                 liveness: &liveness,

@@ -1,11 +1,12 @@
-//! A bound on what may be lost: an amount at once, and a share of the time that passes.
+//! A bound on losses: an amount at once, and a share of the time that passes.
 //!
 //! ```text
 //!   left  most ┤▔▔╲          ╱▔▔▔▔   rises by `share` of the time, up to `most`
 //!              │   ╲__   __╱         falls by each cost
 //!            0 ┼──────╲╱──────────   below zero: nothing more may be spent
 //! ```
-//! In a time t at most `most + share * t` is spent, plus the last cost: a token bucket, as it bounds traffic in networks.
+//! In a time t at most `most + share * t` is spent, plus the last cost. This is a token bucket, as
+//! networks use it to bound traffic.
 
 /// Nanoseconds that may be lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,30 +14,30 @@ pub struct Allowance {
     most_ns: f64,
     share: f64,
     left_ns: f64,
-    /// When `left_ns` was so.
+    /// Time at which `left_ns` was valid.
     at_ns: u64,
 }
 
 impl Allowance {
-    /// A full one: `most_ns` at once, and `share` of the time from `now_ns` on.
+    /// A full allowance: `most_ns` at once, and `share` of the time from `now_ns` on.
     #[must_use]
     pub const fn new(most_ns: f64, share: f64, now_ns: u64) -> Self {
         Self { most_ns, share, left_ns: most_ns, at_ns: now_ns }
     }
 
-    /// What is left at this time, in nanoseconds; below zero where more was spent.
+    /// The rest at this time in nanoseconds; negative if more was spent.
     #[must_use]
     pub fn left_ns(&self, now_ns: u64) -> f64 {
         let earned_ns = now_ns.saturating_sub(self.at_ns) as f64 * self.share;
         (self.left_ns + earned_ns).min(self.most_ns)
     }
 
-    /// Takes a cost off.
+    /// Subtracts a cost.
     pub fn spend(&mut self, cost_ns: f64, now_ns: u64) {
         *self = Self { left_ns: self.left_ns(now_ns) - cost_ns, at_ns: now_ns.max(self.at_ns), ..*self };
     }
 
-    /// Puts a cost back that has turned out to be a gain.
+    /// Adds a cost that has turned out to be a gain.
     pub fn refund(&mut self, cost_ns: f64) {
         self.left_ns = (self.left_ns + cost_ns).min(self.most_ns);
     }
@@ -47,7 +48,7 @@ mod tests {
     use super::Allowance;
 
     #[test]
-    fn what_is_spent_in_a_time_is_bounded() {
+    fn spending_over_time_is_bounded() {
         let mut allowance = Allowance::new(100.0, 0.1, 0);
         let mut spent = 0.0;
         for now_ns in 0..10_000 {
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_rest_earns_no_more_than_the_most() {
+    fn a_long_pause_earns_no_more_than_the_maximum() {
         let mut allowance = Allowance::new(100.0, 0.1, 0);
         allowance.spend(250.0, 1_000_000);
         assert_eq!(allowance.left_ns(1_000_000), -150.0);

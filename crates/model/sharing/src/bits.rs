@@ -1,6 +1,6 @@
-//! 128 flags: of the bytes of a line or of a pair of lines, or of windows of time.
+//! 128 flags: for the bytes of a line or of a pair of lines, or for windows of time.
 //!
-//! As JSON they are one hexadecimal number in a string: 128 bits are more than a JSON number bears.
+//! As JSON they are one hexadecimal number in a string, because 128 bits exceed a JSON number.
 
 use std::ops::{BitAnd, BitOr, BitOrAssign, BitXor, Not, Range};
 
@@ -12,48 +12,48 @@ use serde::{Deserialize, Serialize};
 pub struct Bits(u128);
 
 impl Bits {
-    /// How many there are.
+    /// Number of flags.
     pub const COUNT: u32 = u128::BITS;
-    /// None is set.
+    /// No flag is set.
     pub const NONE: Self = Self(0);
 
-    /// Those of `bits` are set; those beyond the last are not.
+    /// Flags of a range; those beyond the last are ignored.
     #[must_use]
     pub const fn range(bits: Range<u32>) -> Self {
         Self(below(bits.end) & !below(bits.start))
     }
 
-    /// Is this one set?
+    /// Whether a flag is set.
     #[must_use]
     pub const fn has(self, bit: u32) -> bool {
         bit < Self::COUNT && self.0 >> bit & 1 == 1
     }
 
-    /// How many are set.
+    /// Number of set flags.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Is none set?
+    /// Whether no flag is set.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those of `bits`, with the first of them as number 0.
+    /// The flags of a range, shifted so that its first is number 0.
     #[must_use]
     pub const fn part(self, bits: Range<u32>) -> Self {
         if bits.start >= Self::COUNT { Self::NONE } else { Self((self.0 & below(bits.end)) >> bits.start) }
     }
 
-    /// Every flag moved up by `by`; those that go beyond the last are gone.
+    /// All flags shifted up by `by`; those beyond the last are dropped.
     #[must_use]
     pub(crate) const fn up(self, by: u64) -> Self {
         if by >= Self::COUNT as u64 { Self::NONE } else { Self(self.0 << by) }
     }
 
-    /// From the first that is set to the last, how many; 0 if none is.
+    /// Number of flags from the first set one to the last; 0 if none is set.
     #[must_use]
     pub(crate) const fn span(self) -> u32 {
         if self.0 == 0 { 0 } else { Self::COUNT - self.0.leading_zeros() - self.0.trailing_zeros() }
@@ -133,7 +133,7 @@ mod tests {
     use super::Bits;
 
     #[test]
-    fn ranges_become_runs_again() {
+    fn ranges_become_runs() {
         let bits = Bits::range(0..3) | Bits::range(8..16) | Bits::range(120..200);
         assert_eq!(bits.runs().collect::<Vec<_>>(), [0..3, 8..16, 120..128]);
         assert_eq!((bits.count(), bits.span()), (19, 128));
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_move_beyond_the_last_are_gone() {
+    fn flags_shifted_beyond_the_last_are_dropped() {
         assert_eq!(Bits::range(0..2).up(127), Bits::range(127..128));
         assert!(Bits::range(0..128).up(128).is_empty() && Bits::range(0..1).up(u64::MAX).is_empty());
         assert_eq!((Bits::range(3..9).span(), Bits::NONE.span()), (6, 0));
     }
 
     #[test]
-    fn json_holds_all_of_them() {
+    fn all_flags_round_trip_through_json() {
         for bits in [Bits::NONE, Bits::range(0..1), Bits::range(63..65), Bits::range(0..128)] {
             let text = serde_json::to_string(&bits).unwrap();
             assert_eq!(serde_json::from_str::<Bits>(&text).unwrap(), bits, "{text}");

@@ -1,45 +1,50 @@
-//! What a line costs at most: the share of all samples that fell on it, and how well that is known.
+//! An upper bound of a line's cost: its share of all samples, with a confidence interval.
 //!
-//! A thread that waits for a line is sampled at the instruction that waits. So the share of the samples at a line's
-//! accesses is the most that any repair can give back; what the accesses would take in a cache of their own remains. Samples
-//! are drawn like balls from an urn: the share has Wilson's interval (JASA 1927), which stays inside 0 to 1 and holds for
-//! few samples too. Weights below 1 and faded ones make the interval wider than it need be, never narrower.
+//! A thread that waits for a line is sampled at the waiting instruction. So the share of the
+//! samples at a line's accesses bounds the gain of any repair. The accesses' own time in an
+//! uncontended cache remains.
+//!
+//! Algorithm: samples are independent draws, so the share has Wilson's interval (JASA 1927). It
+//! stays inside 0 to 1 and is valid for few samples. Fractional and decayed weights make it wider
+//! than necessary, never narrower.
 
 use serde::{Deserialize, Serialize};
 
-use crate::line::Line;
+use crate::line_use::LineUse;
 
-/// The chance that an interval holds the true value.
+/// Probability that an interval contains the true value.
 pub const CONFIDENCE: f64 = 0.95;
 /// Standard deviations to each side for it.
 const DEVIATIONS: f64 = 1.959_964;
 
-/// A value that was measured, and between what it lies.
+/// A measured value with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
-    /// As measured.
+    /// The measured value.
     pub likely: f64,
     /// Upper end.
     pub high: f64,
 }
 
-/// What a line costs at most.
+/// An upper bound of a line's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct LineCost {
     /// Samples on the line.
     pub on_line: f64,
     /// All samples.
     pub all: f64,
     /// Their ratio: the share of the threads' time.
     pub share: Interval,
-    /// The most that a repair can give back, as a share of the threads' time: the upper end of `share`.
-    pub most_given_back: f64,
+    /// Maximum gain of a repair, as a share of the threads' time: the upper end of `share`.
+    #[serde(rename = "most_given_back")]
+    pub max_gain: f64,
 }
 
 impl Interval {
-    /// The share `part` of `all` samples, by Wilson. None without samples; what is beyond 0 to `all` is taken as the end.
+    /// The share of `part` in `all` samples, with Wilson's interval. `None` without samples. Values
+    /// outside of 0 to `all` are clamped.
     #[must_use]
     pub fn of_share(part: f64, all: f64) -> Option<Self> {
         if !(all.is_finite() && all > 0.0) || part.is_nan() {
@@ -53,7 +58,8 @@ impl Interval {
         Some(Self { low, likely, high: (middle + to_each_side).clamp(likely, 1.0) })
     }
 
-    /// The mean of rates, by the normal distribution: work done a second, measured several times. None below two.
+    /// The mean of several rates, with the interval of a normal distribution. `None` for fewer than
+    /// two.
     #[must_use]
     pub fn of_rates(rates: &[f64]) -> Option<Self> {
         if rates.len() < 2 {
@@ -67,37 +73,37 @@ impl Interval {
     }
 }
 
-impl Cost {
-    /// Of `on_line` samples among `all`. None without samples.
+impl LineCost {
+    /// The cost of `on_line` samples among `all`. `None` without samples.
     #[must_use]
     pub fn new(on_line: f64, all: f64) -> Option<Self> {
         let share = Interval::of_share(on_line, all)?;
-        Some(Self { on_line, all, share, most_given_back: share.high })
+        Some(Self { on_line, all, share, max_gain: share.high })
     }
 
-    /// Of a line, among all samples faded to the same time. None without samples.
+    /// The cost of a line among all samples, both decayed to the same time. `None` without samples.
     #[must_use]
-    pub fn of(line: &Line, all: f64) -> Option<Self> {
+    pub fn of(line: &LineUse, all: f64) -> Option<Self> {
         Self::new(line.weight, all)
     }
 
-    /// How many times faster the threads run at most; infinite where all of their time may be the line's.
+    /// Maximum speedup factor of the threads; infinite if all of their time may be the line's.
     #[must_use]
     pub fn most_speedup(&self) -> f64 {
-        1.0 / (1.0 - self.most_given_back)
+        1.0 / (1.0 - self.max_gain)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Cost, Interval};
+    use super::{Interval, LineCost};
 
     fn near(found: Interval, low: f64, high: f64) {
         assert!((found.low - low).abs() < 5e-4 && (found.high - high).abs() < 5e-4, "{found:?}, not {low} to {high}");
     }
 
     #[test]
-    fn wilson_as_it_is_printed_in_tables() {
+    fn intervals_equal_published_wilson_intervals() {
         near(Interval::of_share(10.0, 100.0).unwrap(), 0.0552, 0.1744);
         near(Interval::of_share(0.0, 10.0).unwrap(), 0.0, 0.2775);
         near(Interval::of_share(10.0, 10.0).unwrap(), 0.7225, 1.0);
@@ -109,14 +115,14 @@ mod tests {
         assert_eq!(Interval::of_share(0.0, 0.0), None);
         assert_eq!(Interval::of_share(1.0, f64::NAN), None);
         assert_eq!(Interval::of_share(f64::NAN, 1.0), None);
-        assert!(Cost::new(0.0, 0.0).is_none());
+        assert!(LineCost::new(0.0, 0.0).is_none());
         let rounded = Interval::of_share(1.0 + 1e-9, 1.0).unwrap();
         assert!(rounded.likely <= 1.0 && rounded.high <= 1.0);
     }
 
     #[test]
-    fn intervals_hold_the_true_share_as_often_as_they_say() {
-        // The chance of each count, exactly, of 40 samples at a share of 0.3.
+    fn intervals_contain_the_true_share_with_their_confidence() {
+        // The exact probability of each count among 40 samples at a share of 0.3.
         let (samples, share) = (40_u32, 0.3_f64);
         let mut chance = (1.0 - share).powi(40);
         let mut held = 0.0;
@@ -131,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn most_of_the_time_is_most_of_the_speedup() {
-        let cost = Cost::new(750.0, 1000.0).unwrap();
-        assert!((cost.share.likely - 0.75).abs() < 1e-12 && cost.most_given_back > 0.75);
+    fn the_share_bounds_the_speedup() {
+        let cost = LineCost::new(750.0, 1000.0).unwrap();
+        assert!((cost.share.likely - 0.75).abs() < 1e-12 && cost.max_gain > 0.75);
         assert!((4.0..5.0).contains(&cost.most_speedup()), "{}", cost.most_speedup());
-        assert!(Cost::new(5.0, 5.0).unwrap().most_speedup() > 1e6);
+        assert!(LineCost::new(5.0, 5.0).unwrap().most_speedup() > 1e6);
     }
 
     #[test]

@@ -1,23 +1,26 @@
-//! Weights that fade: half of one is left after each half-life.
+//! Weights that decay: half of a weight is left after each half-life.
 //!
-//! Nothing is ever touched only to make it fade. A sum keeps the time from which it counts, its epoch; what comes later
-//! is added with a weight that has *grown* since then, and who reads the sum divides by the growth until now. The order in
-//! which samples arrive does not matter (Cormode et al., *Forward Decay*, ICDE 2009).
+//! Algorithm: forward decay. Nothing is updated only to decay. A sum has an epoch, the time from
+//! which it counts. Later weights are added multiplied by the growth since the epoch, and a reader
+//! divides by the growth until now. The order of samples does not matter.
 //!
 //! ```text
 //!   epoch          at            now
 //!   ──┼─────────────┼─────────────┼──→      added: w · 2^((at - epoch) / half-life)
 //!     0             1             2         read:  sum / 2^((now - epoch) / half-life)
 //! ```
-//! After [`MOST_EXPONENT`] half-lives the epoch moves up, so that the numbers stay small.
+//! After [`MOST_EXPONENT`] half-lives the epoch moves, so that the numbers stay small.
+//!
+//! Source: Cormode et al., *Forward Decay*, ICDE 2009.
 
-/// Half-lives after which an epoch has to move: 2^40 times a million samples is far inside a single's range.
+/// Half-lives after which an epoch moves. 2^40 times a million samples is far inside the range of
+/// an `f32`.
 pub(crate) const MOST_EXPONENT: f64 = 40.0;
 
-/// How fast weights fade.
+/// The rate of decay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HalfLife {
-    /// In nanoseconds; infinite: never.
+    /// In nanoseconds; infinite for no decay.
     ns: f64,
 }
 
@@ -26,31 +29,31 @@ impl HalfLife {
         Self { ns: half_life_ns.map_or(f64::INFINITY, |ns| ns as f64) }
     }
 
-    /// Half-lives from `epoch_ns` to `at_ns`; negative where that is before.
+    /// Half-lives from `epoch_ns` to `at_ns`; negative if `at_ns` is earlier.
     pub(crate) fn exponent(self, epoch_ns: u64, at_ns: u64) -> f64 {
         let apart = at_ns.abs_diff(epoch_ns) as f64 / self.ns;
         if at_ns < epoch_ns { -apart } else { apart }
     }
 
-    /// How many times more a weight at `at_ns` counts than one at `epoch_ns`.
+    /// Factor of a weight at `at_ns` relative to one at `epoch_ns`.
     pub(crate) fn growth(self, epoch_ns: u64, at_ns: u64) -> f64 {
         self.exponent(epoch_ns, at_ns).exp2()
     }
 
-    /// What is left at `now_ns` of a sum with this epoch, as a factor.
+    /// Factor that is left at `now_ns` of a sum with this epoch.
     pub(crate) fn rest(self, epoch_ns: u64, now_ns: u64) -> f64 {
         (-self.exponent(epoch_ns, now_ns)).exp2()
     }
 }
 
-/// One sum that fades.
+/// One decaying sum.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sum {
+pub(crate) struct DecayedSum {
     value: f64,
     epoch_ns: u64,
 }
 
-impl Sum {
+impl DecayedSum {
     pub(crate) fn add(&mut self, weight: f64, at_ns: u64, half_life: HalfLife) {
         if self.value == 0.0 {
             self.epoch_ns = at_ns;
@@ -69,23 +72,23 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::{HalfLife, Sum};
+    use super::{DecayedSum, HalfLife};
 
     #[test]
     fn half_is_left_after_a_half_life() {
-        let (half_life, mut sum) = (HalfLife::new(Some(100)), Sum::default());
+        let (half_life, mut sum) = (HalfLife::new(Some(100)), DecayedSum::default());
         sum.add(8.0, 1000, half_life);
         sum.add(4.0, 1100, half_life);
         assert!((sum.at(1100, half_life) - 8.0).abs() < 1e-12);
         assert!((sum.at(1300, half_life) - 2.0).abs() < 1e-12);
-        // One that comes late counts as it would have.
+        // A late weight counts as if it had arrived in time.
         sum.add(4.0, 1000, half_life);
         assert!((sum.at(1100, half_life) - 10.0).abs() < 1e-12);
     }
 
     #[test]
-    fn long_times_neither_overflow_nor_leave_anything() {
-        let (half_life, mut sum) = (HalfLife::new(Some(1)), Sum::default());
+    fn long_times_do_not_overflow() {
+        let (half_life, mut sum) = (HalfLife::new(Some(1)), DecayedSum::default());
         for at_ns in [0, 39, 79, 5000, u64::MAX / 2] {
             sum.add(1.0, at_ns, half_life);
             assert!((sum.at(at_ns, half_life) - 1.0).abs() < 1e-9, "{at_ns}");
@@ -94,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_half_life_nothing_fades() {
-        let (never, mut sum) = (HalfLife::new(None), Sum::default());
+    fn without_a_half_life_nothing_decays() {
+        let (never, mut sum) = (HalfLife::new(None), DecayedSum::default());
         sum.add(1.0, 7, never);
         sum.add(1.0, u64::MAX, never);
         assert!((sum.at(0, never) - 2.0).abs() < 1e-12);

@@ -1,57 +1,57 @@
-//! What can go wrong: one enum; each message names the place and the way out.
+//! Errors of this crate: one enum, each variant with its place and its remedy.
 
-/// The result of everything in this crate that can fail.
+/// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Settings, a description or a file that cannot be taken as it is.
+/// Invalid settings, descriptions or files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting out of its range.
+    /// A setting is out of its range.
     #[error("setting {field} is {value}: {remedy}")]
     Setting {
-        /// Which one.
+        /// The setting.
         field: &'static str,
-        /// What it was to be.
+        /// Its value.
         value: u64,
-        /// What would be right.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A line of the ignore file that says nothing.
+    /// A line of the ignore file is invalid.
     #[error("line {line} of the ignore file, {text:?}, {problem}: {remedy}")]
     Ignore {
-        /// Line in the file, from one.
+        /// Line number in the file, from 1.
         line: usize,
         /// The line.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
-        /// What would be right.
+        /// The remedy.
         remedy: String,
     },
-    /// A line of a file of rules that is none.
+    /// A line of a rules file is invalid.
     #[error(
         "line {line} of the rules, {text:?}, {problem}: write an action (isolate, count, log, trace), a place (an address, or a global \
          variable with +OFFSET) and a number of bytes, for example `isolate stats+64 8`"
     )]
     Request {
-        /// Line in the file, from one.
+        /// Line number in the file, from 1.
         line: usize,
         /// The line.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// The description of an object contradicts itself.
+    /// The description of an object is inconsistent.
     #[error("the layout of {object}: {member} {problem}: {remedy}")]
     Layout {
-        /// The object's name.
+        /// Name of the object.
         object: String,
         /// The member.
         member: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
-        /// What would be right.
+        /// The remedy.
         remedy: &'static str,
     },
 }

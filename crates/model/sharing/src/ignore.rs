@@ -1,4 +1,4 @@
-//! What is not to be told: a file of names, one a line.
+//! Findings that are not reported: a file with one name per line.
 //!
 //! ```text
 //!   # counters that are read once a day
@@ -6,73 +6,75 @@
 //!   function:boost::*::spin_lock
 //!   module:/usr/lib/*/libgomp.so*
 //! ```
-//! `*` stands for any characters, none included; everything else for itself. A finding is not told if any of its
-//! objects, functions or modules has such a name. Empty lines and those that begin with `#` say nothing.
+//! `*` matches any number of characters. A finding is not reported if one of its objects, functions
+//! or modules matches. Empty lines and lines that begin with `#` are ignored.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What a name is the name of.
+/// The kind of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum NameKind {
     /// A global variable, or the place where memory was allocated.
     Object,
-    /// A function that touches the bytes.
+    /// A function that accesses the bytes.
     Function,
-    /// The file that a function or a global is from.
+    /// The file that contains a function or a global variable.
     Module,
 }
 
-const KINDS: [(&str, Kind); 3] = [("object", Kind::Object), ("function", Kind::Function), ("module", Kind::Module)];
+const KINDS: [(&str, NameKind); 3] =
+    [("object", NameKind::Object), ("function", NameKind::Function), ("module", NameKind::Module)];
 
-/// One line that says something.
+/// One line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Line in the file, from one.
+pub struct IgnoreEntry {
+    /// Line number in the file, from 1.
     pub line: usize,
-    /// Names of what.
-    pub kind: Kind,
-    /// The name, with `*`.
+    /// The kind of names that it matches.
+    pub kind: NameKind,
+    /// The pattern, with `*`.
     pub pattern: String,
 }
 
 /// An ignore file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ignore {
-    entries: Vec<Entry>,
+    entries: Vec<IgnoreEntry>,
 }
 
 impl Ignore {
-    /// Reads the text of an ignore file.
+    /// Parses an ignore file.
     ///
     /// # Errors
-    /// The first line that says nothing, with what it should look like.
+    /// The first invalid line, with the expected form.
     pub fn parse(text: &str) -> Result<Self> {
         let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
-        let telling = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-        Ok(Self { entries: telling.map(|(line, text)| parse_line(line, text)).collect::<Result<_>>()? })
+        let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        Ok(Self { entries: entries.map(|(line, text)| parse_line(line, text)).collect::<Result<_>>()? })
     }
 
     /// All entries, in order.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[IgnoreEntry] {
         &self.entries
     }
 
-    /// The first entry for one of these names, so that a report can say which line of the file kept a finding back.
+    /// The first entry that matches one of these names, so that a report can name the line of the
+    /// file.
     #[must_use]
-    pub fn find<'a>(&self, names: impl IntoIterator<Item = (Kind, &'a str)>) -> Option<&Entry> {
-        let names: Vec<(Kind, &str)> = names.into_iter().collect();
-        let is_for = |entry: &&Entry| {
+    pub fn find<'a>(&self, names: impl IntoIterator<Item = (NameKind, &'a str)>) -> Option<&IgnoreEntry> {
+        let names: Vec<(NameKind, &str)> = names.into_iter().collect();
+        let is_for = |entry: &&IgnoreEntry| {
             names.iter().any(|(kind, name)| *kind == entry.kind && fits(entry.pattern.as_bytes(), name.as_bytes()))
         };
         self.entries.iter().find(is_for)
     }
 }
 
-fn parse_line(line: usize, text: &str) -> Result<Entry> {
+fn parse_line(line: usize, text: &str) -> Result<IgnoreEntry> {
     let wrong = |problem, remedy: String| Error::Ignore { line, text: text.to_owned(), problem, remedy };
     let forms = "write object:NAME, function:NAME or module:NAME, with * for any characters";
     let Some((word, pattern)) = text.split_once(':') else {
@@ -85,11 +87,11 @@ fn parse_line(line: usize, text: &str) -> Result<Entry> {
     if pattern.is_empty() {
         return Err(wrong("has no name", format!("{forms}; {word}:* is for all")));
     }
-    Ok(Entry { line, kind: *kind, pattern })
+    Ok(IgnoreEntry { line, kind: *kind, pattern })
 }
 
-/// Is `name` of this pattern? When characters do not fit, the last `*` takes one more and the rest is tried again; stars
-/// before it never have to be looked at again, so the time is the product of the lengths at most.
+/// Whether `name` matches the pattern. At a mismatch, the last `*` takes one more character.
+/// Earlier stars are final, so the time is at most the product of the lengths.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -114,44 +116,44 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Ignore, Kind, fits};
+    use super::{Ignore, NameKind, fits};
 
     #[test]
     fn names_are_found_by_kind() {
         let ignore = Ignore::parse("# ours\n\n object: stats_* \nfunction:a::b\r\nmodule:*/libgomp.so*\n").unwrap();
         assert_eq!(ignore.entries().len(), 3);
         let line = |kind, name| ignore.find([(kind, name)]).map(|entry| entry.line);
-        assert_eq!(line(Kind::Object, "stats_of_all"), Some(3));
-        assert_eq!(line(Kind::Function, "stats_of_all"), None);
-        assert_eq!(line(Kind::Function, "a::b"), Some(4));
-        assert_eq!(line(Kind::Function, "a::b::c"), None);
-        assert_eq!(line(Kind::Module, "/usr/lib/libgomp.so.1"), Some(5));
+        assert_eq!(line(NameKind::Object, "stats_of_all"), Some(3));
+        assert_eq!(line(NameKind::Function, "stats_of_all"), None);
+        assert_eq!(line(NameKind::Function, "a::b"), Some(4));
+        assert_eq!(line(NameKind::Function, "a::b::c"), None);
+        assert_eq!(line(NameKind::Module, "/usr/lib/libgomp.so.1"), Some(5));
         assert!(ignore.find([]).is_none());
-        let both = ignore.find([(Kind::Object, "other"), (Kind::Module, "/libgomp.so")]);
+        let both = ignore.find([(NameKind::Object, "other"), (NameKind::Module, "/libgomp.so")]);
         assert_eq!(both.map(|entry| entry.pattern.as_str()), Some("*/libgomp.so*"));
     }
 
     #[test]
-    fn errors_name_the_line_and_the_way_out() {
+    fn errors_name_the_line_and_the_remedy() {
         for (text, line, words) in [
             ("object:a\nfoo\n", "line 2", "for example function:foo"),
             ("\n\nfile:x", "line 3", "unknown kind"),
             ("function:  ", "line 1", "function:* is for all"),
         ] {
-            let told = Ignore::parse(text).unwrap_err().to_string();
-            assert!(told.contains(line) && told.contains(words) && told.contains("write object:NAME"), "{told}");
+            let found = Ignore::parse(text).unwrap_err().to_string();
+            assert!(found.contains(line) && found.contains(words) && found.contains("write object:NAME"), "{found}");
         }
         assert_eq!(Ignore::parse("# nothing\n"), Ok(Ignore::default()));
     }
 
     #[test]
-    fn many_stars_end_soon() {
+    fn patterns_with_many_stars_match_quickly() {
         let pattern = "a*".repeat(200) + "b";
         assert!(!fits(pattern.as_bytes(), "a".repeat(2000).as_bytes()));
         assert!(fits(pattern.as_bytes(), ("a".repeat(2000) + "b").as_bytes()));
     }
 
-    /// The definition: a star takes nothing, or one and goes on.
+    /// The definition: a star matches nothing, or one character and more.
     fn naive(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern.split_first(), name.split_first()) {
             (None, None) => true,
@@ -163,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stars_are_those_of_the_definition(pattern in "[ab*]{0,8}", name in "[ab]{0,10}") {
+        fn matching_equals_the_naive_definition(pattern in "[ab*]{0,8}", name in "[ab]{0,10}") {
             prop_assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), naive(pattern.as_bytes(), name.as_bytes()));
         }
     }

@@ -1,4 +1,4 @@
-//! Which members of which elements fight, and the structure that would not: for the programmer.
+//! Contended members of an object, and a padded structure without contention, for the programmer.
 //!
 //! ```text
 //!   address  0x...010                 0x...050                 0x...090       an array of structures of 64 bytes,
@@ -6,14 +6,15 @@
 //!   line     ·······│·························│·························│
 //!                   └ SXY of element 0 and SX of element 1 are in one line
 //! ```
-//! Two remedies, by what fights: members of *different* elements are parted by elements that begin and end with a line
-//! (alignment on the first member, which pads the size too); members of *one* element by alignment on the first of each
-//! owner's members. Often both are needed. The new layout is computed as a compiler would, with the natural alignment of each member: that of
-//! its type where it is known, else what size and offset allow. A member that would lie across two lines begins at a multiple of its
-//! size. A structure whose members lie elsewhere than their types ask for is packed: its new layout is without that attribute.
+//! Algorithm: members of *different* elements are separated by aligning the first member to a line, which
+//! pads the size too. Members of *one* element are separated by aligning the first member of each
+//! owner. Often both are needed. Offsets are computed as a compiler does, with each member's natural
+//! alignment: by its type, or, if that is unknown, by its size and offset. A member that would cross a
+//! line boundary is aligned to its size. A structure with members at unaligned offsets is packed; the
+//! new layout is not.
 //!
-//! Source: Cachekata, section 4.3, whose linear regression "has been hand-corrected to eliminate false sharing, by forcing
-//! each element of the array onto its own cache line".
+//! Source: Cachekata, section 4.3, whose linear regression "has been hand-corrected to eliminate false
+//! sharing, by forcing each element of the array onto its own cache line".
 
 mod member;
 #[cfg(test)]
@@ -26,114 +27,115 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::line::Line;
-use crate::verdict::{Judged, Owner};
+use crate::line_use::LineUse;
+use crate::verdict::{ByteOwner, JudgedLine};
 
 pub use member::Member;
 
-/// An object: a structure, or an array of them.
+/// An object: a structure, or an array of structures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Object {
-    /// The name of the structure, or of the object where its type is not known.
+pub struct ObjectLayout {
+    /// Name of the structure, or of the object if its type is unknown.
     pub name: String,
     /// Its address.
     pub address: u64,
-    /// How many elements; 1 for what is no array.
+    /// Number of elements; 1 for a single structure.
     pub elements: u64,
     /// Bytes from one element to the next.
     pub stride: u64,
-    /// The members of an element, in order of their offsets, disjoint. Empty where they are not known.
+    /// The members of an element, by offset and disjoint. Empty if they are unknown.
     pub members: Vec<Member>,
-    /// It was allocated at run time, so that its alignment is the allocator's.
+    /// Whether it was allocated at run time, so that the allocator determines its alignment.
     pub on_heap: bool,
 }
 
-/// A member that fights.
+/// A contended member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fight {
-    /// The number of the element.
+pub struct ContendedMember {
+    /// Index of the element.
     pub element: u64,
-    /// The member's name; between two members `bytes 8 to 16`, where members are not known `bytes_8`.
+    /// Name of the member; `bytes 8 to 16` between two members, `bytes_8` if members are unknown.
     pub member: String,
-    /// Bytes from the start of the element that are on the line.
+    /// Bytes of the member on the line, from the start of the element.
     pub bytes: Range<u64>,
-    /// The threads whose bytes they are.
+    /// The threads that own these bytes.
     pub threads: Vec<u32>,
-    /// Do they write?
+    /// Whether they write.
     pub written: bool,
-    /// Those of them that do.
+    /// The threads among them that write.
     #[serde(default)]
     pub writers: Vec<u32>,
-    /// Were these bytes accessed by atomic instructions?
+    /// Whether atomic instructions accessed these bytes.
     #[serde(default)]
     pub is_atomic: bool,
-    /// Is the member a lock, by its type?
+    /// Whether the member is a lock, by its type.
     #[serde(default)]
     pub is_lock: bool,
 }
 
-/// What to change in the source.
+/// A change of the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "advice", rename_all = "kebab-case")]
 pub enum Advice {
-    /// Let this member begin at a multiple of so many bytes: of a line, or of its own size where it would lie across two lines.
+    /// Align a member to a line, or to its own size if it would cross a line boundary.
     AlignMember {
-        /// Its name.
+        /// Name of the member.
         member: String,
-        /// Bytes.
+        /// Alignment in bytes.
         to: u64,
     },
-    /// Leave out the attribute by which members lie elsewhere than their types ask for.
+    /// Remove the attribute that puts members at unaligned offsets.
     Unpack {
-        /// A member that threads contend for and that lies across two lines, if there is one.
+        /// A contended member that crosses a line boundary, if there is one.
         crossing: Option<String>,
     },
-    /// Make each element, which is no structure with several members, one that begins a line.
+    /// Wrap each element, which has a single member, in an aligned structure.
     Wrap {
         /// Bytes of a line.
         to: u64,
     },
-    /// Give what each thread uses lines of its own, whatever it is: members are not known.
+    /// Give the data of each thread lines of its own; members are unknown.
     Part {
         /// Bytes of a line.
         to: u64,
     },
-    /// Let an element fill whole lines.
+    /// Pad each element to whole lines.
     PadStride {
-        /// Bytes of an element now.
+        /// Present size of an element in bytes.
         from: u64,
-        /// Bytes of an element then.
+        /// New size of an element in bytes.
         to: u64,
     },
-    /// Allocate the object at the start of a line: what is declared does not reach `malloc`.
+    /// Allocate the object at the start of a line: `malloc` ignores declared alignment.
     AlignAllocation {
         /// Bytes of a line.
         to: u64,
-        /// Bytes behind a line's start now.
+        /// Present distance from a line's start in bytes.
         off_by: u64,
     },
 }
 
-/// What fights in an object, and the structure that would not.
+/// The contended members of an object, and its new layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redesign {
-    /// Members that fight, by element and offset.
-    pub fights: Vec<Fight>,
-    /// What to change.
+    /// The contended members, by element and offset.
+    pub fights: Vec<ContendedMember>,
+    /// The changes.
     pub advice: Vec<Advice>,
-    /// Bytes of an element now and then.
+    /// Present and new size of an element in bytes.
     pub bytes_before: u64,
     /// See `bytes_before`.
     pub bytes_after: u64,
-    /// The padded structure, as C11 and C++11 read it.
+    /// The padded structure, in C11 and C++11.
     pub text: String,
 }
 
 impl Redesign {
-    /// Whether no two threads fight for bytes of one member, which no layout parts.
+    /// Whether a layout can separate all threads: no two threads contend for bytes of one member.
     #[must_use]
-    pub fn parts_all(&self) -> bool {
-        let in_one = |one: &Fight, other: &Fight| one.element == other.element && one.member == other.member;
+    pub fn separates_all(&self) -> bool {
+        let in_one =
+            |one: &ContendedMember, other: &ContendedMember| one.element == other.element && one.member == other.member;
         self.fights
             .iter()
             .enumerate()
@@ -141,11 +143,11 @@ impl Redesign {
     }
 }
 
-impl Object {
-    /// Is the description one of memory?
+impl ObjectLayout {
+    /// Checks that the description is consistent.
     ///
     /// # Errors
-    /// The first member that overlaps the one before it, or goes beyond the element; an element of no size.
+    /// The first member that overlaps the previous one or exceeds the element; an element without a size.
     pub fn check(&self) -> Result<()> {
         let wrong = |member: &str, problem, remedy| {
             Err(Error::Layout { object: self.name.clone(), member: member.to_owned(), problem, remedy })
@@ -174,14 +176,15 @@ impl Object {
         Ok(())
     }
 
-    /// What fights in this object, on these lines, and how to part it. None if nothing on them is a finding.
+    /// The contended members of this object on these lines, and a new layout. `None` if no line is
+    /// a finding.
     ///
     /// # Errors
-    /// A description that is not one of memory: see [`Self::check`].
-    pub fn redesign(&self, lines: &[Judged]) -> Result<Option<Redesign>> {
+    /// An inconsistent description: see [`Self::check`].
+    pub fn redesign(&self, lines: &[JudgedLine]) -> Result<Option<Redesign>> {
         self.check()?;
-        let findings: Vec<&Judged> = lines.iter().filter(|judged| judged.verdict.is_finding()).collect();
-        let mut fights: Vec<Fight> = findings.iter().flat_map(|judged| self.fights(judged)).collect();
+        let findings: Vec<&JudgedLine> = lines.iter().filter(|judged| judged.verdict.is_finding()).collect();
+        let mut fights: Vec<ContendedMember> = findings.iter().flat_map(|judged| self.fights(judged)).collect();
         fights.sort_by_key(|fight| (fight.element, fight.bytes.start));
         let Some(line_bytes) = findings.iter().map(|judged| u64::from(judged.line.bytes)).max() else {
             return Ok(None);
@@ -204,8 +207,8 @@ impl Object {
         Ok(Some(Redesign { fights, advice, bytes_before: self.stride, bytes_after, text }))
     }
 
-    /// Members for an object of which none are known: one from each place where a fight begins.
-    fn members_by(&self, fights: &[Fight]) -> Vec<Member> {
+    /// Members for an object without known ones: one from each start of a contended range.
+    fn members_by(&self, fights: &[ContendedMember]) -> Vec<Member> {
         let starts: BTreeSet<u64> = fights.iter().map(|fight| fight.bytes.start).chain([0]).collect();
         let ends = starts.iter().skip(1).copied().chain([self.stride]);
         let member = |(&offset, end): (&u64, u64)| Member {
@@ -218,16 +221,16 @@ impl Object {
         starts.iter().zip(ends).map(member).collect()
     }
 
-    /// The members of this object that fight on one line.
-    fn fights(&self, judged: &Judged) -> Vec<Fight> {
+    /// The contended members of this object on one line.
+    fn fights(&self, judged: &JudgedLine) -> Vec<ContendedMember> {
         let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
         owners
             .flat_map(|owner| owner.bytes.iter().flat_map(|bytes| self.fights_in(&judged.line, owner, bytes)))
             .collect()
     }
 
-    /// Those in a run of an owner's bytes.
-    fn fights_in(&self, line: &Line, owner: &Owner, bytes: &Range<u64>) -> Vec<Fight> {
+    /// The contended members in a range of an owner's bytes.
+    fn fights_in(&self, line: &LineUse, owner: &ByteOwner, bytes: &Range<u64>) -> Vec<ContendedMember> {
         let end = self.address.saturating_add(self.stride.saturating_mul(self.elements));
         let (start, end) = (bytes.start.max(self.address), bytes.end.min(end));
         let mut fights = Vec::new();
@@ -237,21 +240,21 @@ impl Object {
             let offset = (at - self.address) % self.stride;
             let rest = (end - at).min(self.stride - offset);
             for (member, bytes) in self.members_in(offset..offset + rest) {
-                // Not all of what an owner has on a line need be written.
+                // An owner need not write all of its bytes on a line.
                 let there = at - offset + bytes.start..at - offset + bytes.end;
                 let writes = |thread: &u32| owner.written > 0.0 && line.is_written(&there, &[*thread]);
                 let writers: Vec<u32> = owner.threads.iter().copied().filter(writes).collect();
                 let (written, is_atomic) = (!writers.is_empty(), line.is_atomic(&there, &owner.threads));
                 let is_lock = self.members.iter().any(|known| known.name == member && known.is_lock());
                 let threads = owner.threads.clone();
-                fights.push(Fight { element, member, bytes, threads, written, writers, is_atomic, is_lock });
+                fights.push(ContendedMember { element, member, bytes, threads, written, writers, is_atomic, is_lock });
             }
             at += rest;
         }
         fights
     }
 
-    /// The members that have some of these bytes, and which of them.
+    /// The members that contain some of these bytes, with those bytes.
     fn members_in(&self, bytes: Range<u64>) -> Vec<(String, Range<u64>)> {
         let named = self.members.iter().map(|member| {
             let start = bytes.start.max(member.offset);
@@ -261,34 +264,35 @@ impl Object {
         if known.is_empty() { vec![(format!("bytes {} to {}", bytes.start, bytes.end), bytes)] } else { known }
     }
 
-    /// The member of a fight, if it lies across two lines and would fit on one.
-    fn crossing(&self, fight: &Fight, line_bytes: u64) -> Option<String> {
+    /// The contended member, if it crosses a line boundary and would fit on one line.
+    fn crossing(&self, fight: &ContendedMember, line_bytes: u64) -> Option<String> {
         let member = self.members.iter().find(|member| member.name == fight.member)?;
         let element = self.address.saturating_add(self.stride.saturating_mul(fight.element));
         member.crosses(element, line_bytes).then(|| member.name.clone())
     }
 
-    /// Do members lie elsewhere than their types ask for?
+    /// Whether members are at offsets that their types do not permit.
     fn is_packed(&self) -> bool {
         self.members.iter().any(|member| member.alignment > 1 && !member.offset.is_multiple_of(member.alignment))
     }
 
-    /// The members whose alignment has to be declared, each with it. They begin a line: the first, and each that would share a line with a
-    /// member that other threads use, in the layout that comes of those before it. Or they begin at a multiple of their size, since they
-    /// would lie across two lines.
-    fn aligned_members(&self, fights: &[Fight], line_bytes: u64) -> BTreeMap<usize, u64> {
-        let number = |fight: &Fight| self.members.iter().position(|member| member.name == fight.member);
-        let numbered: Vec<(usize, &Fight)> = fights.iter().filter_map(|fight| Some((number(fight)?, fight))).collect();
+    /// The members with a declared alignment. The first member starts a line. So does each one that
+    /// would otherwise share a line with a member of other threads. A member that would cross a
+    /// line boundary is aligned to its size.
+    fn aligned_members(&self, fights: &[ContendedMember], line_bytes: u64) -> BTreeMap<usize, u64> {
+        let number = |fight: &ContendedMember| self.members.iter().position(|member| member.name == fight.member);
+        let numbered: Vec<(usize, &ContendedMember)> =
+            fights.iter().filter_map(|fight| Some((number(fight)?, fight))).collect();
         let mut apart: BTreeSet<(usize, usize)> = BTreeSet::new();
         for (behind, one) in &numbered {
-            let fights_it = |other: &Fight| {
+            let fights_it = |other: &ContendedMember| {
                 one.element == other.element && one.threads != other.threads && (one.written || other.written)
             };
             let before = numbered.iter().filter(|(before, other)| before < behind && fights_it(other));
             apart.extend(before.map(|(before, _)| (*behind, *before)));
         }
         let mut aligned = BTreeMap::from([(0, line_bytes)]);
-        // In order: what is decided for a member moves only itself and those behind it.
+        // In order of offsets: a decision moves only this member and later ones.
         for at in numbered.iter().map(|(at, _)| *at).collect::<BTreeSet<_>>() {
             let own = &self.placed(&aligned)[at];
             if own.crosses(0, line_bytes) {
@@ -304,7 +308,7 @@ impl Object {
         aligned
     }
 
-    /// The members where a compiler would put them, when some have a declared alignment.
+    /// The members at the offsets that a compiler would choose, with these declared alignments.
     fn placed(&self, aligned: &BTreeMap<usize, u64>) -> Vec<Member> {
         let mut end = 0_u64;
         let place = |(at, member): (usize, &Member)| {
@@ -345,7 +349,7 @@ impl Object {
 }
 
 impl Advice {
-    /// In the words of a report.
+    /// Text for reports.
     #[must_use]
     pub fn words(&self) -> String {
         match self {

@@ -1,35 +1,39 @@
-//! Who shares which cache line: from sampled accesses to verdicts, and from verdicts to rules that move bytes apart.
+//! Detection of false sharing: from sampled accesses to verdicts per cache line, and from verdicts to
+//! rules that separate the bytes of different threads.
 //!
-//! Two threads that write different bytes of one line take it from each other as if they wrote the same bytes: false
-//! sharing. Samples of a running program say which thread touched which bytes when; this crate adds them up, says what
-//! is going on in a line and what it costs at most, and what to do about it: rules for the remapper, or a padded struct
-//! for the programmer. It knows nothing of instructions, of processes or of how a page is moved.
+//! Two threads that write different bytes of one line contend for it as if they wrote the same bytes:
+//! false sharing. Samples of a running program show which thread accessed which bytes at which time.
+//! This crate accumulates them, classifies each line, bounds its cost, and derives a remedy: rules for
+//! the remapper, or a padded struct for the programmer. It depends on no instruction set, process or
+//! way to move a page.
 //!
 //! ```text
-//!   samples ── Access ──→ lines ── Line ──→ verdict ──┬── Judged ──→ rules ── PagePlan ──→ the remapper
-//!                         (decayed histograms)        │                ↑ history: rules that keep changing
-//!                           │                         │                ↑ trial: what a repair gave back
-//!                           └── weights ──→ cost      └──→ layout ──→ the padded struct, advice
+//!   samples ── SampledAccess ──→ line_table ── LineUse ──→ verdict ──┬── JudgedLine ──→ rules ── PagePlan ──→ remapper
+//!                               (decayed histograms)                 │                  ↑ history: unstable rules
+//!                                  │                                 │                  ↑ trial: gain of a repair
+//!                                  └── weights ──→ cost              └──→ layout ──→ padded struct, advice
 //! ```
 //!
 //! | file | |
 //! |---|---|
-//! | `access` | one access, as a sample shows it |
+//! | `access` | one sampled access |
 //! | `settings` | line size, half-life, windows of time, bounds |
-//! | `lines/` | the table of lines: weights a line, a thread, a byte; `decay` forgets |
-//! | `line`, `bits`, `windows` | what is known of one line at one time; 128 flags; when a thread was seen |
-//! | `verdict/` | what goes on in a line |
-//! | `cost` | what a line costs at most, with an interval |
-//! | `rules/` | which bytes of a page move where |
-//! | `history` | rules that keep changing are given up |
-//! | `progress`, `trial` | how fast threads get on; a repair without a gain is taken back |
-//! | `allowance` | a bound on what tries may cost |
-//! | `layout` | members that fight, the padded struct |
-//! | `ignore` | what is not to be told |
-//! | `requests` | rules that somebody asks for |
+//! | `line_table/` | the table of lines: weights per line, thread and byte; `decay` reduces them |
+//! | `line_use`, `bits`, `windows` | the use of one line; 128 flags; the times at which a thread was sampled |
+//! | `verdict/` | the classification of a line |
+//! | `cost` | an upper bound of a line's cost, with an interval |
+//! | `rules/` | the bytes of a page that move, and their views |
+//! | `history` | lines whose rules change too often are given up |
+//! | `progress`, `trial` | the speed of threads; the gain of a repair |
+//! | `allowance` | a bound on the cost of trials |
+//! | `layout` | contended members, the padded struct |
+//! | `ignore` | findings that are not reported |
+//! | `requests` | rules that a user requests |
 //!
-//! Source: Taylor, *Cachekata* (sections 4.3, 5 and 7.1), which leaves detection to hardware counters. Here the accesses
-//! come from a timer's samples, so a verdict rests on what was seen: it can miss sharing, and it says when it cannot tell.
+//! Limit: accesses come from timer samples. So a verdict can miss sharing; it says so if there are too
+//! few samples.
+//!
+//! Source: Taylor, *Cachekata* (sections 4.3, 5 and 7.1). There hardware counters detect sharing.
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -41,8 +45,8 @@ pub mod error;
 pub mod history;
 pub mod ignore;
 pub mod layout;
-pub mod line;
-pub mod lines;
+pub mod line_table;
+pub mod line_use;
 pub mod progress;
 pub mod requests;
 pub mod rules;
@@ -51,20 +55,20 @@ pub mod trial;
 pub mod verdict;
 pub mod windows;
 
-pub use access::Access;
+pub use access::SampledAccess;
 pub use allowance::Allowance;
 pub use bits::Bits;
-pub use cost::{Cost, Interval};
+pub use cost::{Interval, LineCost};
 pub use error::{Error, Result};
-pub use history::{History, Step};
+pub use history::{ChangeDecision, RuleHistory};
 pub use ignore::Ignore;
-pub use layout::{Advice, Fight, Member, Object, Redesign};
-pub use line::{Line, SiteWeight, ThreadUse};
-pub use lines::Lines;
-pub use progress::{Compared, Mark, Paces, Progress};
-pub use requests::Request;
-pub use rules::{Move, PagePlan, Plan, Refusal, Refused};
+pub use layout::{Advice, ContendedMember, Member, ObjectLayout, Redesign};
+pub use line_table::LineTable;
+pub use line_use::{LineUse, SiteWeight, ThreadUse};
+pub use progress::{CounterValue, LoopProgress, PaceComparison, PaceSeries};
+pub use requests::RuleRequest;
+pub use rules::{ByteMove, PagePlan, PlanRefusal, RefusedLine, RemapPlan};
 pub use settings::Settings;
-pub use trial::Outcome;
-pub use verdict::{Judged, Owner, Verdict, judge};
+pub use trial::TrialOutcome;
+pub use verdict::{ByteOwner, JudgedLine, Verdict, judge};
 pub use windows::Windows;

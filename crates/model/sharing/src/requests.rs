@@ -1,14 +1,14 @@
-//! What is asked for byte by byte: a file of rules, one a line.
+//! Requested rules: a file with one rule per line.
 //!
 //! ```text
-//!   # what     where             how many bytes
-//!   isolate    stats+64          8        on lines of their own, whatever is seen of them
-//!   count      libq.so:head      8        who touches them, how often, with which instructions
-//!   log        0x7f10a0          4096     each access, as it happens
+//!   # action   place             bytes
+//!   isolate    stats+64          8        give these bytes lines of their own, without regard to samples
+//!   count      libq.so:head      8        count accesses by thread and instruction
+//!   log        0x7f10a0          4096     report each access when it happens
 //!   trace      queue             16       the same, with function, file and line
 //! ```
-//! Source: Taylor, *Cachekata*: `remapper_isolate(address, length)` (figure 5.1), and chapter 6: a mechanism to invoke a callback on a
-//! byte-granular memory fault.
+//! Source: Taylor, *Cachekata*: `remapper_isolate(address, length)` (figure 5.1), and chapter 6: a
+//! mechanism to invoke a callback on a byte-granular memory fault.
 
 use std::fmt;
 
@@ -17,20 +17,20 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::rules::PAGE_BYTES;
 
-/// Bytes that one rule is about at most; more are taken for a mistake.
+/// Maximum number of bytes of one rule; more are taken for a mistake.
 pub const MOST_BYTES: u64 = 64 * PAGE_BYTES;
 
-/// What is done with bytes.
+/// What is done with the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// They live on lines of their own.
+    /// They get lines of their own.
     Isolate,
     /// Accesses are counted.
     Count,
-    /// Accesses are told.
+    /// Accesses are reported.
     Log,
-    /// Accesses are told, with where in the source they are.
+    /// Accesses are reported with their place in the source.
     Trace,
 }
 
@@ -38,41 +38,41 @@ const ACTIONS: [(&str, Action); 4] =
     [("isolate", Action::Isolate), ("count", Action::Count), ("log", Action::Log), ("trace", Action::Trace)];
 
 impl Action {
-    /// Whether each access is looked at.
+    /// Whether each access is watched.
     #[must_use]
     pub const fn watches(self) -> bool {
         !matches!(self, Self::Isolate)
     }
 }
 
-/// Where bytes are.
+/// The place of the bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum At {
-    /// At an address.
+pub enum RequestTarget {
+    /// An address.
     Address(u64),
-    /// So far into a global variable.
+    /// An offset in a global variable.
     Symbol {
-        /// The file that it is from, by name; none: the first that has it.
+        /// Name of the file that contains it; `None` for the first file that does.
         module: Option<String>,
-        /// Its name.
+        /// Name of the variable.
         name: String,
-        /// Bytes from its start.
+        /// Offset in bytes.
         offset: u64,
     },
 }
 
-/// A line that asks for something.
+/// A requested rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Request {
-    /// What is to be done.
+pub struct RuleRequest {
+    /// The action.
     pub action: Action,
-    /// Where.
-    pub at: At,
-    /// With how many bytes.
+    /// The place.
+    pub at: RequestTarget,
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-impl fmt::Display for At {
+impl fmt::Display for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => write!(f, "{address:#x}"),
@@ -85,17 +85,17 @@ impl fmt::Display for At {
     }
 }
 
-/// Reads the text of a file of rules.
+/// Parses a file of rules.
 ///
 /// # Errors
-/// The first line that is no rule, with what it should look like.
-pub fn parse(text: &str) -> Result<Vec<Request>> {
+/// The first invalid line, with the expected form.
+pub fn parse(text: &str) -> Result<Vec<RuleRequest>> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
-    let telling = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    telling.map(|(line, text)| request(line, text)).collect()
+    let rules = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    rules.map(|(line, text)| request(line, text)).collect()
 }
 
-fn request(line: usize, text: &str) -> Result<Request> {
+fn request(line: usize, text: &str) -> Result<RuleRequest> {
     let wrong = |problem| Error::Request { line, text: text.to_owned(), problem };
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let &[action, at, bytes] = &words[..] else { return Err(wrong("has not three words")) };
@@ -106,14 +106,14 @@ fn request(line: usize, text: &str) -> Result<Request> {
     if bytes > MOST_BYTES {
         return Err(wrong("is about more bytes than 262144"));
     }
-    Ok(Request { action: *action, at, bytes })
+    Ok(RuleRequest { action: *action, at, bytes })
 }
 
-fn place(text: &str) -> Option<At> {
+fn place(text: &str) -> Option<RequestTarget> {
     if text.starts_with(|first: char| first.is_ascii_digit()) {
-        return number(text).map(At::Address);
+        return number(text).map(RequestTarget::Address);
     }
-    // Names of C++ have colons of their own, two at a time; files have none.
+    // C++ names contain pairs of colons; file names contain none.
     let (module, rest) = match text.split_once(':') {
         Some((module, rest)) if !rest.starts_with(':') && !module.is_empty() => (Some(module.to_owned()), rest),
         _ => (None, text),
@@ -122,7 +122,7 @@ fn place(text: &str) -> Option<At> {
         Some((name, offset)) => (name, number(offset)?),
         None => (rest, 0),
     };
-    (!name.is_empty()).then(|| At::Symbol { module, name: name.to_owned(), offset })
+    (!name.is_empty()).then(|| RequestTarget::Symbol { module, name: name.to_owned(), offset })
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -134,18 +134,18 @@ fn number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, At, parse};
+    use super::{Action, RequestTarget, parse};
 
-    fn symbol(module: Option<&str>, name: &str, offset: u64) -> At {
-        At::Symbol { module: module.map(str::to_owned), name: name.to_owned(), offset }
+    fn symbol(module: Option<&str>, name: &str, offset: u64) -> RequestTarget {
+        RequestTarget::Symbol { module: module.map(str::to_owned), name: name.to_owned(), offset }
     }
 
     #[test]
-    fn rules_are_read() {
+    fn rules_are_parsed() {
         let text = "# all kinds\n\nisolate 0x1f40 8\n count stats+0x40\t4\nlog libq.so.1:head 16\ntrace queue::Head::all+8 0x10";
         let read = parse(text).unwrap();
         let expected = [
-            (Action::Isolate, At::Address(0x1f40), 8),
+            (Action::Isolate, RequestTarget::Address(0x1f40), 8),
             (Action::Count, symbol(None, "stats", 0x40), 4),
             (Action::Log, symbol(Some("libq.so.1"), "head", 0), 16),
             (Action::Trace, symbol(None, "queue::Head::all", 8), 16),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_again() {
+    fn displayed_places_are_parsed_again() {
         for text in ["0x1f40", "stats", "stats+64", "libq.so:head+8"] {
             let read = parse(&format!("count {text} 8")).unwrap().remove(0);
             assert_eq!(read.at.to_string(), text);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_line_and_the_way_out() {
+    fn errors_name_the_line_and_the_remedy() {
         for (text, words) in [
             ("isolate x", "three words"),
             ("isolate x 8 9", "three words"),
@@ -175,8 +175,11 @@ mod tests {
             ("count x -1", "number of bytes"),
             ("count x 262145", "more bytes than 262144"),
         ] {
-            let told = parse(&format!("# one\n{text}\n")).unwrap_err().to_string();
-            assert!(told.contains("line 2") && told.contains(words) && told.contains("isolate stats+64 8"), "{told}");
+            let found = parse(&format!("# one\n{text}\n")).unwrap_err().to_string();
+            assert!(
+                found.contains("line 2") && found.contains(words) && found.contains("isolate stats+64 8"),
+                "{found}"
+            );
         }
     }
 }

@@ -1,23 +1,24 @@
-//! Remap rules: which bytes of a page move to which view.
+//! Remap rules: the bytes of a page that move, and their views.
 //!
-//! A page with rules becomes inaccessible; its bytes live in an underlay, those of each rule in a *view*, a page of its
-//! own at the same offset. Bytes of one line that belong to different owners go to different views; owners that meet on no
-//! line can share one. So two views do for any number of threads whose structures lie in a row, and loops need no more
-//! than two copies:
+//! A page with rules becomes inaccessible. Its bytes are in a home copy, those of each rule in a *view*, a
+//! page of its own at the same offset. Bytes of one line with different owners go to different views.
+//! Owners that share no line can share a view. So two views serve any number of threads with consecutive
+//! structures, and loops need only two clones:
 //!
 //! ```text
 //!   line          0               1               2               3
 //!   owner     .....AAAAAAAA|AAABBBBB|BBBBBBBBCCC|CCCCCCCCCCDD|DDDDDDDDDD....
 //!   view           0            1           0            1
 //! ```
-//! - Only what a verdict calls movable moves. What is truly shared stays in the underlay, as do bytes of lines that are no
-//!   findings; of several truly shared things on one line, the heaviest stays.
-//! - A range grows over bytes that are nobody's: between two pieces of one owner, to whole aligned words, to the whole of
-//!   an object that is the owner's. A rule that is longer than need be costs nothing; two where one would do cost a guard.
-//! - An access that was seen is never split. Where a border would split one, the line is refused, with the reason.
-//! - A refused line keeps its bytes where they are; the others of the page are planned without it.
+//! Algorithm and invariants:
+//! - Only bytes that a verdict calls movable move. Truly shared bytes stay in the home copy, as do bytes of
+//!   lines without a finding. Of several truly shared groups on one line, the heaviest stays.
+//! - A range grows over unused bytes: between two ranges of one owner, to whole aligned words, and to a
+//!   whole object of the owner. A longer rule costs nothing; a second rule costs a check.
+//! - A sampled access is never split. A line whose ranges would split one is refused with the reason.
+//! - A refused line keeps its bytes in place; the others of the page are planned without it.
 //!
-//! Source: Cachekata, section 5 and figure 5.1, where each isolated range has a line of its own in a pool.
+//! Source: Cachekata, section 5 and figure 5.1. There each isolated range has a line of its own in a pool.
 
 mod page;
 #[cfg(test)]
@@ -29,91 +30,92 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::line::Line;
-use crate::verdict::Judged;
-use page::PageMap;
+use crate::line_use::LineUse;
+use crate::verdict::JudgedLine;
+use page::PageLabels;
 
-/// Bytes of a page that can be moved.
+/// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Views a page, unless told otherwise: owners that meet on a line are rarely more; each is a page that must be near.
+/// Default maximum number of views per page. Rarely more owners share a line, and each view is a
+/// page that must be in reach.
 pub const MOST_VIEWS: u32 = 8;
 
-/// Bytes that move.
+/// A range of bytes that moves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Move {
-    /// Their addresses; inside one page.
+pub struct ByteMove {
+    /// Its addresses, inside one page.
     pub bytes: Range<u64>,
-    /// The number of the view, from 0 in each page.
+    /// Number of its view, from 0 in each page.
     pub view: u32,
-    /// The threads whose bytes they are.
+    /// The threads that own the bytes.
     pub threads: Vec<u32>,
 }
 
-/// What is to be done to one page.
+/// The moves of one page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagePlan {
-    /// Its address.
+    /// Address of the page.
     pub page: u64,
-    /// How many views it needs.
+    /// Number of views that it needs.
     pub views: u32,
-    /// In order of their addresses; disjoint.
-    pub moves: Vec<Move>,
-    /// The addresses of the lines that are mended by it.
+    /// The moves, by address and disjoint.
+    pub moves: Vec<ByteMove>,
+    /// Addresses of the lines that it repairs.
     pub lines: Vec<u64>,
 }
 
-/// Why a line is left as it is.
+/// Why a line is not repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "refusal", rename_all = "kebab-case")]
-pub enum Refusal {
-    /// Inside one aligned word of 8 bytes, the bytes of one owner have another's between them.
+pub enum PlanRefusal {
+    /// In one aligned word of 8 bytes, bytes of one owner enclose those of another.
     Interleaved {
-        /// The address of the word.
+        /// Address of the word.
         word: u64,
     },
-    /// A border would lie inside an access that was seen.
+    /// A boundary of a range would split a sampled access.
     Splits {
-        /// The address of the border.
+        /// Address of the boundary.
         border: u64,
     },
-    /// A border would lie inside an atomic access.
+    /// A boundary of a range would split an atomic access.
     AtomicStraddles {
-        /// The address of the border.
+        /// Address of the boundary.
         border: u64,
     },
-    /// More owners meet than there are views.
+    /// More owners share a line than there are views.
     TooManyOwners {
-        /// So many views would be needed.
+        /// Number of views needed.
         needed: u32,
-        /// So many there are.
+        /// Number of views available.
         views: u32,
     },
-    /// Its rules changed too often: see [`crate::History`].
+    /// Its rules changed too often: see [`crate::RuleHistory`].
     GivenUp,
 }
 
-/// A line that is left as it is.
+/// A line that is not repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RefusedLine {
     /// Its address.
     pub line: u64,
-    /// Why.
+    /// The reason.
     #[serde(flatten)]
-    pub why: Refusal,
+    pub why: PlanRefusal,
 }
 
-/// What is to be done to all pages.
+/// The moves of all pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
-    /// Pages to be moved, in order.
+pub struct RemapPlan {
+    /// The pages to move, by address.
     pub pages: Vec<PagePlan>,
-    /// Lines that are left as they are although they are findings.
-    pub refused: Vec<Refused>,
+    /// Findings that are not repaired.
+    pub refused: Vec<RefusedLine>,
 }
 
-impl Refusal {
-    /// In the words of a report.
+impl PlanRefusal {
+    /// Text for reports.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -126,45 +128,43 @@ impl Refusal {
     }
 }
 
-/// Rules for these lines.
-///
-/// `lines` are all that is known: findings, and the other lines of their pages, of which those that were touched by one
-/// owner only can go along.
-/// `given_up` says of a line's address that it is not to be tried.
+/// Plans the rules for these lines. `lines` has the findings and all other known lines of their
+/// pages; bytes of the latter with only one owner can move with it. `given_up` returns whether the
+/// line at an address must not be repaired.
 #[must_use]
-pub fn plan(lines: &[Judged], most_views: u32, given_up: impl Fn(u64) -> bool) -> Plan {
-    let mut by_page: BTreeMap<u64, Vec<&Judged>> = BTreeMap::new();
+pub fn plan(lines: &[JudgedLine], most_views: u32, given_up: impl Fn(u64) -> bool) -> RemapPlan {
+    let mut by_page: BTreeMap<u64, Vec<&JudgedLine>> = BTreeMap::new();
     for judged in lines {
         by_page.entry(judged.line.address / PAGE_BYTES * PAGE_BYTES).or_default().push(judged);
     }
-    let mut plan = Plan::default();
+    let mut plan = RemapPlan::default();
     by_page.values_mut().for_each(|lines| lines.sort_by_key(|judged| judged.line.address));
     for (&page, lines) in &by_page {
         let before = page.checked_sub(PAGE_BYTES).and_then(|before| by_page.get(&before)?.last());
         let before = before.map(|judged| &judged.line).filter(|line| line.end() == page);
-        let page = Page { start: page, lines, before, most_views };
+        let page = PagePlanner { start: page, lines, before, most_views };
         page.plan(&given_up, &mut plan);
     }
     plan
 }
 
-/// What is known of a page.
-struct Page<'a> {
+/// The known lines of a page.
+struct PagePlanner<'a> {
     start: u64,
-    /// In order of their addresses.
-    lines: &'a [&'a Judged],
-    /// The line before it.
-    before: Option<&'a Line>,
+    /// By address.
+    lines: &'a [&'a JudgedLine],
+    /// The line before the page.
+    before: Option<&'a LineUse>,
     most_views: u32,
 }
 
-impl Page<'_> {
-    /// Plans it; each refusal starts it anew without the line.
-    fn plan(&self, given_up: &impl Fn(u64) -> bool, plan: &mut Plan) {
+impl PagePlanner<'_> {
+    /// Plans the page. After each refusal, it restarts without the refused line.
+    fn plan(&self, given_up: &impl Fn(u64) -> bool, plan: &mut RemapPlan) {
         let findings: BTreeSet<u64> =
             self.lines.iter().filter(|judged| judged.verdict.is_finding()).map(|judged| judged.line.address).collect();
-        let mut refused: BTreeMap<u64, Refusal> =
-            findings.iter().filter(|&&line| given_up(line)).map(|&line| (line, Refusal::GivenUp)).collect();
+        let mut refused: BTreeMap<u64, PlanRefusal> =
+            findings.iter().filter(|&&line| given_up(line)).map(|&line| (line, PlanRefusal::GivenUp)).collect();
         while refused.len() < findings.len() {
             match self.moves(&refused) {
                 Ok(moves) => {
@@ -178,11 +178,11 @@ impl Page<'_> {
                 }
             }
         }
-        plan.refused.extend(refused.into_iter().map(|(line, why)| Refused { line, why }));
+        plan.refused.extend(refused.into_iter().map(|(line, why)| RefusedLine { line, why }));
     }
 
-    fn moves(&self, refused: &BTreeMap<u64, Refusal>) -> Result<Vec<Move>, Refused> {
-        let mut map = PageMap::new(self.start, self.lines, self.before, |line| refused.contains_key(&line))?;
+    fn moves(&self, refused: &BTreeMap<u64, PlanRefusal>) -> Result<Vec<ByteMove>, RefusedLine> {
+        let mut map = PageLabels::new(self.start, self.lines, self.before, |line| refused.contains_key(&line))?;
         map.grow();
         map.check()?;
         views::moves(&map, self.most_views)

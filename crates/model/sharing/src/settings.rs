@@ -1,4 +1,4 @@
-//! Line size, half-life, windows of time, bounds.
+//! Settings: line size, half-life, windows of time, bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,33 +10,35 @@ use crate::error::{Error, Result};
 pub struct Settings {
     /// Bytes of a cache line: 16, 32, 64 or 128.
     pub line_bytes: u32,
-    /// Count pairs of lines: the adjacent-line prefetcher of some processors fetches the other line of an aligned pair, so
-    /// that two threads can fight for a pair without sharing a line. Lines have at most 64 bytes then.
+    /// Whether to count pairs of lines. The adjacent-line prefetcher of some processors fetches the
+    /// other line of an aligned pair, so threads can contend for a pair without sharing a line.
+    /// Lines have at most 64 bytes then.
     pub pairs: bool,
-    /// Time in which a weight fades to half; none: never.
+    /// Half-life of weights in nanoseconds; `None` for no decay.
     pub half_life_ns: Option<u64>,
-    /// Length of a window. Threads that are seen in the same ones ran at the same time.
+    /// Length of a window in nanoseconds. Threads sampled in the same windows ran at the same time.
     pub window_ns: u64,
-    /// Lines, or pairs, that are kept at most.
+    /// Maximum number of lines or pairs in the table.
     pub most_lines: u32,
 }
 
 impl Default for Settings {
-    /// Lines of 64 bytes; half-lives of a quarter of a second; windows of 4 ms, in which a thread that runs is sampled
-    /// four times at 1 kHz, and three of which pass in a quarter of the 50 ms that a repair may take; 4096 lines.
+    /// Lines of 64 bytes; half-life of 250 ms; 4096 lines; windows of 4 ms. A running thread is
+    /// sampled four times in such a window at 1 kHz, and three windows pass in a quarter of the 50
+    /// ms that a repair may take.
     fn default() -> Self {
         Self { line_bytes: 64, pairs: false, half_life_ns: Some(250_000_000), window_ns: 4_000_000, most_lines: 4096 }
     }
 }
 
 impl Settings {
-    /// Bytes that are counted together: of a line, or of a pair.
+    /// Bytes that are counted together: of a line or of a pair.
     #[must_use]
     pub fn unit_bytes(&self) -> u32 {
         if self.pairs { self.line_bytes * 2 } else { self.line_bytes }
     }
 
-    /// Can lines be counted like this?
+    /// Checks the ranges.
     ///
     /// # Errors
     /// A setting out of its range, with the range.
@@ -66,7 +68,7 @@ mod tests {
     use super::Settings;
 
     #[test]
-    fn settings_out_of_range_are_named() {
+    fn settings_out_of_range_are_refused_by_name() {
         let fine = Settings::default();
         assert_eq!(fine.check(), Ok(()));
         assert_eq!(Settings { line_bytes: 128, ..fine }.check(), Ok(()));
@@ -78,8 +80,8 @@ mod tests {
             (Settings { window_ns: 0, ..fine }, "window_ns"),
             (Settings { most_lines: 0, ..fine }, "most_lines"),
         ] {
-            let told = wrong.check().unwrap_err().to_string();
-            assert!(told.contains(field) && told.contains("give"), "{told}");
+            let found = wrong.check().unwrap_err().to_string();
+            assert!(found.contains(field) && found.contains("give"), "{found}");
         }
     }
 }

@@ -1,24 +1,25 @@
-//! What goes on in a line: shared falsely, truly, only read, by one thread at a time, or a mixture.
+//! The verdict about a line: false sharing, true sharing, only read, private, or a mixture.
 //!
-//! Bytes are grouped by the threads that use them; what the groups do to each other decides.
+//! Algorithm: bytes are grouped by the threads that use them. The groups' accesses decide.
 //!
 //! ```text
 //!   byte      0       8       16      24      32      40      48      56      64
 //!   thread 1  WWWWWWWW                RRRRRRRR        WWWWWWWW
 //!   thread 2          WWWWWWWW        RRRRRRRR        WWWWWWWW
 //!   group     {1}     {2}             readers         {1, 2}: truly shared
-//!             └───────┴─ fight: one writes, the other uses other bytes of the line ─┘
+//!             └───────┴─ contention: one writes, the other uses other bytes of the line ─┘
 //! ```
-//! - Only threads that ran at the same time count for each other ([`crate::windows`]); a thread that ran with no other
-//!   counts for nothing.
-//! - A thread that uses a byte seldom, next to the one that uses it most, is its *guest*: a monitor that looks at counters
-//!   now and then does not make them one shared thing. The verdict is [`Verdict::Mixed`] then.
-//! - Bytes that several threads read and none writes are one group: reading together is no sharing that costs.
+//! - Threads are compared only if they ran at the same time ([`crate::windows`]). A thread that ran with no
+//!   other is ignored.
+//! - A thread that rarely uses a byte, compared to the byte's heaviest user, is its *guest*. An example is
+//!   a monitor that reads counters periodically. It does not make them truly shared; the verdict is
+//!   [`Verdict::Mixed`].
+//! - Bytes that several threads read and none writes are one group, since reading together costs nothing.
 //!
-//! Source: Cachekata, section 4.3, for what false and true sharing are. The thresholds are ours.
+//! Source: Cachekata, section 4.3, for false and true sharing. The thresholds are our own.
 
-mod crowd;
 mod groups;
+mod overlap;
 #[cfg(test)]
 mod tests;
 
@@ -26,91 +27,94 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::line::Line;
-use crowd::Crowd;
-use groups::Group;
+use crate::line_use::LineUse;
+use groups::ByteGroup;
+use overlap::ThreadOverlap;
 
-/// The share of a line's weight that must be movable beside truly shared bytes. Below it the line goes on to travel for
-/// these, and moving the rest apart gives back less than a trial of it costs.
+/// Minimum share of a line's weight that must be movable beside truly shared bytes. Below it, the
+/// truly shared bytes dominate the line's transfers, and a repair gains less than a trial of it
+/// costs.
 pub const LEAST_MOVABLE: f64 = 0.10;
 
-/// The share of the weight that must not be the heaviest group's. A line that one group has nearly for itself is taken
-/// from it so seldom that the few misses are not worth a moved page.
+/// Minimum share of the weight beside the heaviest group. A line that one group dominates is
+/// transferred too rarely to be worth a moved page.
 pub const LEAST_CONTEST: f64 = 0.02;
 
-/// What goes on in a line.
+/// The verdict about a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Several threads, but too few samples to say whether they ran at the same time.
+    /// Several threads, but too few samples to decide whether they ran at the same time.
     Undecided,
-    /// One thread, or one at a time, or others so seldom that it costs nothing.
+    /// One thread, one thread at a time, or others so rarely that it costs nothing.
     Private,
     /// Several threads at the same time; none writes.
     ReadOnly,
     /// Threads use different bytes, and some write.
     FalseSharing {
-        /// Who uses which bytes, heaviest first; two at least.
-        owners: Vec<Owner>,
+        /// The owners of the bytes, heaviest first; at least two.
+        owners: Vec<ByteOwner>,
     },
     /// Several threads write the same bytes.
     TrueSharing {
         /// These bytes.
-        shared: Vec<Owner>,
+        shared: Vec<ByteOwner>,
     },
-    /// One thread writes what others read.
+    /// One thread writes bytes that others read.
     ProducerConsumer {
         /// These bytes.
-        shared: Vec<Owner>,
+        shared: Vec<ByteOwner>,
     },
-    /// Several threads write the same bytes by instructions that change single bits, or plainly and one byte at a time: most likely different
-    /// bits of one byte or word. No rule can separate bits; the declaration can.
+    /// Several threads write the same bytes, either by instructions that change single bits, or by
+    /// plain accesses of single bytes. Most likely these are different bits of one byte or word. No
+    /// rule can separate bits; the declaration can.
     BitsOfOneByte {
         /// These bytes.
-        shared: Vec<Owner>,
+        shared: Vec<ByteOwner>,
     },
-    /// Both: bytes that are truly shared, and bytes beside them that fight.
+    /// Both: truly shared bytes, and contended bytes beside them.
     Mixed {
-        /// What is truly shared, heaviest first. Empty if bytes are shared with guests only.
-        shared: Vec<Owner>,
-        /// What could be moved away, heaviest first.
-        movable: Vec<Owner>,
+        /// The truly shared bytes, heaviest first. Empty if bytes are shared with guests only.
+        shared: Vec<ByteOwner>,
+        /// The bytes that can move, heaviest first.
+        movable: Vec<ByteOwner>,
     },
 }
 
-/// Bytes of a line, and who uses them.
+/// Bytes of a line with the same users.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Owner {
-    /// The threads, by number.
+pub struct ByteOwner {
+    /// The threads.
     pub threads: Vec<u32>,
-    /// Threads that use them too, but seldom.
+    /// Threads that use them rarely.
     pub guests: Vec<u32>,
     /// Their addresses, in order.
     pub bytes: Vec<Range<u64>>,
-    /// Samples of reads, faded.
+    /// Decayed samples of reads.
     pub read: f64,
-    /// Samples of writes, faded.
+    /// Decayed samples of writes.
     pub written: f64,
 }
 
-/// A line and its verdict.
+/// A line with its verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
-    /// What was seen.
-    pub line: Line,
-    /// What it means.
+pub struct JudgedLine {
+    /// The use of the line.
+    pub line: LineUse,
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-impl Judged {
+impl JudgedLine {
     /// Judges a line.
     #[must_use]
-    pub fn new(line: Line) -> Self {
+    pub fn new(line: LineUse) -> Self {
         let verdict = judge(&line);
         Self { line, verdict }
     }
 
-    /// Would it be seen in neither line of the pair alone? The prefetcher's doing, then. Always false for a single line.
+    /// Whether neither line of the pair alone is a finding, so that the prefetcher causes it.
+    /// Always false for a single line.
     #[must_use]
     pub fn only_as_pair(&self) -> bool {
         let halves = self.line.halves();
@@ -119,15 +123,15 @@ impl Judged {
 }
 
 impl Verdict {
-    /// Is it a finding: are there bytes that should be elsewhere?
+    /// Whether it is a finding: some bytes should move.
     #[must_use]
     pub fn is_finding(&self) -> bool {
         matches!(self, Self::FalseSharing { .. } | Self::Mixed { .. })
     }
 
-    /// What could be moved away; empty where nothing could.
+    /// The bytes that can move; empty if none can.
     #[must_use]
-    pub fn movable(&self) -> &[Owner] {
+    pub fn movable(&self) -> &[ByteOwner] {
         match self {
             Self::FalseSharing { owners } => owners,
             Self::Mixed { movable, .. } => movable,
@@ -135,9 +139,9 @@ impl Verdict {
         }
     }
 
-    /// What is truly shared; empty where nothing is.
+    /// The truly shared bytes; empty if there are none.
     #[must_use]
-    pub fn shared(&self) -> &[Owner] {
+    pub fn shared(&self) -> &[ByteOwner] {
         match self {
             Self::TrueSharing { shared }
             | Self::ProducerConsumer { shared }
@@ -147,7 +151,7 @@ impl Verdict {
         }
     }
 
-    /// In the words of a report.
+    /// Text for reports.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self {
@@ -166,29 +170,30 @@ impl Verdict {
     }
 }
 
-/// Whether these are the bytes of more than one.
+/// Whether a range has more than one byte.
 fn is_word(bytes: &Range<u64>) -> bool {
     bytes.end - bytes.start > 1
 }
 
-/// What goes on in this line?
+/// The verdict about this line.
 #[must_use]
-pub fn judge(line: &Line) -> Verdict {
-    let crowd = Crowd::of(line);
-    if crowd.is_empty() {
-        return if crowd.is_too_young() { Verdict::Undecided } else { Verdict::Private };
+pub fn judge(line: &LineUse) -> Verdict {
+    let overlap = ThreadOverlap::of(line);
+    if overlap.is_empty() {
+        return if overlap.is_too_young() { Verdict::Undecided } else { Verdict::Private };
     }
-    let mut groups = groups::of(line, &crowd);
+    let mut groups = groups::of(line, &overlap);
     groups.sort_by(|a, b| b.weight().total_cmp(&a.weight()));
     if groups.iter().all(|group| group.all_writers == 0) {
         return Verdict::ReadOnly;
     }
-    let owners = |groups: &[&Group]| -> Vec<Owner> { groups.iter().map(|group| group.owner(line)).collect() };
-    let fighting: Vec<&Group> =
-        groups.iter().filter(|group| groups.iter().any(|other| group.fights(other, &crowd))).collect();
-    let (shared, movable): (Vec<&Group>, Vec<&Group>) = fighting.iter().copied().partition(|group| group.is_shared());
+    let owners = |groups: &[&ByteGroup]| -> Vec<ByteOwner> { groups.iter().map(|group| group.owner(line)).collect() };
+    let fighting: Vec<&ByteGroup> =
+        groups.iter().filter(|group| groups.iter().any(|other| group.fights(other, &overlap))).collect();
+    let (shared, movable): (Vec<&ByteGroup>, Vec<&ByteGroup>) =
+        fighting.iter().copied().partition(|group| group.is_shared());
     let heaviest = fighting.first().map_or(0.0, |group| group.weight());
-    let all: f64 = groups.iter().map(Group::weight).sum();
+    let all: f64 = groups.iter().map(ByteGroup::weight).sum();
     let fought: f64 = fighting.iter().map(|group| group.weight()).sum();
     if shared.is_empty() && fought - heaviest >= LEAST_CONTEST * all {
         let alone = movable.iter().all(|group| group.guests == 0);
@@ -199,7 +204,7 @@ pub fn judge(line: &Line) -> Verdict {
             Verdict::Mixed { shared: Vec::new(), movable }
         };
     }
-    // Of groups that are truly shared, one may stay; the others could be moved too.
+    // Of several truly shared groups, one stays; the others can move too.
     let staying = shared.first().map_or(0.0, |group| group.weight());
     if !shared.is_empty() && fought - staying >= LEAST_MOVABLE * all {
         return Verdict::Mixed { shared: owners(&shared), movable: owners(&movable) };
@@ -207,10 +212,10 @@ pub fn judge(line: &Line) -> Verdict {
     truly(&groups, line)
 }
 
-/// The verdict of a line in which nothing is worth moving.
-fn truly(groups: &[Group], line: &Line) -> Verdict {
-    let several: Vec<&Group> = groups.iter().filter(|group| !group.overlap.is_empty()).collect();
-    let shared: Vec<Owner> = several.iter().map(|group| group.owner(line)).collect();
+/// The verdict about a line without bytes worth moving.
+fn truly(groups: &[ByteGroup], line: &LineUse) -> Verdict {
+    let several: Vec<&ByteGroup> = groups.iter().filter(|group| !group.overlap.is_empty()).collect();
+    let shared: Vec<ByteOwner> = several.iter().map(|group| group.owner(line)).collect();
     if shared.is_empty() {
         Verdict::Private
     } else if several.iter().all(|group| group.written_by_many.is_empty()) {

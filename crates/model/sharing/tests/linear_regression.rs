@@ -1,20 +1,22 @@
-//! The paper's example: linear regression's array of structures, 64 bytes each, at every offset that a heap may give it.
+//! The paper's example: linear regression's array of structures of 64 bytes, at each offset in the
+//! heap.
 //!
 //! ```text
 //!   offset   0    8       16         20    24  32  40   48   56   64
 //!   member   tid  points  num_elems  pad   SX  SY  SXX  SYY  SXY
 //!   thread        reads   reads            reads and writes
 //! ```
-//! Cachekata, section 4.3 and figure 4.1: "an ideally-sized 64-byte structure but ends up misaligned because allocator
-//! metadata offsets the structure's beginning word". Without optimisation each round reads `points` and `num_elems` and
-//! updates five sums. With a little of it the two are in registers, and only the sums are touched.
+//! Cachekata, section 4.3 and figure 4.1: "an ideally-sized 64-byte structure but ends up
+//! misaligned because allocator metadata offsets the structure's beginning word". Unoptimised code
+//! reads `points` and `num_elems` and updates five sums in each iteration. Optimised code has the
+//! two in registers and accesses the sums only.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first thing that is not there")]
 #![expect(clippy::single_range_in_vec_init, reason = "runs of bytes are compared with lists of them")]
 
 use fieldstone_sharing::{
-    Access, Advice, Judged, Lines, Member, Object, Settings, Verdict,
-    rules::{MOST_VIEWS, Move, plan},
+    Advice, JudgedLine, LineTable, Member, ObjectLayout, SampledAccess, Settings, Verdict,
+    rules::{ByteMove, MOST_VIEWS, plan},
 };
 
 const THREADS: u32 = 4;
@@ -30,16 +32,16 @@ const MEMBERS: [(&str, &str, u64, u64); 8] = [
     ("SXY", "long long SXY", 56, 8),
 ];
 
-/// What a round of the loop touches: without optimisation all but `tid`, else the sums.
+/// Accesses of one iteration: all members except `tid` in unoptimised code, else the sums.
 fn touched(optimised: bool) -> impl Iterator<Item = (u64, u64, bool)> {
     let first = if optimised { 3 } else { 1 };
     MEMBERS[first..].iter().map(|&(_, _, offset, bytes)| (offset, bytes, offset >= 24))
 }
 
-/// Twenty milliseconds of it, a sample a millisecond and thread, each of which shows the whole loop.
-fn run(offset: u64, optimised: bool) -> Vec<Judged> {
-    let mut lines = Lines::new(Settings::default()).unwrap();
-    // Before the threads run, the main thread writes all of it.
+/// 20 ms with one sample per millisecond and thread, each of which shows the whole loop.
+fn run(offset: u64, optimised: bool) -> Vec<JudgedLine> {
+    let mut lines = LineTable::new(Settings::default()).unwrap();
+    // The main thread writes all members before the threads start.
     for word in 0..u64::from(THREADS) * 8 {
         lines.record(&access(1, HEAP + offset + word * 8, 8, true, 0));
     }
@@ -51,15 +53,15 @@ fn run(offset: u64, optimised: bool) -> Vec<Judged> {
             }
         }
     }
-    let mut lines: Vec<Judged> = lines.heaviest(usize::MAX, 21_000_000).into_iter().map(Judged::new).collect();
+    let mut lines: Vec<JudgedLine> = lines.heaviest(usize::MAX, 21_000_000).into_iter().map(JudgedLine::new).collect();
     lines.sort_by_key(|judged| judged.line.address);
     lines
 }
 
-fn access(thread: u32, address: u64, bytes: u64, write: bool, at_ms: u64) -> Access {
+fn access(thread: u32, address: u64, bytes: u64, write: bool, at_ms: u64) -> SampledAccess {
     let bytes = u32::try_from(bytes).unwrap();
     let at_ns = at_ms * 1_000_000;
-    Access {
+    SampledAccess {
         address,
         bytes,
         write,
@@ -68,44 +70,45 @@ fn access(thread: u32, address: u64, bytes: u64, write: bool, at_ms: u64) -> Acc
         weight: 1.0 / 7.0,
         at_ns,
         cpu: thread,
-        ..Access::default()
+        ..SampledAccess::default()
     }
 }
 
-/// The lines, counted from the start of the heap, on which threads share falsely.
-fn falsely_shared(lines: &[Judged]) -> Vec<u64> {
+/// Indices of the lines with false sharing, from the start of the heap.
+fn falsely_shared(lines: &[JudgedLine]) -> Vec<u64> {
     let falsely = lines.iter().filter(|judged| matches!(judged.verdict, Verdict::FalseSharing { .. }));
     falsely.map(|judged| (judged.line.address - HEAP) / 64).collect()
 }
 
 #[test]
-fn which_lines_are_shared_falsely_at_each_offset() {
+fn false_sharing_is_found_at_each_offset() {
     for offset in (0..64).step_by(8) {
-        // Line n has the end of element n - 1 and the start of element n. At 56 that start is `tid`, which no loop touches.
+        // Line n has the end of element n - 1 and the start of element n. At offset 56 that start
+        // is `tid`, which no loop accesses.
         let expected: &[u64] = if (8..=48).contains(&offset) { &[1, 2, 3] } else { &[] };
         let lines = run(offset, false);
         assert_eq!(falsely_shared(&lines), expected, "offset {offset}");
         assert!(lines.iter().all(|judged| judged.verdict.is_finding() || judged.verdict == Verdict::Private));
-        // The sums alone begin at 24: from 40 on a line has those of one element only.
+        // The sums begin at offset 24. From 40 on, a line has the sums of one element only.
         let expected: &[u64] = if (8..=32).contains(&offset) { &[1, 2, 3] } else { &[] };
         assert_eq!(falsely_shared(&run(offset, true)), expected, "offset {offset}, optimised");
     }
 }
 
 #[test]
-fn owners_are_the_two_elements_that_meet() {
+fn owners_are_the_two_elements_on_a_line() {
     let lines = run(16, false);
     let Verdict::FalseSharing { owners } = &lines[1].verdict else { panic!("{:?}", lines[1].verdict) };
     let line = HEAP + 64;
-    let mut told: Vec<_> = owners.iter().map(|owner| (owner.threads[0], owner.bytes.clone())).collect();
-    told.sort_by_key(|owner| owner.0);
-    // SYY and SXY of element 0; of element 1 points and num_elems, then SX, SY and SXX.
-    assert_eq!(told[0], (100, vec![line..line + 16]));
-    assert_eq!(told[1], (101, vec![line + 24..line + 36, line + 40..line + 64]));
+    let mut found: Vec<_> = owners.iter().map(|owner| (owner.threads[0], owner.bytes.clone())).collect();
+    found.sort_by_key(|owner| owner.0);
+    // SYY and SXY of element 0; points and num_elems of element 1, then SX, SY and SXX.
+    assert_eq!(found[0], (100, vec![line..line + 16]));
+    assert_eq!(found[1], (101, vec![line + 24..line + 36, line + 40..line + 64]));
 }
 
 #[test]
-fn rules_move_what_neighbours_fight_for_to_two_views() {
+fn rules_move_contended_bytes_to_two_views() {
     for offset in (8..=48).step_by(8) {
         let lines = run(offset, false);
         let plan = plan(&lines, MOST_VIEWS, |_| false);
@@ -114,7 +117,7 @@ fn rules_move_what_neighbours_fight_for_to_two_views() {
         assert_eq!(page.views, 2, "offset {offset}: {page:?}");
         for owner in lines.iter().flat_map(|judged| judged.verdict.movable()) {
             for bytes in &owner.bytes {
-                let holds = |one: &&Move| one.bytes.start <= bytes.start && bytes.end <= one.bytes.end;
+                let holds = |one: &&ByteMove| one.bytes.start <= bytes.start && bytes.end <= one.bytes.end;
                 let own = page.moves.iter().find(holds).unwrap_or_else(|| panic!("offset {offset}: {bytes:x?} stays"));
                 assert_eq!((&own.threads, own.view), (&owner.threads, (owner.threads[0] - 100) % 2), "offset {offset}");
             }
@@ -123,7 +126,7 @@ fn rules_move_what_neighbours_fight_for_to_two_views() {
 }
 
 #[test]
-fn the_padded_structure_is_the_papers_remedy() {
+fn the_padded_structure_equals_the_papers_remedy() {
     let members = MEMBERS.map(|(name, declaration, offset, bytes)| Member {
         name: name.to_owned(),
         declaration: declaration.to_owned(),
@@ -131,7 +134,7 @@ fn the_padded_structure_is_the_papers_remedy() {
         bytes,
         alignment: 0,
     });
-    let object = Object {
+    let object = ObjectLayout {
         name: "lreg_args".to_owned(),
         address: HEAP + 16,
         elements: THREADS.into(),

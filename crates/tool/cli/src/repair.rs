@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 }
 
 /// The rules of a file.
-pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
+pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<RuleRequest>> {
     let Some(file) = file else { return Ok(Vec::new()) };
     requests::parse(&input::read(file)?).with_context(|| file.display().to_string())
 }

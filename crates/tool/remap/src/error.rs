@@ -1,18 +1,16 @@
-//! What can go wrong in another process: one enum, each variant with the way out.
+//! Errors of this crate: one enum, each variant with its remedy where there is one.
 
 use std::io;
 
-/// The result of everything in this crate that can fail.
+/// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The errno, and the way out where there is one.
+/// Text of the errno, with the remedy where there is one.
 fn reason(source: &io::Error) -> String {
-    const RIGHT: &str = "it takes the right to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
+    const RIGHT: &str = "it needs permission to trace it (its owner with kernel.yama.ptrace_scope 0, or root)";
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!("{source}; {RIGHT}"),
-        Some(libc::ENOENT | libc::ESRCH) => {
-            "it has ended, there never was one, or it is a thread of the kernel".to_owned()
-        }
+        Some(libc::ENOENT | libc::ESRCH) => "it has ended, never existed, or is a kernel thread".to_owned(),
         _ => source.to_string(),
     }
 }
@@ -24,30 +22,39 @@ pub enum Error {
     /// An operation on the process failed.
     #[error("cannot {operation} process {pid}: {}", reason(source))]
     Process {
-        /// Its number.
+        /// Process number.
         pid: u32,
-        /// Such as `read the memory of`.
+        /// The operation, such as `read the memory of`.
         operation: &'static str,
         /// The errno.
         source: io::Error,
     },
-    /// It cannot be remapped, whatever the user does.
+    /// The process cannot be remapped, for the reason in `why`.
     #[error("process {pid} cannot be remapped: {why}")]
     Refused {
-        /// Its number.
+        /// Process number.
         pid: u32,
-        /// What stands in the way, and the way out where there is one.
+        /// The cause, and the remedy where there is one.
         why: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error(transparent)]
     Linux(#[from] fieldstone_sys::Error),
     /// A page cannot be moved.
     #[error("the page at {page:#x} cannot be remapped: {why}")]
     Page {
-        /// Its address.
+        /// Address of the page.
         page: u64,
-        /// What stands in the way.
+        /// The cause.
         why: String,
     },
+}
+
+/// Ignores `NoSuchProcess`: the next wait reports the exit of that thread.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn ignore_gone(result: fieldstone_sys::Result<()>) -> Result<()> {
+    match result {
+        Err(fieldstone_sys::Error::NoSuchProcess { .. }) => Ok(()),
+        other => other.map_err(Into::into),
+    }
 }

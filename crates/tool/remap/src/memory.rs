@@ -1,23 +1,23 @@
-//! A process's memory from outside: read as it lies, written where it may not write itself.
+//! Memory of another process, by `/proc/PID/mem`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
 
-/// The memory of a process, by `/proc/PID/mem`. Code can be written there too: the kernel gives the process a copy of that page of its
-/// own. The file is that of the program that runs now: after an exec it reaches nothing.
+/// The memory of a process. Writes succeed on read-only pages and code too; the kernel gives the
+/// process a private copy of such a page. After an exec, all accesses fail.
 #[derive(Debug)]
-pub struct Memory {
+pub struct ProcessMemory {
     pid: u32,
     file: File,
 }
 
-impl Memory {
-    /// Opens it.
+impl ProcessMemory {
+    /// Opens the memory of process `pid`.
     ///
     /// # Errors
-    /// [`Error::Process`] where it is not for this user, or the process is gone.
+    /// [`Error::Process`] if the user lacks permission or the process is gone.
     pub fn open(pid: u32) -> Result<Self> {
         let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let file = file.map_err(|source| Error::Process { pid, operation: "open the memory of", source })?;
@@ -27,13 +27,13 @@ impl Memory {
     /// Reads all of `into`.
     ///
     /// # Errors
-    /// [`Error::Process`] where not all of it is mapped.
+    /// [`Error::Process`] if a part is not mapped.
     pub fn read_exact(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let failed = |source| Error::Process { pid: self.pid, operation: "read the memory of", source };
         self.file.read_exact_at(into, address).map_err(failed)
     }
 
-    /// The eight bytes at an address.
+    /// The 8-byte word at an address.
     ///
     /// # Errors
     /// As [`Self::read_exact`].
@@ -44,7 +44,7 @@ impl Memory {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Writes all of `from`, over code too.
+    /// Writes all of `from`.
     ///
     /// # Errors
     /// As [`Self::read_exact`].
@@ -54,7 +54,7 @@ impl Memory {
     }
 }
 
-impl fieldstone_rewrite::Memory for Memory {
+impl fieldstone_rewrite::Memory for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         self.file.read_at(into, address).unwrap_or(0)
     }

@@ -1,70 +1,141 @@
-//! What it takes to put everything back, kept in the process itself: whoever comes after us, should we be killed, finds it there.
+//! The record: all that is needed to undo a repair, kept in the process itself. The next repairer
+//! finds it if this one is killed.
 //!
 //! ```text
-//!   magic, where the bytes are, how many │ one half: as it is │ other half: as it was before
+//!   header: magic, address of the contents, length │ half 0 │ half 1
 //! ```
-//! Before anything is done to the process that would have to be undone, all of it is written to the half that is not in use, and then
-//! the header, which is one write within a page: the record is the old one or the new one. Children have none of it.
+//! The contents are JSON. They go to the half that is not in use; then the header is written. The
+//! header is one write within a page, so the record is always either the old or the new one.
+//!
+//! Invariant: a change of the process is recorded before it is made, unless undoing it needs
+//! nothing. Children have no record (`MADV_DONTFORK`).
 
 use serde::{Deserialize, Serialize};
 
+use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::memory::Memory;
-use crate::ours::Ours;
-use crate::process::{Process, word};
+use crate::memory::ProcessMemory;
+use crate::page_table::PageTable;
+use crate::page_table::moved::PageMap;
 use crate::space::Mapping;
+use crate::tracer::{InsertedCode, Tracer, argument};
 
 const MAGIC: [u8; 16] = *b"fieldstone-remap";
 const HEADER_BYTES: usize = 32;
-/// Where the first half begins.
+/// Offset of the first half.
 const BEGIN: u64 = 4096;
 const HALF_BYTES: u64 = 4 << 20;
 const BYTES: u64 = BEGIN + 2 * HALF_BYTES;
 
-/// Memory of the process that a record is kept in.
+/// The memory of a record.
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub(crate) at: u64,
-    /// Where the next one goes.
+    at: u64,
+    /// Address of the next contents.
     next: u64,
 }
 
-/// What is kept.
+/// The contents of a record. The serialized names are part of its format.
 #[derive(Debug, Serialize)]
-struct Keep<'a> {
+struct Contents<'a> {
     userfault: i32,
-    home: Option<u64>,
-    ours: &'a Ours,
+    #[serde(rename = "home")]
+    stub_page: Option<u64>,
+    ours: State<'a>,
 }
 
-/// What somebody has left behind.
+#[derive(Debug, Serialize)]
+struct State<'a> {
+    moved: &'a PageMap,
+    #[serde(flatten)]
+    code: &'a CodeCache,
+}
+
+/// The part of [`Contents`] beside the code.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Left {
-    #[serde(skip)]
-    pub(crate) record: Option<Record>,
-    /// The descriptor's number in the process.
+struct ContentsWithPages {
+    userfault: i32,
+    #[serde(rename = "home")]
+    stub_page: Option<u64>,
+    ours: StateWithPages,
+}
+
+#[derive(Debug, Deserialize)]
+struct StateWithPages {
+    moved: PageMap,
+}
+
+/// The code of [`Contents`].
+#[derive(Debug, Deserialize)]
+struct ContentsWithCode {
+    ours: CodeCache,
+}
+
+/// What a killed repairer has left in a process.
+#[derive(Debug)]
+pub(crate) struct AbandonedRepair {
+    pub(crate) record: Record,
+    /// Number of the userfaultfd in the process.
     pub(crate) userfault: i32,
-    /// The page in which calls were made.
-    pub(crate) home: Option<u64>,
-    pub(crate) ours: Ours,
+    pub(crate) stub_page: Option<u64>,
+    pub(crate) pages: PageMap,
+    pub(crate) code: CodeCache,
 }
 
 impl Record {
-    /// Bytes of it.
-    pub(crate) const BYTES: u64 = BYTES;
-
     const fn new(at: u64) -> Self {
         Self { at, next: at + BEGIN }
     }
 
-    /// The one at `at`, whose bytes were written at `last`.
+    /// The record at `at`, whose present contents are at `last`.
     const fn after(at: u64, last: u64) -> Self {
         let begin = at + BEGIN;
         Self { at, next: if last == begin { begin + HALF_BYTES } else { begin } }
     }
 
-    /// Keeps these bytes instead of the last ones.
-    fn keep(&mut self, memory: &Memory, bytes: &[u8]) -> Result<()> {
+    /// Maps memory for a record. All threads are stopped.
+    ///
+    /// # Errors
+    /// If the process gets no memory.
+    pub(crate) fn map(tracer: &mut Tracer, code: &dyn InsertedCode) -> Result<Self> {
+        let flags = argument(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let arguments = [0, BYTES, argument(libc::PROT_READ), flags, u64::MAX, 0];
+        Ok(Self::new(tracer.call(code, ("mmap", libc::SYS_mmap), arguments)?))
+    }
+
+    /// Excludes the record from children, whose pages are restored at their start. It also keeps
+    /// the kernel from merging the mapping with a neighbour. All threads are stopped.
+    ///
+    /// # Errors
+    /// As madvise(2).
+    pub(crate) fn exclude_from_children(&self, tracer: &mut Tracer, code: &dyn InsertedCode) -> Result<()> {
+        let arguments = [self.at, BYTES, argument(libc::MADV_DONTFORK), 0, 0, 0];
+        tracer.call(code, ("madvise", libc::SYS_madvise), arguments).map(|_| ())
+    }
+
+    /// Unmaps the record. All threads are stopped.
+    ///
+    /// # Errors
+    /// As [`Tracer::unmap`].
+    pub(crate) fn unmap(self, tracer: &mut Tracer, code: &dyn InsertedCode) -> Result<()> {
+        tracer.unmap(code, self.at, BYTES)
+    }
+
+    /// Records the present state. A thread may meet new code or new pages only after that.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the state is larger than a half of the record, or the process is gone.
+    pub(crate) fn update(&mut self, tracer: &Tracer, pages: &PageTable, code: &CodeCache) -> Result<()> {
+        let why = "so much of it is redirected that it cannot be recorded for a later repairer".to_owned();
+        let too_much = || Error::Refused { pid: tracer.pid(), why };
+        let ours = State { moved: pages.pages(), code };
+        let contents = Contents { userfault: pages.userfault().number(), stub_page: tracer.stub_page(), ours };
+        let bytes = serde_json::to_vec(&contents).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES);
+        self.write(tracer.memory(), &bytes.ok_or_else(too_much)?)
+    }
+
+    /// Replaces the contents by these bytes.
+    fn write(&mut self, memory: &ProcessMemory, bytes: &[u8]) -> Result<()> {
         memory.write(self.next, bytes)?;
         memory.write(self.at, &header(self.next, bytes.len() as u64))?;
         *self = Self::after(self.at, self.next);
@@ -72,14 +143,14 @@ impl Record {
     }
 }
 
-impl Left {
-    /// What is there, if anything is.
+impl AbandonedRepair {
+    /// The record of a killed repairer, if there is one.
     ///
     /// # Errors
-    /// Where it was written by a version that kept something else.
-    pub(crate) fn find(pid: u32, memory: &Memory, table: &[Mapping]) -> Result<Option<Self>> {
+    /// [`Error::Refused`] if another version with another format wrote it.
+    pub(crate) fn find(pid: u32, memory: &ProcessMemory, table: &[Mapping]) -> Result<Option<Self>> {
         let can_be = |mapping: &&Mapping| mapping.permissions == "r--p" && !mapping.is_file && mapping.name.is_empty();
-        // Two of them side by side are one mapping.
+        // Two adjacent records are one mapping.
         let places = table.iter().filter(can_be).flat_map(|mapping| {
             let range = mapping.range.clone();
             let whole = if (range.end - range.start).is_multiple_of(BYTES) { range } else { 0..0 };
@@ -89,12 +160,17 @@ impl Left {
             let Some((from, bytes)) = read(memory, at) else { continue };
             let unreadable = |error: serde_json::Error| Error::Refused {
                 pid,
-                why: format!("what was done to it before cannot be read ({error}): use the version that did it"),
+                why: format!("the record of an earlier repair cannot be read ({error}): use the version that wrote it"),
             };
-            let left: Self = serde_json::from_slice(&bytes).map_err(unreadable)?;
-            return Ok(Some(Self { record: Some(Record::after(at, from)), ..left }));
+            return Self::parse(Record::after(at, from), &bytes).map(Some).map_err(unreadable);
         }
         Ok(None)
+    }
+
+    fn parse(record: Record, bytes: &[u8]) -> serde_json::Result<Self> {
+        let ContentsWithPages { userfault, stub_page, ours } = serde_json::from_slice(bytes)?;
+        let ContentsWithCode { ours: code } = serde_json::from_slice(bytes)?;
+        Ok(Self { record, userfault, stub_page, pages: ours.moved, code })
     }
 }
 
@@ -106,8 +182,8 @@ fn header(from: u64, bytes: u64) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Where the bytes are that the header at this address tells of, and these.
-fn read(memory: &Memory, at: u64) -> Option<(u64, Vec<u8>)> {
+/// Address and bytes of the contents, by the header at `at`. `None` if there is no header.
+fn read(memory: &ProcessMemory, at: u64) -> Option<(u64, Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     memory.read_exact(at, &mut header).ok()?;
     let number = |offset: usize| header[offset..offset + 8].try_into().map(u64::from_le_bytes).ok();
@@ -115,49 +191,9 @@ fn read(memory: &Memory, at: u64) -> Option<(u64, Vec<u8>)> {
     if header[..16] != MAGIC || bytes > HALF_BYTES {
         return None;
     }
-    let mut kept = vec![0; usize::try_from(bytes).ok()?];
-    memory.read_exact(from, &mut kept).ok()?;
-    Some((from, kept))
-}
-
-impl Process {
-    /// Makes room for a record.
-    ///
-    /// # Errors
-    /// Where the process gets no memory for it.
-    pub(crate) fn begin_record(&mut self) -> Result<()> {
-        if self.record.is_some() {
-            return Ok(());
-        }
-        self.threads.stop_all()?;
-        let made = self.make_room();
-        self.resume_all()?;
-        made
-    }
-
-    fn make_room(&mut self) -> Result<()> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let at =
-            self.call(("mmap", libc::SYS_mmap), [0, Record::BYTES, word(libc::PROT_READ), word(flags), u64::MAX, 0])?;
-        self.record = Some(Record::new(at));
-        // Children are given their pages back when they are born: for them it would be wrong. It keeps neighbours from being taken into one
-        // mapping with it, too.
-        self.call(("madvise", libc::SYS_madvise), [at, Record::BYTES, word(libc::MADV_DONTFORK), 0, 0, 0]).map(|_| ())
-    }
-
-    /// Keeps what there is of ours in the process. To be called before a thread meets what is new.
-    ///
-    /// # Errors
-    /// Where the process is gone, or there is more than has room.
-    pub(crate) fn keep_record(&mut self) -> Result<()> {
-        let pid = self.pid();
-        let why = "so much of it is redirected that it cannot be kept for who comes after us".to_owned();
-        let too_much = || Error::Refused { pid, why };
-        let Some(record) = &mut self.record else { return Ok(()) };
-        let keep = Keep { userfault: self.theirs, home: self.way.home, ours: &self.ours };
-        let bytes = serde_json::to_vec(&keep).ok().filter(|bytes| bytes.len() as u64 <= HALF_BYTES);
-        record.keep(&self.memory, &bytes.ok_or_else(too_much)?)
-    }
+    let mut contents = vec![0; usize::try_from(bytes).ok()?];
+    memory.read_exact(from, &mut contents).ok()?;
+    Some((from, contents))
 }
 
 #[cfg(test)]
@@ -165,30 +201,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_whole_record_is_what_is_found() {
+    fn the_last_complete_record_is_found() {
         let room = vec![0_u8; usize::try_from(BYTES).unwrap()];
-        let memory = Memory::open(std::process::id()).unwrap();
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
         let at = room.as_ptr().addr() as u64;
         let mut record = Record::new(at);
-        assert_eq!(read(&memory, at), None, "nothing is there");
+        assert_eq!(read(&memory, at), None, "there is no record");
         for text in ["one", "another", "a third one"] {
-            record.keep(&memory, text.as_bytes()).unwrap();
+            record.write(&memory, text.as_bytes()).unwrap();
             assert_eq!(read(&memory, at).unwrap().1, text.as_bytes());
         }
-        // Killed after half of the next one.
+        // The repairer is killed in the middle of the next write.
         memory.write(record.next, b"half of").unwrap();
         assert_eq!(read(&memory, at).unwrap().1, b"a third one");
         memory.write(at, &header(at + BEGIN, HALF_BYTES + 1)).unwrap();
-        assert_eq!(read(&memory, at), None, "no record of ours is as long");
+        assert_eq!(read(&memory, at), None, "no record is that long");
         drop(room);
     }
 
     #[test]
-    fn what_is_kept_is_what_is_found() {
-        let keep = Keep { userfault: 812, home: Some(0x5000), ours: &Ours::default() };
-        let left: Left = serde_json::from_slice(&serde_json::to_vec(&keep).unwrap()).unwrap();
-        assert!(
-            left.userfault == 812 && left.home == Some(0x5000) && left.ours.moved.is_empty() && left.record.is_none()
-        );
+    fn a_record_is_read_as_it_was_written() {
+        let (pages, code) = (PageMap::default(), CodeCache::default());
+        let contents = Contents { userfault: 812, stub_page: Some(0x5000), ours: State { moved: &pages, code: &code } };
+        let bytes = serde_json::to_vec(&contents).unwrap();
+        let found = AbandonedRepair::parse(Record::new(0), &bytes).unwrap();
+        assert!(found.userfault == 812 && found.stub_page == Some(0x5000) && found.pages.is_empty());
+        let format = r#"{"userfault":812,"home":20480,"ours":{"moved":{},"code":[],"heads":{"led":{},"retired":[],"sprung":[]},"sites":{},"protections":{"places":[]}}}"#;
+        assert_eq!(String::from_utf8(bytes).unwrap(), format, "the format of earlier versions");
     }
 }

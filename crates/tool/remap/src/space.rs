@@ -1,4 +1,5 @@
-//! Where a process's address space has room: for copies of its pages that a changed displacement reaches, and for code that a jump does.
+//! Mappings of a process, and free addresses in it: for page copies within reach of a displacement,
+//! and for code within reach of a jump.
 
 use std::fs;
 #[cfg(target_arch = "x86_64")]
@@ -7,62 +8,64 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// How far a displacement of 32 bits reaches, less what an instruction and an operand may need.
+/// Reach of a 32-bit displacement, less the size of an instruction and an operand.
 const REACH: u64 = (1 << 31) - (1 << 21);
-/// Nothing is mapped below: the kernel does not allow it to users.
+/// Lowest address that the kernel lets users map.
 const LOWEST: u64 = 1 << 16;
-/// Left free behind the heap, since the program counts on having more of it there.
+/// Bytes left free behind the heap for its growth.
 const HEAP_GROWTH: u64 = 1 << 30;
-/// User addresses end here.
+/// End of user addresses.
 const HIGHEST: u64 = (1 << 47) - (1 << 12);
 
-/// A mapping, by the kernel's table.
+/// A mapping of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Its addresses.
     pub range: Range<u64>,
-    /// `rw-p` and so on.
+    /// Permissions, such as `rw-p`.
     pub permissions: String,
-    /// Whether it is a file's; memory of `memfd` is.
+    /// Whether a file backs it; a `memfd` is a file.
     pub is_file: bool,
-    /// Which file: its device and inode, as the table has them.
+    /// Device and inode of the file, as in the table.
     pub inode: String,
-    /// The file, or `[heap]`, `[stack]`, `[vdso]`; empty for other memory.
+    /// The file, or `[heap]`, `[stack]`, `[vdso]`; empty for anonymous memory.
     pub name: String,
 }
 
 impl Mapping {
-    /// Memory of this process alone that can be read and written, and not executed.
+    /// Whether it is private, readable, writable and not executable.
     #[must_use]
     pub fn is_private_data(&self) -> bool {
         self.permissions.starts_with("rw-p")
     }
 
-    /// Code of a file that nobody can write where it is mapped: it stays as it is while it is there.
+    /// Whether it is code of a file and not writable here, so that it does not change while it is
+    /// mapped.
     #[must_use]
     pub fn is_lasting_code(&self) -> bool {
         self.permissions == "r-xp" && self.is_file && !self.name.starts_with("/memfd:")
     }
 
-    /// Whether what is written here goes to the file that the other one is of, and so is seen there.
+    /// Whether writes to this mapping change the file of `other`.
     #[must_use]
     pub fn writes_file_of(&self, other: &Self) -> bool {
         let is_shared = self.permissions.contains('w') && self.permissions.ends_with('s');
         is_shared && self.is_file && self.inode == other.inode
     }
 
-    /// What it takes, and what it may grow over: a heap goes on where it ends.
+    /// Its addresses, and those that a heap may grow into.
     fn claimed(&self) -> Range<u64> {
         let growth = if self.name == "[heap]" { HEAP_GROWTH } else { 0 };
         self.range.start..self.range.end.saturating_add(growth)
     }
 }
 
-/// What of the memory with this address in process `pid` its copies elsewhere would not have, in words.
+/// A property of the memory at `address` that its copies would lose, as an error text. `None` if
+/// there is none.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn peculiarity(pid: u32, address: u64) -> Option<&'static str> {
     let lines = BufReader::new(fs::File::open(format!("/proc/{pid}/smaps")).ok()?).lines().map_while(io::Result::ok);
-    // No more is read than up to there: the kernel counts each page that it tells of.
+    // Reading stops there: the kernel counts pages for each line it prints.
     let has_it = |line: &String| addresses(line).is_some_and(|range| range.contains(&address));
     let own = lines.skip_while(|line| !has_it(line)).skip(1).take_while(|line| addresses(line).is_none());
     own.into_iter().find_map(|line| {
@@ -76,7 +79,7 @@ pub(crate) fn peculiarity(pid: u32, address: u64) -> Option<&'static str> {
     })
 }
 
-/// Those that a line of the kernel's tables begins with.
+/// The addresses at the start of a line of the kernel's tables.
 fn addresses(line: &str) -> Option<Range<u64>> {
     let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
     Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
@@ -85,7 +88,7 @@ fn addresses(line: &str) -> Option<Range<u64>> {
 /// The mappings of process `pid`, by address.
 ///
 /// # Errors
-/// [`Error::Process`].
+/// [`Error::Process`] if the table cannot be read.
 pub fn mappings(pid: u32) -> Result<Vec<Mapping>> {
     let failed = |source| Error::Process { pid, operation: "read the mappings of", source };
     let text = fs::read(format!("/proc/{pid}/maps")).map_err(failed)?;
@@ -106,7 +109,8 @@ fn mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// So many free bytes, whole pages, from which everything in `near` can be reached; the nearest below or above it.
+/// The nearest free range of `bytes` bytes, in whole pages, that is within reach of all of `near`.
+/// Returns its start.
 #[must_use]
 pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<u64> {
     let allowed = near.end.saturating_sub(REACH).max(LOWEST)..(near.start + REACH).min(HIGHEST);
@@ -114,7 +118,7 @@ pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<
     let starts = mappings.iter().map(|mapping| mapping.range.start);
     let gaps = std::iter::once(LOWEST).chain(ends).zip(starts.chain([HIGHEST]));
     let fits = |(from, to): (u64, u64)| {
-        // A page stays free on each side: what overruns its neighbour still faults.
+        // A page stays free on each side, so that an overrun of a neighbour still faults.
         let (from, to) = (from.max(allowed.start) + PAGE, to.min(allowed.end).saturating_sub(PAGE));
         let above = from >= near.end;
         (to.checked_sub(from)? >= bytes).then_some(if above { from } else { to - bytes })
@@ -122,8 +126,8 @@ pub fn free_near(mappings: &[Mapping], near: &Range<u64>, bytes: u64) -> Option<
     gaps.filter_map(fits).min_by_key(|&at| at.abs_diff(near.start))
 }
 
-/// The first of the addresses that `next` gives from one on, in `within`, with so many free bytes, whole pages around them, and a free
-/// page on each side.
+/// The first address from `next` in `within` with `bytes` free bytes. The pages around them are
+/// free, and one more page on each side. `next` maps an address to the first usable one from there.
 #[must_use]
 pub fn free_at(
     mappings: &[Mapping],
@@ -196,7 +200,7 @@ mod tests {
     fn of_the_addresses_that_will_do_the_first_free_one_is_taken() {
         let base = 0x7f00_0000_0000;
         let mappings = mapped(&[base + 2 * PAGE..base + 9 * PAGE, base + 16 * PAGE..base + 17 * PAGE]);
-        // Each one that ends in 0x123.
+        // Usable addresses end in 0x123.
         let next = |from: u64| Some((from.saturating_sub(0x123)).next_multiple_of(PAGE) + 0x123);
         let found = |from: u64, bytes| free_at(&mappings, &(base + from * PAGE..base + 40 * PAGE), bytes, next);
         assert_eq!(found(0, 8), Some(base + 0x123), "a page is free on each side");

@@ -1,13 +1,13 @@
-//! Forms of access: those that are redirected, and those for which the page goes back.
+//! Forms of access: those that are redirected, and those that restore the page.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stage;
+mod program;
 
-use fieldstone_remap::Why;
-use stage::{Stage, apart, put_back, redirected};
+use fieldstone_remap::RestoreReason;
+use program::{ProgramBuilder, redirect_count, restore_reason, split_words};
 
-/// What the bodies below are made of.
+/// Definitions for the bodies below.
 const GLOBALS: &str = r#"
 #include <immintrin.h>
 static volatile uint64_t *w;
@@ -21,7 +21,7 @@ __attribute__((target("avx"))) static void move32(void *to, const void *from) {
   ASM("vmovups (%1), %%ymm0\n vmovups %%ymm0, (%0)\n vzeroupper" :: "r"(to), "r"(from) : "memory", "xmm0"); }
 "#;
 
-/// One place in bytes of one owner.
+/// Accesses to bytes in one place.
 const REDIRECTED: [(&str, &str); 14] = [
     ("a load of its own pointer", "uint64_t p = (uint64_t)(w + 1); w[1] = 5; ASM(\"mov (%0), %0\" : \"+r\"(p)); CHECK(p == 5);"),
     ("conditional moves", "uint64_t r = 1; w[1] = 9; ASM(\"cmp %%rax, %%rax\\n cmove (%1), %0\" : \"+r\"(r) : \"r\"(w + 1) : \"cc\"); CHECK(r == 9);
@@ -42,8 +42,9 @@ const REDIRECTED: [(&str, &str); 14] = [
     ("a sum of registers", "uint64_t r; w[3] = 8; ASM(\"mov -16(%1,%2,8), %0\" : \"=r\"(r) : \"r\"(w), \"r\"(5L) : \"memory\"); CHECK(r == 8);"),
 ];
 
-/// Several places, places of several owners, and places that no displacement leads to; and a word of why.
-const PUT_BACK: [(&str, &str, &str); 9] = [
+/// Accesses to several places, and accesses that no displacement can redirect, with a word of the
+/// reason.
+const RESTORED: [(&str, &str, &str); 9] = [
     (
         "eight bytes of two owners",
         "uint64_t seen; ASM(\"mov (%1), %0\" : \"=r\"(seen) : \"r\"((char *)(counters + 8) + 4) : \"memory\");",
@@ -92,74 +93,74 @@ const PUT_BACK: [(&str, &str, &str); 9] = [
     ),
 ];
 
-fn stage(body: &str) -> Stage {
-    Stage::of(body).with(GLOBALS).before("w = counters + 64;").options(&["-O1", "-mcx16"])
+fn builder(body: &str) -> ProgramBuilder {
+    ProgramBuilder::new(body).globals(GLOBALS).before("w = counters + 64;").options(&["-O1", "-mcx16"])
 }
 
 #[test]
-fn one_place_is_redirected_in_whatever_form() {
-    // All in one program: each is right, and none has the page put back.
+fn accesses_to_one_place_are_redirected() {
+    // All run in one program: each result is right, and no access restores the page.
     let all: String = REDIRECTED.iter().map(|(_, body)| format!("{{ {body} }}\n")).collect();
-    let Some(then) = stage(&all).right_all_the_same() else { return };
-    assert_eq!(put_back(&then), None, "{then:?}");
+    let Some(then) = builder(&all).assert_same_results() else { return };
+    assert_eq!(restore_reason(&then), None, "{then:?}");
 }
 
 #[test]
-fn what_cannot_be_redirected_has_the_page_put_back() {
-    for (name, body, word) in PUT_BACK {
-        let Some(then) = stage(body).right_all_the_same() else { return };
-        let is_why = |why: &Why| matches!(why, Why::Access { reason, .. } if reason.contains(word));
-        assert!(put_back(&then).is_some_and(is_why), "{name}: {then:?}");
+fn an_access_that_cannot_be_redirected_restores_the_page() {
+    for (name, body, word) in RESTORED {
+        let Some(then) = builder(body).assert_same_results() else { return };
+        let is_why = |why: &RestoreReason| matches!(why, RestoreReason::Access { reason, .. } if reason.contains(word));
+        assert!(restore_reason(&then).is_some_and(is_why), "{name}: {then:?}");
     }
 }
 
 #[test]
-fn globals_are_reached_relative_to_the_code() {
+fn rip_relative_accesses_are_redirected() {
     for options in [&["-O2"][..], &["-O2", "-no-pie"], &["-O0"], &["-O2", "-static"]] {
         let lap = "static volatile uint64_t global[512] __attribute__((aligned(4096)));
             static uint64_t lap(volatile uint64_t *own) { int i; if (own == counters + 8) for (i = 0; i < 1000; i++) ++global[8];
                 else for (i = 0; i < 1000; i++) ++global[9]; *own += 1000; return 1000; }";
         let check = "uint64_t begin = global[8]; for (int i = 0; i < 10000 && global[8] == begin; i++) usleep(1000); CHECK(global[8] > begin);";
-        let stage = Stage::of(check).counting(lap).before("second = (char *)global;").options(options);
-        let mut running = stage.start();
-        let Some(mut process) = running.hold() else { return };
-        process.move_page(&apart(running.second)).unwrap();
-        let then = running.settle_or_not(&mut process);
-        assert!(redirected(&then) >= 2, "{options:?}: {then:?}");
-        let now = running.go_on(&mut process);
+        let builder = ProgramBuilder::new(check).lap(lap).before("second = (char *)global;").options(options);
+        let mut running = builder.start();
+        let Some(mut process) = running.open() else { return };
+        process.move_page(&split_words(running.second)).unwrap();
+        let then = running.serve_for_a_while(&mut process);
+        assert!(redirect_count(&then) >= 2, "{options:?}: {then:?}");
+        let now = running.run_phase(&mut process);
         process.put_all_back().unwrap();
-        let (_, told) = running.finish(&mut process);
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{options:?} {told:?} {now:?}");
+        let (_, output) = running.finish(&mut process);
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{options:?} {output:?} {now:?}");
     }
 }
 
 #[test]
-fn a_loop_that_runs_over_the_border_of_two_owners_reads_the_words_of_both() {
+fn a_loop_across_two_owners_reads_the_words_of_both() {
     let body = "uint64_t found[4], last[2] = { 0, 0 }, i, n; counters[7] = 70; counters[10] = 100;
         for (n = 0; n < 1000; n++) { for (i = 0; i < 4; i++) found[i] = counters[7 + i];
             CHECK(found[0] == 70 && found[3] == 100); CHECK(found[1] >= last[0] && found[2] >= last[1]);
             CHECK(counters[8] >= found[1] && counters[9] >= found[2]); last[0] = found[1]; last[1] = found[2]; }
         CHECK(last[0] > 0 && last[1] > 0);";
     for options in [&["-O1", "-mcx16"], &["-O0", "-mcx16"]] {
-        let Some(then) = stage(body).options(options).right_all_the_same() else { return };
-        assert!(redirected(&then) > 0, "{then:?}");
+        let Some(then) = builder(body).options(options).assert_same_results() else { return };
+        assert!(redirect_count(&then) > 0, "{then:?}");
     }
 }
 
 #[test]
-fn thread_local_memory_goes_back() {
+fn an_access_through_fs_restores_the_page() {
     let globals = "static __thread volatile char own[12288];";
     let before = "second = (char *)(((uintptr_t)own + 4095) & -4096); own[5000] = 1; own[6000] = 1;";
-    let running = Stage::of("int i; for (i = 0; i < 8192; i++) own[i + 2000]++; CHECK(own[2000] > 0);")
-        .with(globals)
+    let running = ProgramBuilder::new("int i; for (i = 0; i < 8192; i++) own[i + 2000]++; CHECK(own[2000] > 0);")
+        .globals(globals)
         .before(before)
         .options(&["-O1"]);
     let mut running = running.start();
-    let Some(mut process) = running.remap() else { return };
-    process.move_page(&apart(running.second)).unwrap();
-    let then = running.go_on(&mut process);
-    assert!(matches!(put_back(&then), Some(Why::Access { .. })), "fs: {then:?}");
+    let Some(mut process) = running.open_and_move() else { return };
+    process.move_page(&split_words(running.second)).unwrap();
+    let then = running.run_phase(&mut process);
+    assert!(matches!(restore_reason(&then), Some(RestoreReason::Access { .. })), "fs: {then:?}");
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

@@ -1,16 +1,18 @@
-//! Ways into and out of code that is led into clones: jumps to its middle, exceptions, long jumps, code that changes.
+//! Control flow into and out of cloned code: jumps into its middle, exceptions, long jumps, changed
+//! code.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stage;
+mod program;
 
 use std::time::Duration;
 
-use fieldstone_remap::{Done, Wanted, Why};
-use stage::{Stage, apart, put_back, redirected};
+use fieldstone_remap::{PageRequest, RepairEvent, RestoreReason};
+use program::{ProgramBuilder, redirect_count, restore_reason, split_words};
 
-/// A loop that is entered at its condition, inside of the five bytes that a jump at its head takes.
-fn entered_inside(how: &str) -> String {
+/// A loop that is entered at its condition, inside of the five bytes that a jump at its head
+/// overwrites.
+fn loop_entered_inside(how: &str) -> String {
     format!(
         "uint64_t lap_in_assembly(volatile uint64_t *own, long laps);
          __asm__(\".text\\n lap_in_assembly:\\n mov %rsi, %rax\\n add $1, %rsi\\n {how}\\n 2: addq $1, (%rdi)\\n 3: sub $1, %rsi\\n jne 2b\\n ret\\n\");
@@ -19,22 +21,22 @@ fn entered_inside(how: &str) -> String {
 }
 
 #[test]
-fn a_loop_may_be_entered_inside_of_what_is_overwritten() {
+fn a_loop_can_be_entered_inside_the_overwritten_bytes() {
     for how in ["jmp 3f", "lea 3f(%rip), %rdx\\n jmp *%rdx", "lea 3f(%rip), %rdx\\n push %rdx\\n ret"] {
-        let mut running = Stage::of("usleep(50000);").counting(&entered_inside(how)).start();
-        let Some(mut process) = running.remap() else { return };
-        let then = running.settle_or_not(&mut process);
-        assert!(redirected(&then) >= 2 && put_back(&then).is_none(), "{how}: {then:?}");
-        // The way in is a trap now, and the head is taken back and led again meanwhile.
+        let mut running = ProgramBuilder::new("usleep(50000);").lap(&loop_entered_inside(how)).start();
+        let Some(mut process) = running.open_and_move() else { return };
+        let then = running.serve_for_a_while(&mut process);
+        assert!(redirect_count(&then) >= 2 && restore_reason(&then).is_none(), "{how}: {then:?}");
+        // The entry is a trap now. The head is restored and patched repeatedly meanwhile.
         for _ in 0..10 {
             process.put_all_back().unwrap();
-            process.move_page(&apart(running.page)).unwrap();
-            running.settle_or_not(&mut process);
+            process.move_page(&split_words(running.page)).unwrap();
+            running.serve_for_a_while(&mut process);
         }
-        running.go_on(&mut process);
+        running.run_phase(&mut process);
         process.put_all_back().unwrap();
-        let (_, told) = running.finish(&mut process);
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{how}: {told:?}");
+        let (_, output) = running.finish(&mut process);
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{how}: {output:?}");
     }
 }
 
@@ -44,24 +46,24 @@ fn exceptions_are_thrown_through_functions_with_cloned_loops() {
         static __attribute__((noinline)) void spin(volatile uint64_t *own, int laps) { for (int i = 0; i < laps; i++) ++*own; throw Stop{laps}; }
         static uint64_t lap(volatile uint64_t *own) { try { spin(own, 1000); } catch (Stop &stop) { return stop.laps; } return 0; }";
     for options in [&["-O2"][..], &["-O0"]] {
-        let Some(then) = Stage::of("usleep(50000);").counting(lap).in_cpp().options(options).right_all_the_same()
+        let Some(then) = ProgramBuilder::new("usleep(50000);").lap(lap).in_cpp().options(options).assert_same_results()
         else {
             return;
         };
-        assert_eq!(put_back(&then), None);
+        assert_eq!(restore_reason(&then), None);
     }
 }
 
 #[test]
-fn accesses_of_a_loop_that_calls_are_led_to_clones_of_their_own() {
+fn accesses_of_a_loop_with_calls_get_clones_of_their_own() {
     let globals = "static __attribute__((noinline)) int one(int i) { __asm__ volatile(\"\"); return i & 1; }";
     let body = "uint64_t begin = counters[70]; int i; for (i = 0; i < 600; i++) counters[70] += one(i); CHECK(counters[70] == begin + 300);";
-    let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
-    assert!(put_back(&then).is_none() && (8..60).contains(&redirected(&then)), "{}", redirected(&then));
+    let Some(then) = ProgramBuilder::new(body).globals(globals).assert_same_results() else { return };
+    assert!(restore_reason(&then).is_none() && (8..60).contains(&redirect_count(&then)), "{}", redirect_count(&then));
 }
 
 #[test]
-fn long_jumps_out_of_clones_land_where_they_are_meant_to() {
+fn long_jumps_out_of_clones_reach_their_targets() {
     let lap = "static __thread sigjmp_buf back; static __thread volatile int may; static volatile int jumps; static volatile pthread_t threads[2];
         static void on(int s) { if (may) { may = 0; __sync_fetch_and_add(&jumps, 1); siglongjmp(back, 1); } }
         static __thread volatile uint64_t total;
@@ -71,7 +73,7 @@ fn long_jumps_out_of_clones_land_where_they_are_meant_to() {
     let body = "struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; sigaction(SIGUSR1, &a, 0); int begin = jumps, tries;
         for (tries = 0; jumps < begin + 40 && tries < 5000; tries++) { pthread_kill(threads[tries % 2], SIGUSR1); usleep(4000); } CHECK(jumps >= begin + 40);";
     for options in [&["-O2"][..], &["-O0"]] {
-        if Stage::of(body).counting(lap).options(options).right_all_the_same().is_none() {
+        if ProgramBuilder::new(body).lap(lap).options(options).assert_same_results().is_none() {
             return;
         }
     }
@@ -86,13 +88,13 @@ fn a_thread_is_cancelled_in_its_clone() {
     let body = "int i, begin = cleaned; for (i = 0; i < 20; i++) { pthread_t t; void *how; started = 0; CHECK(!pthread_create(&t, 0, spins, (void *)(counters + 20)));
         while (!started) usleep(100); usleep(2000); CHECK(!pthread_cancel(t)); CHECK(!pthread_join(t, &how)); CHECK(how == PTHREAD_CANCELED); } CHECK(cleaned == begin + 20);";
     for options in [&["-O2"][..], &["-O0"]] {
-        if Stage::of(body).with(globals).options(options).right_all_the_same().is_none() {
+        if ProgramBuilder::new(body).globals(globals).options(options).assert_same_results().is_none() {
             return;
         }
     }
 }
 
-/// Two libraries whose loops lie at the same place and are not the same.
+/// Two libraries with different loops at the same address.
 fn libraries(folder: &std::path::Path) {
     for (name, sum) in [("one", "addq $1, (%rdi)"), ("three", "addq $3, (%rdi)")] {
         let source = format!(
@@ -110,7 +112,7 @@ fn libraries(folder: &std::path::Path) {
 }
 
 #[test]
-fn a_library_goes_whose_loop_is_cloned_and_another_takes_its_place() {
+fn a_library_with_a_cloned_loop_is_replaced_by_another() {
     let folder = tempfile::tempdir().unwrap();
     libraries(folder.path());
     let folder = folder.path().to_str().unwrap();
@@ -123,59 +125,61 @@ fn a_library_goes_whose_loop_is_cloned_and_another_takes_its_place() {
     let body = format!(
         "for (int i = 0; i < 5; i++) {{ with(\"{folder}/one.so\", 1); with(\"{folder}/three.so\", 3); }} CHECK(same > 2);"
     );
-    Stage::of(&body).with(globals).right_all_the_same();
+    ProgramBuilder::new(&body).globals(globals).assert_same_results();
 }
 
 #[test]
-fn code_that_the_program_writes_anew_is_not_run_as_it_was() {
+fn rewritten_anonymous_code_runs_in_its_new_form() {
     let globals = "static unsigned char *code;
         static void write_code(unsigned char sum) { unsigned char loop[] = { 0x48, 0x89, 0xf1, 0x48, 0x83, 0x07, sum, 0x48, 0xff, 0xc9, 0x75, 0xf7, 0xc3 };
           CHECK(!mprotect(code, 4096, PROT_READ | PROT_WRITE)); memcpy(code, loop, sizeof loop); CHECK(!mprotect(code, 4096, PROT_READ | PROT_EXEC)); }";
     let before = "code = (unsigned char *)mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);";
     let body = "for (int sum = 1; sum < 10; sum++) { write_code(sum); uint64_t begin = counters[20]; ((void (*)(volatile uint64_t *, long))code)(counters + 20, 20);
         CHECK(counters[20] == begin + 20 * sum); }";
-    Stage::of(body).with(globals).before(before).right_all_the_same();
+    ProgramBuilder::new(body).globals(globals).before(before).assert_same_results();
 }
 
-/// As who patches its own text does: a file's code, which lasts as long as nobody asks for more.
+/// As programs that patch their own text: code of a file, made writable for the change.
 #[test]
-fn a_files_code_that_the_program_writes_anew_is_not_run_as_it_was() {
+fn rewritten_file_code_runs_in_its_new_form() {
     let globals = "static unsigned char *code; static void run(long n) { ((void (*)(volatile uint64_t *, long))code)(counters + 20, n); }";
-    // mov %rsi, %rcx; nop; 1: nopl 0(%rax); addq $sum, (%rdi); dec %rcx; jne 1b; ret: what is written is behind what the jump overwrites.
+    // mov %rsi, %rcx; nop; 1: nopl 0(%rax); addq $sum, (%rdi); dec %rcx; jne 1b; ret. The written
+    // byte is behind the overwritten ones.
     let before = "unsigned char loop[] = { 0x48, 0x89, 0xf1, 0x90, 0x0f, 0x1f, 0x40, 0x00, 0x90, 0x48, 0x83, 0x07, 0x01, 0x48, 0xff, 0xc9, 0x75, 0xf2, 0xc3 };
         FILE *file = tmpfile(); CHECK(file); CHECK(write(fileno(file), loop, sizeof loop) == sizeof loop); CHECK(!ftruncate(fileno(file), 4096));
         code = (unsigned char *)mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fileno(file), 0); CHECK(code != (unsigned char *)MAP_FAILED);";
     let body = "for (int sum = 1; sum < 10; sum++) { CHECK(!mprotect(code, 4096, PROT_READ | PROT_WRITE | PROT_EXEC)); code[12] = sum;
         CHECK(!mprotect(code, 4096, PROT_READ | PROT_EXEC)); uint64_t begin = counters[20]; run(20000); run(20000); CHECK(counters[20] == begin + 40000 * sum); usleep(20000); }";
-    let mut running = Stage::of(body).with(globals).before(before).start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    running.say();
+    let mut running = ProgramBuilder::new(body).globals(globals).before(before).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    running.send_input();
     let mut done = Vec::new();
-    // Moved again each time that it is put back.
+    // The page is moved again after each restore.
     let begun = std::time::Instant::now();
-    while !running.has_ended() && !done.contains(&Done::Over) {
+    while !running.has_ended() && !done.contains(&RepairEvent::Ended) {
         assert!(begun.elapsed() < Duration::from_secs(60), "it hangs");
         let then = process.serve(Duration::from_millis(1)).unwrap();
-        if then.iter().any(|done| matches!(done, Done::PutBack { .. })) {
-            let _ = process.move_page(&apart(running.page));
+        if then.iter().any(|done| matches!(done, RepairEvent::Restored { .. })) {
+            let _ = process.move_page(&split_words(running.page));
         }
         done.extend(then);
-        if running.says("done") {
+        if running.has_printed("done") {
             break;
         }
     }
-    let gone = |done: &&Done| matches!(done, Done::PutBack { why: Why::Gone, .. });
+    let gone = |done: &&RepairEvent| matches!(done, RepairEvent::Restored { why: RestoreReason::Removed, .. });
     assert!(done.iter().filter(gone).count() >= 3, "{done:?}");
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
-/// A rewritelet goes on in the copy of the head that follows it: when that is given up its place is another's.
+/// A rewritelet continues in the copy of the following head. The copy's place is reused once it is
+/// freed.
 #[test]
-fn what_goes_on_in_the_copy_of_a_head_goes_with_it() {
-    // The jump over the first sum reaches into the second one.
+fn rewritelets_that_continue_in_a_head_copy_are_freed_with_it() {
+    // The jump over the first sum overwrites a part of the second one.
     let globals = r#"static int times; static volatile uint64_t sum;
         static __attribute__((noinline)) void both(volatile uint64_t *one, volatile uint64_t *other, long n) {
           __asm__ volatile("1: addq $1, (%0)\n addq $1, (%1)\n dec %2\n jnz 1b" : "+D"(one), "+S"(other), "+c"(n) :: "memory", "cc"); }
@@ -184,17 +188,17 @@ fn what_goes_on_in_the_copy_of_a_head_goes_with_it() {
     let body = "volatile uint64_t *first = (uint64_t *)second + 8, *watched = (uint64_t *)(second + 4096) + 8; uint64_t begin = *watched; sum = 0;
         if (!times++) both(first, &sum, 100000); else { uint64_t own = *first; third(first, 100000); volatile uint64_t same = own; third(&same, 100000); CHECK(same == *first); }
         uint64_t before = sum; both(watched, &sum, 50); CHECK(*watched == begin + 50); CHECK(sum == before + 50);";
-    let mut running = Stage::of(body).with(globals).start();
-    let Some(mut process) = running.remap() else { return };
+    let mut running = ProgramBuilder::new(body).globals(globals).start();
+    let Some(mut process) = running.open_and_move() else { return };
     let (page, watched) = (running.second, running.second + 4096);
-    process.move_page(&apart(page)).unwrap();
+    process.move_page(&split_words(page)).unwrap();
     process
-        .move_page(&Wanted { watched: std::iter::once(watched..watched + 4096).collect(), ..apart(watched) })
+        .move_page(&PageRequest { watched: std::iter::once(watched..watched + 4096).collect(), ..split_words(watched) })
         .unwrap();
-    let then = running.go_on(&mut process);
-    assert!(then.iter().filter(|done| matches!(done, Done::Touched(_))).count() >= 50, "{then:?}");
-    process.put_page_back(page, Why::Asked).unwrap();
-    process.move_page(&apart(page)).unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let then = running.run_phase(&mut process);
+    assert!(then.iter().filter(|done| matches!(done, RepairEvent::Watched(_))).count() >= 50, "{then:?}");
+    process.put_page_back(page, RestoreReason::Requested).unwrap();
+    process.move_page(&split_words(page)).unwrap();
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

@@ -1,19 +1,19 @@
-//! Stopped, killed, traced by others, of another kind: processes at their edges.
+//! Processes that stop, exit, are killed, are traced by others, or run another kind of code.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stage;
+mod program;
 
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Error, Process, Why};
+use fieldstone_remap::{Error, Process, RepairEvent, RestoreReason};
 use fieldstone_sys::ptrace::Tracee;
-use stage::{Running, Stage, apart, put_back};
+use program::{ProgramBuilder, RunningProgram, restore_reason, split_words};
 
-fn send(running: &Running, signal: &str) {
+fn send(running: &RunningProgram, signal: &str) {
     let sent = Command::new("kill").args([signal, &running.child.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
@@ -23,67 +23,72 @@ fn serve(process: &mut Process, times: u32) {
 }
 
 #[test]
-fn a_program_that_is_stopped_stays_so_while_its_pages_go_back_and_away() {
+fn a_stopped_program_stays_stopped_while_pages_move() {
     for options in [&["-O2"][..], &["-O0"]] {
-        let mut running = Stage::of("usleep(1000);").options(options).start();
-        let Some(mut process) = running.remap() else { return };
-        running.settle(&mut process);
+        let mut running = ProgramBuilder::new("usleep(1000);").options(options).start();
+        let Some(mut process) = running.open_and_move() else { return };
+        running.serve_until_quiet(&mut process);
         for _ in 0..5 {
             send(&running, "-STOP");
             serve(&mut process, 20);
             process.put_all_back().unwrap();
             serve(&mut process, 5);
-            process.move_page(&apart(running.page)).unwrap();
+            process.move_page(&split_words(running.page)).unwrap();
             serve(&mut process, 5);
             let state = std::fs::read_to_string(format!("/proc/{}/stat", running.child.id())).unwrap();
             let state = state.rsplit(") ").next().unwrap().chars().next().unwrap();
             assert!("Tt".contains(state), "it runs: {state}");
             send(&running, "-CONT");
-            running.settle(&mut process);
+            running.serve_until_quiet(&mut process);
         }
-        running.go_on(&mut process);
+        running.run_phase(&mut process);
         process.put_all_back().unwrap();
-        let (_, told) = running.finish(&mut process);
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{options:?} {told:?}");
+        let (_, output) = running.finish(&mut process);
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{options:?} {output:?}");
     }
 }
 
 #[test]
-fn the_first_thread_may_end_before_the_others() {
+fn the_first_thread_may_exit_before_the_others() {
     let globals = "static void *rest(void *none) { printf(\"done\\n\"); fflush(stdout); getchar(); go_on = 0; while (!real[0] || !real[1]) usleep(1000);
         printf(\"%s %s\\n\", real[0] == counters[8] ? \"right\" : \"wrong\", real[1] == counters[9] ? \"right\" : \"wrong\"); fflush(stdout); exit(0); }";
     let body = "pthread_t t; pthread_create(&t, 0, rest, 0); pthread_exit(0);";
-    let mut running = Stage::of(body).with(globals).start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    running.go_on(&mut process);
+    let mut running = ProgramBuilder::new(body).globals(globals).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    running.run_phase(&mut process);
     process.put_all_back().unwrap();
-    process.move_page(&apart(running.page)).unwrap();
-    running.settle(&mut process);
-    // Somebody who comes only now finds a first thread that has ended.
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    process.move_page(&split_words(running.page)).unwrap();
+    running.serve_until_quiet(&mut process);
+    // A tracer that comes only now finds that the first thread has exited.
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
-/// As daemons do. It gets another one, since without it a page would be zeros should we be killed.
+/// As daemons do. The repairer opens another descriptor. Without one, the page would read as zeros
+/// if the repairer were killed.
 #[test]
-fn who_closes_all_descriptors_has_the_page_put_back() {
+fn closing_all_descriptors_restores_the_page() {
     let body = "CHECK(!syscall(SYS_close_range, 3, ~0U, 0)); usleep(1500000);";
-    let mut running = Stage::of(body).start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    let done = running.go_on(&mut process);
-    assert!(done.contains(&Done::PutBack { page: running.page, why: Why::Closed }), "{done:?}");
-    process.move_page(&apart(running.page)).unwrap();
-    running.settle(&mut process);
+    let mut running = ProgramBuilder::new(body).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    let done = running.run_phase(&mut process);
+    assert!(
+        done.contains(&RepairEvent::Restored { page: running.page, why: RestoreReason::DescriptorClosed }),
+        "{done:?}"
+    );
+    process.move_page(&split_words(running.page)).unwrap();
+    running.serve_until_quiet(&mut process);
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
-/// As everybody does at the end: here that takes its time, since each descriptor has to look through the locks that a child has on the file.
+/// As the kernel does at an exit. Here that takes long: for each descriptor it searches the locks
+/// that a child has on the file.
 #[test]
-fn who_ends_has_closed_nothing() {
+fn an_exit_is_not_taken_for_closed_descriptors() {
     let before = "struct rlimit many; getrlimit(RLIMIT_NOFILE, &many); many.rlim_cur = many.rlim_max < 20000 ? many.rlim_max : 20000;
         CHECK(!setrlimit(RLIMIT_NOFILE, &many));
         int fd = memfd_create(\"locked\", 0), ready[2]; char byte; CHECK(!pipe(ready));
@@ -91,22 +96,22 @@ fn who_ends_has_closed_nothing() {
             for (int i = 0; i < 10000; i++) { struct flock lock = { F_WRLCK, SEEK_SET, 2 * i, 1, 0 }; CHECK(!fcntl(fd, F_SETLK, &lock)); }
             CHECK(write(ready[1], &byte, 1) == 1); sleep(60); _exit(0); }
         CHECK(read(ready[0], &byte, 1) == 1); for (int i = 0; i < 15000 && dup(fd) > 0; i++);";
-    let stage = Stage::of("usleep(1000);").with("#include <sys/resource.h>").before(before);
-    let _ = stage.right_all_the_same();
+    let builder = ProgramBuilder::new("usleep(1000);").globals("#include <sys/resource.h>").before(before);
+    let _ = builder.assert_same_results();
 }
 
 #[test]
-fn few_descriptors_are_left_to_the_program_from_the_lowest_on() {
+fn a_program_with_few_descriptors_gets_the_lowest_free_one() {
     let before = "struct rlimit l = { 64, 64 }; CHECK(!setrlimit(RLIMIT_NOFILE, &l));";
     let body = "int fd = open(\"/dev/null\", O_RDONLY); CHECK(fd == 3); close(fd);";
-    let stage = Stage::of(body).with("#include <sys/resource.h>").before(before);
-    let Some(then) = stage.right_all_the_same() else { return };
-    assert_eq!(put_back(&then), None);
+    let builder = ProgramBuilder::new(body).globals("#include <sys/resource.h>").before(before);
+    let Some(then) = builder.assert_same_results() else { return };
+    assert_eq!(restore_reason(&then), None);
 }
 
-/// The kernel marks it, and does not wait for a page then.
+/// The kernel marks the mutex and does not wait for a missing page then.
 #[test]
-fn who_ends_with_a_robust_mutex_leaves_it_to_the_next() {
+fn a_robust_mutex_of_an_exited_thread_passes_to_the_next() {
     let globals = "static pthread_mutex_t *both; static void *leave(void *none) {
         CHECK(!pthread_mutex_lock(&both[0])); CHECK(!pthread_mutex_lock(&both[1])); return 0; }";
     for protocol in ["PTHREAD_PRIO_NONE", "PTHREAD_PRIO_INHERIT"] {
@@ -118,26 +123,32 @@ fn who_ends_with_a_robust_mutex_leaves_it_to_the_next() {
         let body = "pthread_t t; CHECK(!pthread_create(&t, 0, leave, 0)); CHECK(!pthread_join(t, 0));
             for (int i = 0; i < 2; i++) { CHECK(pthread_mutex_lock(&both[i]) == EOWNERDEAD);
             CHECK(!pthread_mutex_consistent(&both[i])); CHECK(!pthread_mutex_unlock(&both[i])); }";
-        let mut running = Stage::of(body).with(globals).before(&before).start();
-        let Some(mut process) = running.remap() else { return };
-        running.settle(&mut process);
-        let done = running.go_on(&mut process);
-        match put_back(&done) {
-            // As soon as it is locked, where it inherits priority.
-            Some(Why::Access { reason, .. }) => assert!(protocol.ends_with("INHERIT") && reason.contains("priority")),
-            why => assert_eq!(why, Some(&Why::Kernel(u32::try_from(libc::SYS_exit).ok())), "{protocol}: {done:?}"),
+        let mut running = ProgramBuilder::new(body).globals(globals).before(&before).start();
+        let Some(mut process) = running.open_and_move() else { return };
+        running.serve_until_quiet(&mut process);
+        let done = running.run_phase(&mut process);
+        match restore_reason(&done) {
+            // A priority-inheriting mutex restores the page when it is locked.
+            Some(RestoreReason::Access { reason, .. }) => {
+                assert!(protocol.ends_with("INHERIT") && reason.contains("priority"))
+            }
+            why => assert_eq!(
+                why,
+                Some(&RestoreReason::Kernel(u32::try_from(libc::SYS_exit).ok())),
+                "{protocol}: {done:?}"
+            ),
         }
         process.put_all_back().unwrap();
-        let (_, told) = running.finish(&mut process);
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{protocol}: {told:?}");
+        let (_, output) = running.finish(&mut process);
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{protocol}: {output:?}");
     }
 }
 
 #[test]
-fn a_process_that_is_killed_while_a_page_moves_is_over() {
+fn a_process_killed_during_a_move_has_ended() {
     for wait_us in [0, 50, 100, 200, 300, 500, 800, 1200, 2000, 5000] {
-        let mut running = Stage::of("").start();
-        let Some(mut process) = running.hold() else { return };
+        let mut running = ProgramBuilder::new("").start();
+        let Some(mut process) = running.open() else { return };
         let pid = running.child.id().to_string();
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_micros(wait_us));
@@ -146,9 +157,9 @@ fn a_process_that_is_killed_while_a_page_moves_is_over() {
         let begun = Instant::now();
         let (mut over, mut last) = (false, None);
         while !over && begun.elapsed() < Duration::from_secs(20) {
-            let moved = process.move_page(&apart(running.page)).is_ok();
+            let moved = process.move_page(&split_words(running.page)).is_ok();
             let served = process.serve(Duration::from_millis(1));
-            over = served.as_ref().is_ok_and(|done| done.contains(&Done::Over));
+            over = served.as_ref().is_ok_and(|done| done.contains(&RepairEvent::Ended));
             last = Some(served);
             if moved && !over {
                 let _ = process.put_all_back();
@@ -161,29 +172,30 @@ fn a_process_that_is_killed_while_a_page_moves_is_over() {
 }
 
 #[test]
-fn a_program_that_starts_threads_all_the_time_is_stopped_each_time() {
+fn a_program_that_keeps_starting_threads_can_be_stopped() {
     let globals = "static void *nothing(void *own) { return own; }";
     let body = "for (int i = 0; i < 1000; i++) { pthread_t t; CHECK(!pthread_create(&t, 0, nothing, 0)); CHECK(!pthread_join(t, 0)); }";
-    let mut running = Stage::of(body).with(globals).start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    running.say();
+    let mut running = ProgramBuilder::new(body).globals(globals).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    running.send_input();
     for _ in 0..30 {
         process.put_all_back().unwrap();
         serve(&mut process, 1);
-        // A thread may be in the kernel right now.
-        let _ = process.move_page(&apart(running.page));
+        // A thread may be in the kernel at the moment.
+        let _ = process.move_page(&split_words(running.page));
         serve(&mut process, 1);
     }
     running.serve_until(&mut process, |line| line == "done");
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
-/// One that had begun to start another one when it was held does not tell of that. The copy of a table of many files is a long beginning.
+/// A thread that had begun to create another one when it was seized does not report it. Copying a
+/// large descriptor table makes the creation long.
 #[test]
-fn who_was_just_starting_a_thread_is_held_with_it() {
+fn a_thread_being_created_at_seizure_is_traced() {
     let globals = "#include <sys/resource.h>
         static struct own { char stack[65536]; volatile int left; } own[2];
         static int rest(void *none) { struct timespec some = { 0, 5000000 }; syscall(SYS_nanosleep, &some, 0); return 0; }
@@ -199,27 +211,27 @@ fn who_was_just_starting_a_thread_is_held_with_it() {
         getrlimit(RLIMIT_NOFILE, &many); many.rlim_cur = many.rlim_max < 20000 ? many.rlim_max : 20000;
         CHECK(!setrlimit(RLIMIT_NOFILE, &many)); for (int left = (int)many.rlim_cur - 100; left > 0; left--) dup(0);
         CHECK(!pthread_create(&t[0], 0, start, &own[0]) && !pthread_create(&t[1], 0, start, &own[1])); pthread_join(t[0], 0);";
-    let mut running = Stage::of(body).with(globals).start();
+    let mut running = ProgramBuilder::new(body).globals(globals).start();
     let pid = running.child.id();
-    running.say();
-    let mut unheld = Vec::new();
+    running.send_input();
+    let mut untraced = Vec::new();
     for time in 0..300 {
         std::thread::sleep(Duration::from_micros(time * 10));
-        let Some(process) = running.hold() else { return };
+        let Some(process) = running.open() else { return };
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-        let told = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+        let output = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
         let is_free = |status: &String| {
             status.contains("TracerPid:\t0\n") && !status.contains("State:\tX") && !status.contains("State:\tZ")
         };
-        unheld.extend(told.filter(is_free));
+        untraced.extend(output.filter(is_free));
         process.release().unwrap();
     }
-    assert_eq!(unheld, Vec::<String>::new());
+    assert_eq!(untraced, Vec::<String>::new());
 }
 
 #[test]
-fn who_is_traced_already_is_refused_with_words_and_who_is_held_is_for_nobody_else() {
-    let mut running = Stage::of("usleep(1000);").start();
+fn a_traced_process_is_refused_with_the_reason() {
+    let mut running = ProgramBuilder::new("usleep(1000);").start();
     let pid = running.child.id();
     let (ready, is_ready) = channel();
     let (end, is_over) = channel::<()>();
@@ -239,44 +251,44 @@ fn who_is_traced_already_is_refused_with_words_and_who_is_held_is_for_nobody_els
     }
     end.send(()).unwrap();
     debugger.join().unwrap();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
     assert!(std::thread::spawn(move || Tracee::seize(pid).map(|_| ())).join().unwrap().is_err());
-    running.go_on(&mut process);
+    running.run_phase(&mut process);
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
 #[test]
-fn who_sleeps_deeply_holds_nobody_up() {
-    // A thread that waits for a child which has borrowed its memory cannot be looked at.
+fn a_thread_in_uninterruptible_sleep_delays_no_other() {
+    // A thread that waits for a vfork child cannot be stopped.
     let body = "pid_t pid = vfork(); if (!pid) { struct timespec t = { 0, 300000000 }; nanosleep(&t, 0); _exit(0); } int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(!status);";
-    let mut running = Stage::of(body).start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    running.say();
+    let mut running = ProgramBuilder::new(body).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    running.send_input();
     serve(&mut process, 30);
     process.put_all_back().unwrap();
-    match process.move_page(&apart(running.page)) {
+    match process.move_page(&split_words(running.page)) {
         Ok(_) => {}
         Err(Error::Page { why, .. }) => assert!(why.contains("try again"), "{why}"),
         Err(other) => panic!("{other}"),
     }
     running.serve_until(&mut process, |line| line == "done");
     let _ = process.put_all_back();
-    process.move_page(&apart(running.page)).unwrap();
-    running.settle(&mut process);
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    process.move_page(&split_words(running.page)).unwrap();
+    running.serve_until_quiet(&mut process);
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
 #[test]
-fn a_program_that_has_its_calls_filtered_makes_none_for_us() {
+fn no_call_is_injected_into_a_filtered_program() {
     let globals = "#include <linux/seccomp.h>\n#include <linux/filter.h>";
     let before = "struct sock_filter all = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW }; struct sock_fprog program = { 1, &all };
         CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));";
-    let running = Stage::of("").with(globals).before(before).start();
+    let running = ProgramBuilder::new("").globals(globals).before(before).start();
     match Process::open(running.child.id()) {
         Err(Error::Refused { why, .. }) => assert!(why.contains("seccomp"), "{why}"),
         Err(Error::Linux(error)) => println!("SKIP another process cannot be remapped here: {error}"),
@@ -285,21 +297,22 @@ fn a_program_that_has_its_calls_filtered_makes_none_for_us() {
 }
 
 #[test]
-fn a_filter_that_comes_later_leaves_the_page_where_it_can_be_put_back() {
+fn a_page_is_restored_after_a_filter_was_installed() {
     let globals = "#include <linux/seccomp.h>\n#include <linux/filter.h>\nstatic int filtered;";
-    // Any call to map or unmap ends the process.
+    // The filter kills the process for any call that maps or unmaps memory.
     let body = "if (!filtered++) { struct sock_filter f[] = { { BPF_LD | BPF_W | BPF_ABS, 0, 0, 0 }, { BPF_JMP | BPF_JEQ | BPF_K, 2, 0, 9 }, { BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 11 },
         { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW }, { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS } };
         struct sock_fprog program = { 5, f }; CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)); }";
-    Stage::of(body).with(globals).right_all_the_same();
+    ProgramBuilder::new(body).globals(globals).assert_same_results();
 }
 
-/// By its capabilities, and, where it has them in a user namespace alone, after the kernel has refused the call.
+/// It is refused by its capabilities, or, if it has them in a user namespace only, after the kernel
+/// has refused the call.
 #[test]
-fn a_program_that_may_have_no_userfaultfd_is_refused_and_goes_on() {
+fn a_program_without_userfaultfd_permission_is_refused_and_continues() {
     let is_for_all =
         std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|word| word.trim() != "0");
-    let program = Arc::new(Stage::of("usleep(20000);").build());
+    let program = Arc::new(ProgramBuilder::new("usleep(20000);").build());
     let by = |words: &[&str]| {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
@@ -312,7 +325,7 @@ fn a_program_that_may_have_no_userfaultfd_is_refused_and_goes_on() {
         }
         let mut command = by(words);
         command.arg(&**program);
-        let running = Running::started(&mut command, &program);
+        let running = RunningProgram::start_by(&mut command, &program);
         for _ in 0..3 {
             match Process::open(running.child.id()) {
                 Err(Error::Refused { why, .. }) => assert!(why.contains("vm.unprivileged_userfaultfd=1"), "{why}"),
@@ -321,13 +334,13 @@ fn a_program_that_may_have_no_userfaultfd_is_refused_and_goes_on() {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert!(!running.has_ended(), "{command:?}");
-        let told = running.alone();
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{command:?}: {told:?}");
+        let output = running.finish_unserved();
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{command:?}: {output:?}");
     }
 }
 
 #[test]
-fn a_program_of_32_bits_is_refused() {
+fn a_32_bit_program_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (source, file) = (folder.path().join("small.s"), folder.path().join("small"));
     std::fs::write(&source, ".globl _start\n_start: mov $29, %eax\n int $0x80\n jmp _start\n").unwrap();

@@ -1,22 +1,22 @@
-//! Who remaps is killed: what is left behind is put back by who comes next.
+//! The repairer is killed: the next one restores the pages it has left.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stage;
+mod program;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Process, Why};
-use stage::{CHILD, Running, Stage, apart, compiled, opened};
+use fieldstone_remap::{Process, RepairEvent, RestoreReason};
+use program::{CHILD, ProgramBuilder, RunningProgram, compiled, open_or_skip, split_words};
 
-/// Moves a page, serves so many times, and ends without letting go of anything, as one that is killed does: a thread is the tracer.
-/// Whether it could.
-fn remap_and_die(pid: u32, page: u64, times: u32) -> bool {
+/// Moves a page, serves `times` times, and ends without a release, as a killed repairer does. The
+/// tracer is a thread. Returns whether tracing is permitted.
+fn move_and_abandon(pid: u32, page: u64, times: u32) -> bool {
     let die = move || {
-        let Some(mut process) = opened(pid) else { return false };
-        process.move_page(&apart(page)).unwrap();
+        let Some(mut process) = open_or_skip(pid) else { return false };
+        process.move_page(&split_words(page)).unwrap();
         (0..times).for_each(|_| drop(process.serve(Duration::from_millis(2)).unwrap()));
         std::mem::forget(process);
         true
@@ -24,57 +24,57 @@ fn remap_and_die(pid: u32, page: u64, times: u32) -> bool {
     std::thread::spawn(die).join().unwrap()
 }
 
-fn died(running: &Running, times: u32) -> bool {
-    remap_and_die(running.child.id(), running.page, times)
+fn abandoned(running: &RunningProgram, times: u32) -> bool {
+    move_and_abandon(running.child.id(), running.page, times)
 }
 
 #[test]
-fn what_is_left_behind_is_put_back_by_who_comes_next() {
+fn the_next_repairer_restores_abandoned_pages() {
     let body = "uint64_t begin = counters[70]; counters[70] += 7; CHECK(counters[70] == begin + 7);";
     for options in [&["-O2"][..], &["-O0"]] {
-        let mut running = Stage::of(body).options(options).start();
-        if !died(&running, 100) {
+        let mut running = ProgramBuilder::new(body).options(options).start();
+        if !abandoned(&running, 100) {
             return;
         }
         let pid = running.child.id();
         assert!(Process::is_left_behind(pid).unwrap());
-        // It comes by a word that no clone knows, and waits.
-        running.say();
+        // The program accesses a word that no clone redirects, and waits.
+        running.send_input();
         std::thread::sleep(Duration::from_millis(50));
-        assert!(!running.says("done"), "it went on at a page that is not there");
+        assert!(!running.has_printed("done"), "it continued at a missing page");
         let mut process = Process::open(pid).unwrap();
         let then = running.serve_until(&mut process, |line| line == "done");
         let page = running.page;
-        assert!(then.contains(&Done::PutBack { page, why: Why::Left }), "{then:?}");
+        assert!(then.contains(&RepairEvent::Restored { page, why: RestoreReason::Abandoned }), "{then:?}");
         assert!(!Process::is_left_behind(pid).unwrap());
-        // All is as it was: it can begin again, and be let go for good.
-        process.move_page(&apart(page)).unwrap();
-        running.settle(&mut process);
+        // The process can be repaired and released again.
+        process.move_page(&split_words(page)).unwrap();
+        running.serve_until_quiet(&mut process);
         process.release().unwrap();
         let (mappings, descriptors) = (mappings(pid), descriptors(pid));
         let is_ours = |line: &&String| line.contains(" r-xp 00000000 00:00 0") && !line.ends_with(']');
-        assert_eq!(mappings.iter().find(is_ours), None, "code of ours is left");
+        assert_eq!(mappings.iter().find(is_ours), None, "inserted code is left");
         assert!(!descriptors.contains(&"anon_inode:[userfaultfd]".to_owned()), "{descriptors:?}");
-        let told = running.alone();
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+        let output = running.finish_unserved();
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
     }
 }
 
 #[test]
-fn at_any_moment() {
-    let running = Stage::of("").start();
+fn a_kill_after_any_number_of_events_is_recoverable() {
+    let running = ProgramBuilder::new("").start();
     for times in (0..40).map(|time| time % 8) {
-        if !died(&running, times) {
+        if !abandoned(&running, times) {
             return;
         }
     }
     let pid = running.child.id();
     drop(Process::open(pid).unwrap().release().unwrap());
-    let told = running.alone();
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let output = running.finish_unserved();
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
-/// Traces a process, with much memory of its own: it is let go of only after all of that.
+/// A tracer with much memory, which releases its tracees only after all of that.
 const LARGE_TRACER: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,9 +89,9 @@ int main(int count, char **words) {
 "#;
 
 #[test]
-fn who_is_killed_and_not_gone_yet_is_waited_for() {
-    let running = Stage::of("").start();
-    if opened(running.child.id()).is_none() {
+fn a_killed_tracer_is_awaited() {
+    let running = ProgramBuilder::new("").start();
+    if open_or_skip(running.child.id()).is_none() {
         return;
     }
     let tracer = compiled(LARGE_TRACER, "c", &["-O1".to_owned()]);
@@ -100,7 +100,7 @@ fn who_is_killed_and_not_gone_yet_is_waited_for() {
     let mut on = [0; 3];
     tracer.stdout.take().unwrap().read_exact(&mut on).unwrap();
     tracer.kill().unwrap();
-    // The ninth field are its flags: it is on its way out.
+    // The ninth field has the flags: the tracer is exiting.
     let is_ending = |stat: String| stat.split(' ').nth(8).is_some_and(|flags| flags.parse::<u64>().unwrap() & 4 != 0);
     let begun = Instant::now();
     while !is_ending(std::fs::read_to_string(format!("/proc/{}/stat", tracer.id())).unwrap()) {
@@ -108,13 +108,13 @@ fn who_is_killed_and_not_gone_yet_is_waited_for() {
     }
     Process::open(pid).unwrap().release().unwrap();
     tracer.wait().unwrap();
-    let told = running.alone();
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let output = running.finish_unserved();
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
 #[test]
-fn children_that_are_born_while_nobody_is_there_have_their_pages_where_they_were() {
-    // A child of the child, too; and one whose first access is the kernel's.
+fn pages_are_restored_in_children_of_untraced_parents() {
+    // Also a grandchild, and a child whose first access is the kernel's.
     let born = [
         "_exit(child());",
         "pid_t inner = fork(); if (!inner) _exit(child()); int status; if (waitpid(inner, &status, 0) != inner || status) _exit(4); _exit(child());",
@@ -124,46 +124,46 @@ fn children_that_are_born_while_nobody_is_there_have_their_pages_where_they_were
         let body = format!(
             "pid_t pid = fork(); CHECK(pid >= 0); if (!pid) {{ {born} }} int status; CHECK(waitpid(pid, &status, 0) == pid); CHECK(status == 0);"
         );
-        let mut running = Stage::of(&body).with(CHILD).before("counters[100] = 7;").start();
-        if !died(&running, 100) {
+        let mut running = ProgramBuilder::new(&body).globals(CHILD).before("counters[100] = 7;").start();
+        if !abandoned(&running, 100) {
             return;
         }
-        running.say();
+        running.send_input();
         std::thread::sleep(Duration::from_millis(50));
-        assert!(!running.says("done"), "it went on without anybody");
+        assert!(!running.has_printed("done"), "it continued without a repairer");
         let mut process = Process::open(running.child.id()).unwrap();
         let then = running.serve_until(&mut process, |line| line == "done");
-        assert!(then.iter().any(|done| matches!(done, Done::Child(_))), "{born}: {then:?}");
+        assert!(then.iter().any(|done| matches!(done, RepairEvent::ChildRestored(_))), "{born}: {then:?}");
         process.release().unwrap();
-        let told = running.alone();
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{born}: {told:?}");
+        let output = running.finish_unserved();
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{born}: {output:?}");
     }
 }
 
 #[test]
-fn nobody_finds_anything_where_nothing_was_left() {
-    let running = Stage::of("").start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
+fn a_released_process_has_no_record() {
+    let running = ProgramBuilder::new("").start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
     process.release().unwrap();
     assert!(!Process::is_left_behind(running.child.id()).unwrap());
     assert!(Process::is_left_behind(std::process::id()).is_ok_and(|left| !left));
-    let told = running.alone();
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let output = running.finish_unserved();
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
 #[test]
-fn a_program_that_closes_what_it_does_not_know_is_refused_with_words() {
+fn a_program_that_closed_the_userfaultfd_is_refused_with_the_reason() {
     // As daemons do.
     let body = "for (int i = 3; i < 2048; i++) close(i);";
-    let mut running = Stage::of(body).start();
+    let mut running = ProgramBuilder::new(body).start();
     let pid = running.child.id();
     let page = running.page;
     let (begun, has_begun) = std::sync::mpsc::channel();
     let (end, is_over) = std::sync::mpsc::channel::<()>();
     let tracer = std::thread::spawn(move || {
         let Ok(mut process) = Process::open(pid) else { return begun.send(false).unwrap() };
-        process.move_page(&apart(page)).unwrap();
+        process.move_page(&split_words(page)).unwrap();
         begun.send(true).unwrap();
         while is_over.try_recv().is_err() {
             process.serve(Duration::from_millis(1)).unwrap();
@@ -174,7 +174,7 @@ fn a_program_that_closes_what_it_does_not_know_is_refused_with_words() {
         println!("SKIP another process cannot be remapped here");
         return;
     }
-    running.say();
+    running.send_input();
     running.wait_for("done");
     end.send(()).unwrap();
     tracer.join().unwrap();

@@ -1,13 +1,14 @@
-//! Signals for threads in clones: handlers see the program's own code, and return to it whatever went on meanwhile.
+//! Signals for threads in clones: handlers see the program's own code and return to it, whatever
+//! happens meanwhile.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stage;
+mod program;
 
-use fieldstone_remap::Why;
-use stage::{Stage, apart, put_back, while_the_page_comes_and_goes};
+use fieldstone_remap::RestoreReason;
+use program::{ProgramBuilder, move_and_restore_repeatedly, restore_reason, split_words};
 
-/// A handler that looks at where it came, and lingers.
+/// A handler that checks the interrupted address and sleeps.
 const HANDLER: &str = r#"
 #include <dlfcn.h>
 #include <ucontext.h>
@@ -24,38 +25,38 @@ static void every(long us) {
   sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(us ? SIG_BLOCK : SIG_UNBLOCK, &set, 0); }
 "#;
 #[test]
-fn handlers_see_the_programs_own_code() {
+fn handlers_see_program_code() {
     let body = "int begin = seen; every(700); for (int i = 0; seen < begin + 200 && i < 20000; i++) usleep(1000); every(0); CHECK(seen >= begin + 200); CHECK(!strange);";
     for options in [&["-O2"][..], &["-O0"]] {
-        let stage = Stage::of(body).with(HANDLER).options(options);
-        if stage.right_all_the_same().is_none() {
+        let builder = ProgramBuilder::new(body).globals(HANDLER).options(options);
+        if builder.assert_same_results().is_none() {
             return;
         }
     }
 }
 
 #[test]
-fn handlers_return_where_the_page_has_come_and_gone_meanwhile() {
+fn handlers_return_correctly_after_page_moves() {
     let body = "every(500); sleep(2); for (int i = 0; seen <= 100 && i < 20000; i++) usleep(1000); every(0); CHECK(seen > 100); CHECK(!strange);";
     for options in [&["-O2"][..], &["-O0"]] {
-        let mut running = Stage::of(body).with(HANDLER).options(options).start();
-        let Some(mut process) = running.remap() else { return };
-        running.settle(&mut process);
-        running.say();
+        let mut running = ProgramBuilder::new(body).globals(HANDLER).options(options).start();
+        let Some(mut process) = running.open_and_move() else { return };
+        running.serve_until_quiet(&mut process);
+        running.send_input();
         for _ in 0..60 {
             (0..5).for_each(|_| drop(process.serve(std::time::Duration::from_millis(3)).unwrap()));
             process.put_all_back().unwrap();
-            process.move_page(&apart(running.page)).unwrap();
+            process.move_page(&split_words(running.page)).unwrap();
         }
         running.serve_until(&mut process, |line| line == "done");
         process.put_all_back().unwrap();
-        let (_, told) = running.finish(&mut process);
-        assert_eq!(told.last().map(String::as_str), Some("right right"), "{options:?} {told:?}");
+        let (_, output) = running.finish(&mut process);
+        assert_eq!(output.last().map(String::as_str), Some("right right"), "{options:?} {output:?}");
     }
 }
 
 #[test]
-fn the_programs_own_handler_of_faults_gets_them_from_cloned_loops() {
+fn a_fault_handler_receives_faults_of_cloned_loops() {
     let lap = r"#include <ucontext.h>
         extern char __executable_start, etext; static volatile int faults, strange; static char *guard;
         static void on(int s, siginfo_t *info, void *context) { char *rip = (char *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
@@ -68,44 +69,45 @@ fn the_programs_own_handler_of_faults_gets_them_from_cloned_loops() {
         struct sigaction a; memset(&a, 0, sizeof a); a.sa_sigaction = on; a.sa_flags = SA_SIGINFO; sigaction(SIGSEGV, &a, 0);";
     let body = "for (int i = 0, n; i < 50; i++) { int before = faults; CHECK(!mprotect(guard, 4096, PROT_NONE)); usleep(2000); for (n = 0; faults == before && n < 10000; n++) usleep(1000); CHECK(faults > before); } CHECK(!strange);";
     for options in [&["-O2"][..], &["-O0"]] {
-        let Some(then) = Stage::of(body).counting(lap).before(before).options(options).right_all_the_same() else {
+        let Some(then) = ProgramBuilder::new(body).lap(lap).before(before).options(options).assert_same_results()
+        else {
             return;
         };
-        assert_eq!(put_back(&then), None);
+        assert_eq!(restore_reason(&then), None);
     }
 }
 
 #[test]
-fn an_alternate_stack_on_the_page_has_it_put_back() {
+fn an_alternate_signal_stack_restores_its_page() {
     let globals = "static volatile int seen; static void on(int s) { seen++; }";
-    // Its top, which the kernel writes to first, is on the fourth page of `second`.
+    // The top of the stack, which the kernel writes first, is on the fourth page of `second`.
     let body = "stack_t old, own; memset(&own, 0, sizeof own); own.ss_sp = second; own.ss_size = 12288 + 64; CHECK(own.ss_size >= sysconf(_SC_MINSIGSTKSZ));
         CHECK(!sigaltstack(&own, &old)); struct sigaction a; memset(&a, 0, sizeof a); a.sa_handler = on; a.sa_flags = SA_ONSTACK; sigaction(SIGUSR1, &a, 0);
         int begin = seen; raise(SIGUSR1); CHECK(seen == begin + 1); CHECK(!sigaltstack(&old, 0));";
-    let mut running = Stage::of(body).with(globals).start();
-    let Some(mut process) = running.remap() else { return };
-    running.settle(&mut process);
-    process.move_page(&apart(running.second + 12288)).unwrap();
-    let then = running.go_on(&mut process);
-    assert!(matches!(put_back(&then), Some(Why::Kernel(_))), "{then:?}");
+    let mut running = ProgramBuilder::new(body).globals(globals).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    running.serve_until_quiet(&mut process);
+    process.move_page(&split_words(running.second + 12288)).unwrap();
+    let then = running.run_phase(&mut process);
+    assert!(matches!(restore_reason(&then), Some(RestoreReason::Kernel(_))), "{then:?}");
     process.put_all_back().unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
 #[test]
-fn what_a_signal_tells_is_what_it_was_sent_with() {
+fn queued_signals_keep_their_values() {
     let globals = "static volatile pthread_t counting; static volatile int seen, strange;
         static void on(int s, siginfo_t *info, void *context) { if (info->si_code != SI_QUEUE || info->si_value.sival_int != seen) strange++; seen++; }";
     let lap = "static uint64_t lap(volatile uint64_t *own) { int i; if (own == counters + 8) counting = pthread_self(); for (i = 0; i < 1000; i++) ++*own; return 1000; }";
     let body = "struct sigaction a; memset(&a, 0, sizeof a); a.sa_sigaction = on; a.sa_flags = SA_SIGINFO | SA_RESTART; sigaction(SIGRTMIN, &a, 0); seen = 0;
         for (int i = 0; i < 3000; i++) { union sigval value; value.sival_int = i; CHECK(!pthread_sigqueue(counting, SIGRTMIN, value)); for (long n = 0; seen <= i - 20; n++) { sched_yield(); if (n > 3000000) { printf(\"lost: %d of %d, %d strange\\n\", seen, i, strange); fflush(stdout); _exit(3); } } if (i % 4 == 0) usleep(500); }
         for (int i = 0; seen < 3000 && i < 5000; i++) usleep(1000); CHECK(seen == 3000); CHECK(!strange);";
-    while_the_page_comes_and_goes(&Stage::of(body).with(globals).counting(lap));
+    move_and_restore_repeatedly(&ProgramBuilder::new(body).globals(globals).lap(lap));
 }
 
 #[test]
-fn calls_that_a_stop_would_end_go_on_and_those_that_a_signal_ends_do_not() {
+fn calls_interrupted_by_stops_are_restarted() {
     let globals = "#include <sys/epoll.h>\nstatic void on(int s) { }
         static void sockets(void) { int s[2]; char b[65536] = { 0 }; struct timeval t = { 0, 30000 }; struct iovec v = { b, 8 }; struct mmsghdr m; memset(&m, 0, sizeof m);
         m.msg_hdr.msg_iov = &v; m.msg_hdr.msg_iovlen = 1; CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, s));
@@ -122,5 +124,5 @@ fn calls_that_a_stop_would_end_go_on_and_those_that_a_signal_ends_do_not() {
         close(e);";
     let lap = "static uint64_t lap(volatile uint64_t *own) { static __thread int once; if (!once++) { sigset_t set; sigemptyset(&set); sigaddset(&set, SIGALRM); pthread_sigmask(SIG_BLOCK, &set, 0); }
         int i; for (i = 0; i < 1000; i++) ++*own; return 1000; }";
-    while_the_page_comes_and_goes(&Stage::of(body).with(globals).counting(lap));
+    move_and_restore_repeatedly(&ProgramBuilder::new(body).globals(globals).lap(lap));
 }

@@ -1,13 +1,13 @@
-//! System calls on moved pages: the kernel waits, the page goes back, and the call does what it always did.
+//! System calls on moved pages: the kernel waits, the page is restored, and the call succeeds.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stage;
+mod program;
 
-use fieldstone_remap::{Error, Why};
-use stage::{Stage, apart, put_back};
+use fieldstone_remap::{Error, RestoreReason};
+use program::{ProgramBuilder, restore_reason, split_words};
 
-/// Calls whose memory lies on the page, wholly or in part, as arguments or behind them.
+/// Calls with memory on the page, wholly or in part, as arguments or behind them.
 const CALLS: [(&str, &str); 9] = [
     (
         "read into it",
@@ -50,7 +50,7 @@ const CALLS: [(&str, &str); 9] = [
         CHECK(syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 2, &soon, 0, 0) == -1 && errno == EAGAIN);",
     ),
     (
-        "what a call tells",
+        "the result of a call",
         r"struct timespec *now = (struct timespec *)(counters + 100); now->tv_sec = 0; CHECK(!syscall(SYS_clock_gettime, 0, now)); CHECK(now->tv_sec > 0);",
     ),
     (
@@ -62,29 +62,29 @@ const CALLS: [(&str, &str); 9] = [
 ];
 
 #[test]
-fn the_kernels_own_access_has_the_page_put_back() {
+fn a_kernel_access_restores_the_page() {
     for (name, call) in CALLS {
-        let stage = Stage::of(call).with("#include <linux/futex.h>");
-        let Some(then) = stage.right_all_the_same() else { return };
-        assert!(matches!(put_back(&then), Some(Why::Kernel(_))), "{name}: {then:?}");
+        let builder = ProgramBuilder::new(call).globals("#include <linux/futex.h>");
+        let Some(then) = builder.assert_same_results() else { return };
+        assert!(matches!(restore_reason(&then), Some(RestoreReason::Kernel(_))), "{name}: {then:?}");
     }
 }
 
 #[test]
-fn who_waits_for_a_word_when_its_page_moves_is_woken_by_its_address() {
+fn a_futex_waiter_on_a_moved_page_is_woken() {
     let globals = "#include <linux/futex.h>
         static pthread_t sleeper; static volatile int woken;
         static void *sleeps(void *word) { while (!*(volatile uint32_t *)word) syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0); woken = 1; return 0; }";
     let before = "CHECK(!pthread_create(&sleeper, 0, sleeps, (void *)(counters + 100))); usleep(20000);";
     let wake = "if (!woken) { counters[100] = 1; CHECK(syscall(SYS_futex, counters + 100, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0) == 1); pthread_join(sleeper, 0); }";
-    let mut running = Stage::of(wake).with(globals).before(before).start();
-    let Some(mut process) = running.remap() else { return };
-    // Being held, its call begins anew, and reads the word.
-    let then = running.settle_or_not(&mut process);
-    assert!(matches!(put_back(&then), Some(Why::Kernel(_))), "{then:?}");
-    running.go_on(&mut process);
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    let mut running = ProgramBuilder::new(wake).globals(globals).before(before).start();
+    let Some(mut process) = running.open_and_move() else { return };
+    // Tracing restarts the call, which reads the word.
+    let then = running.serve_for_a_while(&mut process);
+    assert!(matches!(restore_reason(&then), Some(RestoreReason::Kernel(_))), "{then:?}");
+    running.run_phase(&mut process);
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }
 
 #[test]
@@ -97,10 +97,10 @@ fn mutexes_and_conditions_on_the_page_work() {
         pthread_mutex_init(lock, 0); pthread_cond_init(ready, 0);";
     let turns = "pthread_t t[2]; int begin = turns; for (uintptr_t i = 0; i < 2; i++) pthread_create(&t[i], 0, turn, (void *)i);
         pthread_join(t[0], 0); pthread_join(t[1], 0); CHECK(turns == begin + 100);";
-    Stage::of(turns).with(globals).before(before).right_all_the_same();
+    ProgramBuilder::new(turns).globals(globals).before(before).assert_same_results();
 }
 
-/// A mutex on the page that inherits priority, for which the kernel would not wait.
+/// A priority-inheriting mutex on the page, for which the kernel would not wait.
 const INHERITING: &str = "static pthread_mutex_t *lock; static volatile int turns;
     static void *turn(void *own) { (void)own; for (int i = 0; i < 200; i++) { CHECK(!pthread_mutex_lock(lock)); turns++; usleep(20);
         CHECK(!pthread_mutex_unlock(lock)); } return 0; }
@@ -108,29 +108,32 @@ const INHERITING: &str = "static pthread_mutex_t *lock; static volatile int turn
         lock = (pthread_mutex_t *)(counters + 40); CHECK(!pthread_mutex_init(lock, &kind)); }";
 
 #[test]
-fn a_page_goes_back_before_a_mutex_in_it_inherits_priority() {
+fn a_page_is_restored_before_a_mutex_in_it_inherits_priority() {
     let turns =
         "pthread_t t[2]; int begin = turns; for (uintptr_t i = 0; i < 2; i++) pthread_create(&t[i], 0, turn, 0);
         pthread_join(t[0], 0); pthread_join(t[1], 0); CHECK(turns == begin + 400);";
-    let stage = Stage::of(turns).with(INHERITING).before("make();");
-    let Some(then) = stage.right_all_the_same() else { return };
-    assert!(matches!(put_back(&then), Some(Why::Access { reason, .. }) if reason.contains("priority")), "{then:?}");
+    let builder = ProgramBuilder::new(turns).globals(INHERITING).before("make();");
+    let Some(then) = builder.assert_same_results() else { return };
+    assert!(
+        matches!(restore_reason(&then), Some(RestoreReason::Access { reason, .. }) if reason.contains("priority")),
+        "{then:?}"
+    );
 }
 
 #[test]
-fn a_page_stays_while_a_thread_waits_for_a_mutex_in_it_that_inherits_priority() {
+fn a_page_does_not_move_while_a_thread_waits_for_a_priority_inheriting_mutex() {
     let globals = format!("{INHERITING} static pthread_t waiting;");
     let before =
         "make(); CHECK(!pthread_mutex_lock(lock)); CHECK(!pthread_create(&waiting, 0, turn, 0)); usleep(50000);";
     let end = "if (turns == 0) { CHECK(!pthread_mutex_unlock(lock)); pthread_join(waiting, 0); } CHECK(turns == 200);";
-    let mut running = Stage::of(end).with(&globals).before(before).start();
-    let Some(mut process) = running.hold() else { return };
-    match process.move_page(&apart(running.page)) {
+    let mut running = ProgramBuilder::new(end).globals(&globals).before(before).start();
+    let Some(mut process) = running.open() else { return };
+    match process.move_page(&split_words(running.page)) {
         Err(Error::Page { why, .. }) => assert!(why.contains("priority"), "{why}"),
         other => panic!("{other:?}"),
     }
-    running.go_on(&mut process);
-    process.move_page(&apart(running.page)).unwrap();
-    let (_, told) = running.finish(&mut process);
-    assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
+    running.run_phase(&mut process);
+    process.move_page(&split_words(running.page)).unwrap();
+    let (_, output) = running.finish(&mut process);
+    assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
 }

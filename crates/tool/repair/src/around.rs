@@ -10,8 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fieldstone_remap::Process;
-use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Block, Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
+use fieldstone_rewrite::walk::LoopAccess;
+use fieldstone_rewrite::{
+    BasicBlock, CachedMemory, Flow, Loop, LoopCounter, Memory, Registers, TakenJumps, WINDOW_BYTES, Walk,
+};
 use fieldstone_sys::sampling;
 
 use super::callers::callers;
@@ -34,7 +36,7 @@ pub(super) struct Around {
     /// Samples in each loop, by its head.
     samples: HashMap<u64, u32>,
     /// Where jumps were seen to lead.
-    taken: Taken,
+    taken: TakenJumps,
     /// By return address: the code around the call.
     callers: BTreeMap<u64, Option<Arc<Place>>>,
 }
@@ -50,7 +52,7 @@ struct Place {
     /// That which is only known since a jump was seen to lead there: others may lead elsewhere.
     seen: Vec<Range<u64>>,
     /// Those of all loops around it, the innermost first.
-    counters: Vec<Counter>,
+    counters: Vec<LoopCounter>,
 }
 
 /// Reads memory of a process: as the process sees it where pages of it are elsewhere, and `own` where it is not held.
@@ -69,10 +71,10 @@ impl Around {
         memory: &dyn Memory,
         registers: &sampling::Registers,
         told: &dyn Fn(u64) -> Option<u64>,
-    ) -> Vec<Access> {
+    ) -> Vec<LoopAccess> {
         let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
         let within = place.within.as_ref();
-        let walk = Walk::around_told(&place.flow, within, &of_sample(registers), &Pages::of(memory), told);
+        let walk = Walk::around_with(&place.flow, within, &of_sample(registers), &CachedMemory::of(memory), told);
         let samples = place.within.as_ref().map(|within| self.samples.entry(within.head).or_default());
         let is_young = samples.is_some_and(|samples| {
             *samples = samples.saturating_add(1);
@@ -86,21 +88,21 @@ impl Around {
             Some(_) => (is_young || may_run(&place.optional, ip)) && may_run(&place.seen, ip),
             None => first.is_some_and(|block| (block.start..block.end).contains(&ip)),
         };
-        let counts = |access: &Access| USER.contains(&access.address) && runs(access.ip);
+        let counts = |access: &LoopAccess| USER.contains(&access.address) && runs(access.ip);
         walk.accesses.into_iter().filter(counts).collect()
     }
 
     /// The counters of the loops around the sampled instruction, and of those around the innermost call in a loop that it was taken in, with
     /// their values.
-    pub(super) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(Counter, u64)> {
+    pub(super) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(LoopCounter, u64)> {
         let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
         let registers = of_sample(registers);
-        let value = |registers: &Registers, counter: &Counter| Some((*counter, counter.value(registers, memory)?));
+        let value = |registers: &Registers, counter: &LoopCounter| Some((*counter, counter.value(registers, memory)?));
         let mut found: Vec<_> = place.counters.iter().filter_map(|counter| value(&registers, counter)).collect();
         let mut called = vec![place];
         for caller in callers(memory, &registers).into_iter().take(MOST_CALLS) {
             let Some(place) = self.caller(memory, caller.rip) else { continue };
-            let is_kept = |counter: &&Counter| called.iter().all(|callee| counter.is_kept_by(&callee.flow));
+            let is_kept = |counter: &&LoopCounter| called.iter().all(|callee| counter.is_kept_by(&callee.flow));
             found.extend(place.counters.iter().filter(is_kept).filter_map(|counter| value(&caller, counter)));
             if !place.counters.is_empty() {
                 break;
@@ -141,7 +143,7 @@ impl Around {
         if self.callers.len() >= MOST_PLACES {
             self.callers.clear();
         }
-        let read = || Place::read(memory, ip, &Taken::default()).map(Arc::new);
+        let read = || Place::read(memory, ip, &TakenJumps::default()).map(Arc::new);
         self.callers.entry(ip).or_insert_with(read).clone()
     }
 
@@ -153,16 +155,16 @@ impl Around {
 }
 
 impl Place {
-    fn read(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
+    fn read(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
         let loops = plain.loops();
         // What may be left out for another way that nobody saw counts no laps.
-        let counters = loops.iter().filter_map(|within| Counter::of(&plain, within)).collect();
+        let counters = loops.iter().filter_map(|within| LoopCounter::of(&plain, within)).collect();
         let (flow, within, seen) = match Self::wider(memory, ip, taken) {
             Some(flow) => {
                 let within = flow.loops().into_iter().next();
                 let blocks = within.iter().flat_map(|within| &within.blocks).map(|start| &flow.blocks[start]);
-                let is_seen = |block: &&Block| !plain.instructions.contains_key(&block.start);
+                let is_seen = |block: &&BasicBlock| !plain.instructions.contains_key(&block.start);
                 let seen = blocks.filter(is_seen).map(|block| block.start..block.end).collect();
                 (flow, within, seen)
             }
@@ -175,7 +177,7 @@ impl Place {
     }
 
     /// The flow with the jumps that were taken; none where none were, or they are of code that was there before.
-    fn wider(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Flow> {
+    fn wider(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Flow> {
         if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }
 
@@ -193,7 +195,7 @@ pub(super) const fn of_sample(sampled: &sampling::Registers) -> Registers {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_rewrite::Image;
+    use fieldstone_rewrite::MemoryImage;
 
     use super::*;
 
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_jump_that_was_seen_makes_a_loop_of_a_switch() {
-        let image = Image { start: 0x40_0000, bytes: SWITCH.to_vec() };
+        let image = MemoryImage { start: 0x40_0000, bytes: SWITCH.to_vec() };
         let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[6], registers.gpr[7]) = (0x50_0000, 0x60_0000);
         let mut around = Around::default();
@@ -227,7 +229,7 @@ mod tests {
     #[test]
     fn an_address_that_only_the_processor_knows_is_an_access_of_the_lap() {
         // head: call rax (2); add [rcx], 1 (4); jmp head (2)
-        let image = Image { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
+        let image = MemoryImage { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
         let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[1], registers.gpr[4]) = (0x50_0000, 0x70_0000);
         let mut around = Around::default();

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use fieldstone_remap::space::mappings;
-use fieldstone_remap::{Memory, Process, Wanted, page_with};
+use fieldstone_remap::{PageRequest, Process, ProcessMemory, page_with};
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_sharing::requests::{self, Action, At, Request};
+use fieldstone_sharing::requests::{self, Action, RequestTarget, RuleRequest};
 use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
 use fieldstone_wire::isolation;
 
@@ -30,8 +30,8 @@ const LONGEST_NS: u64 = 8_000_000_000;
 #[derive(Debug)]
 pub(super) struct Asked {
     pid: u32,
-    memory: Memory,
-    requests: Vec<Request>,
+    memory: ProcessMemory,
+    requests: Vec<RuleRequest>,
     /// Where each of them is, once that is known.
     places: Vec<Option<Range<u64>>>,
     /// Where the program's own table is, how often it had changed, and what it asked for.
@@ -48,11 +48,11 @@ pub(super) struct Asked {
 impl Asked {
     /// By these rules, and by process `pid` itself: whether that asks for anything is looked for a little later, since reading the symbols of all
     /// its files takes as long as it takes to see a line fight.
-    pub(super) fn of(pid: u32, requests: Vec<Request>) -> Result<Self> {
+    pub(super) fn of(pid: u32, requests: Vec<RuleRequest>) -> Result<Self> {
         let next_ns = if requests.is_empty() { now_ns() + FIRST_NS } else { 0 };
         Ok(Self {
             pid,
-            memory: Memory::open(pid)?,
+            memory: ProcessMemory::open(pid)?,
             places: vec![None; requests.len()],
             requests,
             table: None,
@@ -82,7 +82,7 @@ impl Asked {
     }
 
     /// Rules whose place is not known.
-    pub(super) fn missing(&self) -> impl Iterator<Item = &Request> {
+    pub(super) fn missing(&self) -> impl Iterator<Item = &RuleRequest> {
         let all = self.requests.iter().zip(&self.places);
         all.filter(|(_, place)| place.is_none()).map(|(request, _)| request)
     }
@@ -96,8 +96,8 @@ impl Asked {
         };
         for (request, place) in self.requests.iter().zip(&mut self.places).filter(|(_, place)| place.is_none()) {
             *place = match &request.at {
-                At::Address(address) => Some(*address..address.saturating_add(request.bytes)),
-                At::Symbol { module, name, offset } => {
+                RequestTarget::Address(address) => Some(*address..address.saturating_add(request.bytes)),
+                RequestTarget::Symbol { module, name, offset } => {
                     address_of(module.as_deref(), name).and_then(|range| part_of(&range, *offset, request.bytes))
                 }
             };
@@ -135,7 +135,7 @@ impl Asked {
     }
 
     /// The rules that watch an access to these bytes.
-    pub(super) fn watching(&self, address: u64, bytes: u32) -> impl Iterator<Item = &Request> {
+    pub(super) fn watching(&self, address: u64, bytes: u32) -> impl Iterator<Item = &RuleRequest> {
         let end = address.saturating_add(bytes.into());
         let meets = move |place: &Range<u64>| place.start < end && address < place.end;
         let known = self.requests.iter().zip(&self.places);
@@ -145,7 +145,7 @@ impl Asked {
     }
 
     /// What it comes to, page by page.
-    pub(super) fn pages(&self) -> BTreeMap<u64, Wanted> {
+    pub(super) fn pages(&self) -> BTreeMap<u64, PageRequest> {
         let ruled = self.requests.iter().zip(&self.places);
         let ruled = ruled.filter_map(|(request, place)| Some((request.action, place.clone()?)));
         let own = self.own.iter().map(|range| (Action::Isolate, range.clone()));
@@ -158,7 +158,7 @@ impl Asked {
             }
         }
         let wanted = |(page, [apart, watched]): (u64, [Vec<Range<u64>>; 2])| {
-            (page, Wanted { page, owners: together(apart), consolidated: false, watched })
+            (page, PageRequest { page, owners: together(apart), consolidated: false, watched })
         };
         pages.into_iter().map(wanted).collect()
     }
@@ -259,10 +259,10 @@ mod tests {
     #[test]
     fn rules_are_found_by_address_and_by_name() {
         let address = WATCHED.0.as_ptr().addr() as u64;
-        let at = At::Address(address);
-        let unknown = At::Symbol { module: None, name: "there is no such variable".to_owned(), offset: 0 };
+        let at = RequestTarget::Address(address);
+        let unknown = RequestTarget::Symbol { module: None, name: "there is no such variable".to_owned(), offset: 0 };
         let requests = [(Action::Count, at), (Action::Log, unknown)];
-        let requests = requests.map(|(action, at)| Request { action, at, bytes: 16 }).to_vec();
+        let requests = requests.map(|(action, at)| RuleRequest { action, at, bytes: 16 }).to_vec();
         let mut asked = Asked::of(std::process::id(), requests).unwrap();
         assert!(asked.look(1, None), "one was found");
         assert!(!asked.look(2, None), "nothing new");

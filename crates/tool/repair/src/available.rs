@@ -3,7 +3,7 @@
 //! The check is the one that `fieldstone doctor` prints. A running process is also checked for its own rights, since the userfaultfd
 //! of a repair is opened by that process.
 
-use fieldstone_remap::{Memory, Process};
+use fieldstone_remap::{Process, ProcessMemory};
 use fieldstone_sys::doctor::{Level, REPAIR, RUN_REPAIR, repair_verdict};
 
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ pub fn check_run_repair() -> Result<()> {
 /// [`Error::RepairUnavailable`], or [`Error::Remap`] where the process is closed to this user or lacks a right itself.
 pub fn check_repair(pid: u32) -> Result<()> {
     // Another user's process, or an ended one, has an error of its own.
-    Memory::open(pid)?;
+    ProcessMemory::open(pid)?;
     check(REPAIR)?;
     Ok(Process::check_userfault(pid)?)
 }

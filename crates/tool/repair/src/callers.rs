@@ -75,12 +75,12 @@ fn indirect_call_bytes(code: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_rewrite::Image;
+    use fieldstone_rewrite::MemoryImage;
 
     use super::*;
 
     /// Code and a stack, at 0x40_0000 and 0x7000_0000.
-    struct Both(Image, Image);
+    struct Both(MemoryImage, MemoryImage);
 
     impl Memory for Both {
         fn read(&self, address: u64, into: &mut [u8]) -> usize {
@@ -117,7 +117,7 @@ mod tests {
         let (stack, frame) = (0x7000_0000, 0x7000_0018);
         let words = [0x40_000d_u64, 7, 0x40_000e, 0x7000_0040, 0x40_000f, 0x40_0011, 0x40_0012];
         let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let memory = Both(Image { start: 0x40_0000, bytes: code }, Image { start: stack, bytes });
+        let memory = Both(MemoryImage { start: 0x40_0000, bytes: code }, MemoryImage { start: stack, bytes });
         let mut registers = Registers { rip: 0x40_0000, ..Registers::default() };
         (registers.gpr[RSP], registers.gpr[RBP]) = (stack, frame);
         let found = callers(&memory, &registers);

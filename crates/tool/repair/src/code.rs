@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use fieldstone_report::sharing::Code;
-use fieldstone_sharing::Line;
+use fieldstone_sharing::LineUse;
 
 use super::owners::Owners;
 use super::watcher::Watcher;
@@ -22,7 +22,7 @@ pub(super) struct Codes {
 
 impl Codes {
     /// The heaviest instructions that touch the line, with who was seen at them: one of each thread at least, as far as there is room.
-    pub(super) fn of(&mut self, line: &Line, owners: &Owners, watcher: &Watcher) -> Vec<Code> {
+    pub(super) fn of(&mut self, line: &LineUse, owners: &Owners, watcher: &Watcher) -> Vec<Code> {
         let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {

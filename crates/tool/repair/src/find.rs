@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fieldstone_remap::repaired_by;
 use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::{Judged, Settings, Verdict, rules};
+use fieldstone_sharing::{JudgedLine, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::scheduling;
 
@@ -240,7 +240,7 @@ impl Looking {
             apart: self.apart.iter().filter(|line| !self.lines.contains_key(line)).count() as u64,
         };
         let mut lines: Vec<Found> = self.lines.into_values().collect();
-        let judged: Vec<Judged> = lines.iter().map(|found| found.judged.clone()).collect();
+        let judged: Vec<JudgedLine> = lines.iter().map(|found| found.judged.clone()).collect();
         let refused = rules::plan(&judged, rules::MOST_VIEWS, |_| false).refused;
         for found in &mut lines {
             // Of all the time, that after its threads had ended too.
@@ -306,9 +306,9 @@ fn narrow(place: &mut Place) {
 }
 
 /// The layout in which nothing of the line's object fights, seen over all of its lines. Where all threads meet on one member, no layout parts them.
-fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
+fn redesign(found: &Found, judged: &[JudgedLine]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
     let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();
-    let parts = redesigns.iter().position(fieldstone_sharing::Redesign::parts_all);
+    let parts = redesigns.iter().position(fieldstone_sharing::Redesign::separates_all);
     if redesigns.is_empty() { None } else { Some(redesigns.swap_remove(parts.unwrap_or(0))) }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Process, Touch};
-use fieldstone_sharing::requests::{Action, Request};
-use fieldstone_sharing::{Cost, Judged, Settings, Verdict};
+use fieldstone_remap::{Process, WatchedAccess};
+use fieldstone_sharing::requests::{Action, RuleRequest};
+use fieldstone_sharing::{JudgedLine, LineCost, Settings, Verdict};
 use fieldstone_sys::process::has_ended;
 use serde::{Deserialize, Serialize};
 
@@ -167,7 +167,7 @@ impl Happened {
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
     /// What is asked for, beside what is found.
-    pub rules: Vec<Request>,
+    pub rules: Vec<RuleRequest>,
     /// Whether what a thread has on several lines is brought together on as few as can be.
     pub consolidated: bool,
     /// Whether accesses are led to ladders, and no loop to a clone: slower, to be held against it.
@@ -201,7 +201,7 @@ pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event
 
 struct Follow {
     pid: u32,
-    rules: Vec<Request>,
+    rules: Vec<RuleRequest>,
     watcher: Watcher,
     repairer: Repairer,
     asked: Asked,
@@ -384,7 +384,7 @@ impl Follow {
     }
 
     /// Whether there is something new that is a finding, or may turn out to be one.
-    fn suspect(&mut self, judged: &[(Judged, Option<Cost>)]) -> bool {
+    fn suspect(&mut self, judged: &[(JudgedLine, Option<LineCost>)]) -> bool {
         if self.suspected.len() >= MOST_SUSPECTED {
             self.suspected.clear();
         }
@@ -441,8 +441,8 @@ impl Follow {
         }
     }
 
-    fn tell_touch(&mut self, touch: Touch, tell: &mut dyn FnMut(Event)) {
-        let Touch { thread, ip, address, bytes, read, write } = touch;
+    fn tell_touch(&mut self, touch: WatchedAccess, tell: &mut dyn FnMut(Event)) {
+        let WatchedAccess { thread, ip, address, bytes, read, write } = touch;
         let rules: Vec<(Action, String)> =
             self.asked.watching(address, bytes).map(|rule| (rule.action, rule.at.to_string())).collect();
         for (action, rule) in rules {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::{Judged, Object};
+use fieldstone_sharing::{JudgedLine, ObjectLayout};
 
 use fieldstone_symbols::CodeLocation;
 use fieldstone_symbols::objects::{MemoryKind, Objects, AddressInfo};
@@ -51,7 +51,7 @@ impl Owners {
     }
 
     /// The objects on a line that its threads meet on: what else lies there is none of theirs.
-    pub(super) fn places(&mut self, judged: &Judged) -> Vec<ToldPlace> {
+    pub(super) fn places(&mut self, judged: &JudgedLine) -> Vec<ToldPlace> {
         let Some(objects) = &mut self.objects else { return Vec::new() };
         let mut places: Vec<ToldPlace> = Vec::new();
         for bytes in met_on(judged) {
@@ -73,7 +73,7 @@ impl Owners {
     }
 
     /// The structure that the memory at `address` has, by the variables that were in view when these samples were taken.
-    pub(super) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
+    pub(super) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<ObjectLayout> {
         self.objects.as_mut()?.infer_type(address, samples)
     }
 
@@ -86,7 +86,7 @@ impl Owners {
 }
 
 /// The bytes that threads meet on, in order; all of a line of which that is not known.
-pub(super) fn met_on(judged: &Judged) -> Vec<Range<u64>> {
+pub(super) fn met_on(judged: &JudgedLine) -> Vec<Range<u64>> {
     let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
     let mut bytes: Vec<Range<u64>> = owners.flat_map(|owner| owner.bytes.iter().cloned()).collect();
     bytes.sort_by_key(|range| range.start);

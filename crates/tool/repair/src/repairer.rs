@@ -18,8 +18,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use fieldstone_remap::{Done, Process, Touch, Wanted, Why, page_with};
-use fieldstone_sharing::{Allowance, Cost, History, Judged, Move, Paces, PagePlan, Progress, Refusal, Step, rules};
+use fieldstone_remap::{PageRequest, Process, RepairEvent, RestoreReason, WatchedAccess, page_with};
+use fieldstone_sharing::{
+    Allowance, ByteMove, ChangeDecision, JudgedLine, LineCost, LoopProgress, PaceSeries, PagePlan, PlanRefusal,
+    RuleHistory, rules,
+};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
@@ -44,7 +47,7 @@ const LOST_AT_ONCE_NS: f64 = 30e6;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Undone {
     /// The kernel, an access that cannot be redirected, memory that went.
-    By(Why),
+    By(RestoreReason),
     /// Too many accesses a second went on to be redirected one by one.
     ByHand(u64),
     /// The threads got on so many times as fast as before, which is no gain; none where that could not be seen.
@@ -87,7 +90,7 @@ pub enum Did {
         thread: u32,
     },
     /// Bytes were touched that are watched.
-    Touched(Touch),
+    Touched(WatchedAccess),
     /// The process has ended, or runs another program: all is forgotten.
     Over,
 }
@@ -95,7 +98,7 @@ pub enum Did {
 /// A page that somebody asks for: it is not on trial, and no findings of ours change it.
 #[derive(Debug)]
 struct Asked {
-    wanted: Wanted,
+    wanted: PageRequest,
     is_moved: bool,
     /// When it is tried next, and whether it was told why it could not be moved.
     next_ns: u64,
@@ -118,13 +121,13 @@ pub struct Repairer {
     /// What becomes readable when a child or a tracee of ours has stopped.
     alarm: OwnedFd,
     repairs: BTreeMap<u64, Repair>,
-    history: History,
+    history: RuleHistory,
     /// Pages that could not be moved, or were put back, and instructions that kept pages from paying.
     cooldowns: BTreeMap<u64, Cooldown>,
     /// What failed tries may still cost the program.
     allowance: Allowance,
     /// Lines that fight and cannot be parted, by the last plan of their page.
-    left: BTreeMap<u64, Refusal>,
+    left: BTreeMap<u64, PlanRefusal>,
     /// Pages that were put back since that brought no gain, and are looked at once more without it.
     doubted: BTreeMap<u64, Doubted>,
     /// Pages that somebody asks for.
@@ -151,7 +154,7 @@ impl Repairer {
             reopened: 0,
             alarm: alarm.into(),
             repairs: BTreeMap::new(),
-            history: History::default(),
+            history: RuleHistory::default(),
             cooldowns: BTreeMap::new(),
             allowance: Allowance::new(LOST_AT_ONCE_NS, MOST_LOST, now_ns()),
             left: BTreeMap::new(),
@@ -187,7 +190,7 @@ impl Repairer {
         let spent_ns = thread_cpu_ns() - began;
         self.keep_watchdogs()?;
         let done = done?;
-        let redirected = |done: &&Done| matches!(done, Done::Redirected { .. } | Done::Touched(_));
+        let redirected = |done: &&RepairEvent| matches!(done, RepairEvent::Redirected { .. } | RepairEvent::Watched(_));
         let accesses = done.iter().filter(redirected).count();
         let each_ns = lost_ns(spent_ns, accesses) / accesses.max(1) as f64;
         for done in done {
@@ -201,9 +204,9 @@ impl Repairer {
     }
 
     /// `each_ns`: what the program has lost by each access that was redirected.
-    fn take_in(&mut self, done: Done, each_ns: f64, did: &mut Vec<Did>) {
+    fn take_in(&mut self, done: RepairEvent, each_ns: f64, did: &mut Vec<Did>) {
         match done {
-            Done::Redirected { thread, ip, new, page, route } => {
+            RepairEvent::Redirected { thread, ip, new, page, route } => {
                 if let Some(repair) = self.repairs.get_mut(&page) {
                     let now_ns = now_ns();
                     repair.redirected(ip, route, each_ns, now_ns);
@@ -213,16 +216,18 @@ impl Repairer {
                     did.push(Did::Led { ip, thread });
                 }
             }
-            Done::PutBack { page, why: Why::Left } => did.push(Did::Undone { page, why: Undone::By(Why::Left) }),
-            Done::Touched(touch) => did.push(Did::Touched(touch)),
-            Done::PutBack { page, why } => {
-                if matches!(why, Why::Kernel(_) | Why::Access { .. }) {
+            RepairEvent::Restored { page, why: RestoreReason::Abandoned } => {
+                did.push(Did::Undone { page, why: Undone::By(RestoreReason::Abandoned) })
+            }
+            RepairEvent::Watched(touch) => did.push(Did::Touched(touch)),
+            RepairEvent::Restored { page, why } => {
+                if matches!(why, RestoreReason::Kernel(_) | RestoreReason::Access { .. }) {
                     self.cooldowns.entry(page).or_default().failed(now_ns());
                 }
                 did.extend(self.forget(page, Undone::By(why)).1);
             }
-            Done::Child(_) => {}
-            Done::Over => {
+            RepairEvent::ChildRestored(_) => {}
+            RepairEvent::Ended => {
                 self.begin_anew();
                 did.push(Did::Over);
             }
@@ -233,7 +238,7 @@ impl Repairer {
     pub fn begin_anew(&mut self) {
         self.process = None;
         self.repairs.clear();
-        self.history = History::default();
+        self.history = RuleHistory::default();
         self.cooldowns.clear();
         self.allowance = Allowance::new(LOST_AT_ONCE_NS, MOST_LOST, now_ns());
         self.doubted.clear();
@@ -246,8 +251,8 @@ impl Repairer {
     /// Where the process refuses to be held or to be served.
     pub fn consider(
         &mut self,
-        judged: &[(Judged, Option<Cost>)],
-        progress: Option<&Progress>,
+        judged: &[(JudgedLine, Option<LineCost>)],
+        progress: Option<&LoopProgress>,
         now_ns: u64,
         did: &mut Vec<Did>,
     ) -> Result<()> {
@@ -269,7 +274,7 @@ impl Repairer {
     ///
     /// # Errors
     /// Where the process refuses to have a page put back.
-    pub fn ask(&mut self, mut pages: BTreeMap<u64, Wanted>, did: &mut Vec<Did>) -> Result<()> {
+    pub fn ask(&mut self, mut pages: BTreeMap<u64, PageRequest>, did: &mut Vec<Did>) -> Result<()> {
         let changed: Vec<u64> = self
             .asked
             .iter()
@@ -324,10 +329,10 @@ impl Repairer {
     }
 
     /// Plans for the pages of lines that cost enough.
-    fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
-        let page = |judged: &Judged| page_with(judged.line.address);
+    fn plans(&mut self, judged: &[(JudgedLine, Option<LineCost>)], now_ns: u64) -> Vec<PagePlan> {
+        let page = |judged: &JudgedLine| page_with(judged.line.address);
         let cools = |of: u64| self.cooldowns.get(&of).is_some_and(|cooldown| !cooldown.is_over(now_ns));
-        let may_move = |judged: &Judged| {
+        let may_move = |judged: &JudgedLine| {
             self.repairs.contains_key(&page(judged)) || !cools(page(judged)) && !is_mostly_by(judged, cools)
         };
         let worth: BTreeSet<u64> = judged
@@ -340,7 +345,7 @@ impl Repairer {
             return Vec::new();
         }
         let of_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| worth.contains(&page(judged)));
-        let lines: Vec<Judged> = of_pages.cloned().collect();
+        let lines: Vec<JudgedLine> = of_pages.cloned().collect();
         let plan = rules::plan(&lines, rules::MOST_VIEWS, |line| self.history.has_given_up(line));
         self.left.retain(|line, _| !worth.contains(&page_with(*line)));
         self.left.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
@@ -348,7 +353,7 @@ impl Repairer {
     }
 
     /// Lines that fight and were left as they are, since their bytes cannot be parted; each is told once.
-    pub fn take_left(&mut self) -> BTreeMap<u64, Refusal> {
+    pub fn take_left(&mut self) -> BTreeMap<u64, PlanRefusal> {
         std::mem::take(&mut self.left)
     }
 
@@ -363,7 +368,7 @@ impl Repairer {
         &mut self,
         plan: PagePlan,
         share: f64,
-        mut before: Option<Paces>,
+        mut before: Option<PaceSeries>,
         now_ns: u64,
         did: &mut Vec<Did>,
     ) -> Result<()> {
@@ -371,13 +376,13 @@ impl Repairer {
         if !self.repairs.contains_key(&page) && !self.may_try(now_ns) {
             return Ok(());
         }
-        let steps: Vec<Step> =
+        let steps: Vec<ChangeDecision> =
             plan.lines.iter().map(|&line| self.history.change(line, &on_line(&plan, line), now_ns)).collect();
         if let Some(known) = self.put_back(page, Undone::Changed, did)? {
             before = known.take_before();
         }
         // The next plan of this page leaves the line out.
-        if steps.contains(&Step::GiveUp) {
+        if steps.contains(&ChangeDecision::GiveUp) {
             return Ok(());
         }
         let consolidated = self.consolidated;
@@ -429,7 +434,7 @@ impl Repairer {
     }
 
     /// Ends the trials of which something is found.
-    fn end_trials(&mut self, progress: Option<&Progress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+    fn end_trials(&mut self, progress: Option<&LoopProgress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
         let found = |(&page, repair): (&u64, &mut Repair)| Some((page, repair.finding(progress, now_ns)?));
         let found: Vec<(u64, Finding)> = self.repairs.iter_mut().filter_map(found).collect();
         found.into_iter().try_for_each(|(page, found)| self.conclude(page, found, progress, now_ns, did))
@@ -440,7 +445,7 @@ impl Repairer {
         &mut self,
         page: u64,
         found: Finding,
-        progress: Option<&Progress>,
+        progress: Option<&LoopProgress>,
         now_ns: u64,
         did: &mut Vec<Did>,
     ) -> Result<()> {
@@ -470,7 +475,7 @@ impl Repairer {
     }
 
     /// Looks once more at what was put back without a gain: where threads get on worse without it, what they do had changed, and it is moved again.
-    fn end_doubts(&mut self, progress: Option<&Progress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
+    fn end_doubts(&mut self, progress: Option<&LoopProgress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
         let due = |_: &u64, doubted: &mut Doubted| now_ns.saturating_sub(doubted.since_ns) >= DOUBTED_NS;
         let due: Vec<(u64, Doubted)> = self.doubted.extract_if(.., due).collect();
         for (page, doubted) in due {
@@ -489,7 +494,7 @@ impl Repairer {
             return Ok(None);
         }
         if let Some(process) = &mut self.process {
-            process.put_page_back(page, Why::Asked)?;
+            process.put_page_back(page, RestoreReason::Requested)?;
         }
         let (repair, undone) = self.forget(page, why);
         did.extend(undone);
@@ -500,7 +505,7 @@ impl Repairer {
     fn forget(&mut self, page: u64, why: Undone) -> (Option<Repair>, Option<Did>) {
         let asked = self.asked.get_mut(&page).map(|one| std::mem::take(&mut one.is_moved));
         let found = self.repairs.remove(&page);
-        if matches!(why, Undone::By(Why::Gone | Why::Closed)) {
+        if matches!(why, Undone::By(RestoreReason::Removed | RestoreReason::DescriptorClosed)) {
             let now_ns = now_ns();
             for &line in found.iter().flat_map(|repair| &repair.plan.lines) {
                 self.history.change(line, &[], now_ns);
@@ -532,7 +537,7 @@ impl Repairer {
 }
 
 /// Whether a line is shared falsely, and that costs enough to do something about it.
-pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
+pub(super) fn is_worth_it(judged: &JudgedLine, cost: Option<&LineCost>) -> bool {
     let weight = judged.line.weight;
     // Laps do not fade: the weight tells whether they are of late.
     let is_heavy =
@@ -541,19 +546,19 @@ pub(super) fn is_worth_it(judged: &Judged, cost: Option<&Cost>) -> bool {
 }
 
 /// Whether a line takes enough of the threads' time to be mended.
-pub(super) fn costs_enough(cost: Option<&Cost>) -> bool {
+pub(super) fn costs_enough(cost: Option<&LineCost>) -> bool {
     cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE)
 }
 
 /// What the heaviest line of a plan takes of the threads' time.
-fn worth(plan: &PagePlan, judged: &[(Judged, Option<Cost>)]) -> f64 {
-    let is_mended = |judged: &Judged| plan.lines.contains(&judged.line.address);
+fn worth(plan: &PagePlan, judged: &[(JudgedLine, Option<LineCost>)]) -> f64 {
+    let is_mended = |judged: &JudgedLine| plan.lines.contains(&judged.line.address);
     let costs = judged.iter().filter(|(judged, _)| is_mended(judged)).filter_map(|(_, cost)| cost.as_ref());
     costs.fold(0.0, |most, cost| cost.share.likely.max(most))
 }
 
 /// Whether more than half of the samples of a line were taken at instructions that are to be left alone.
-fn is_mostly_by(judged: &Judged, cools: impl Fn(u64) -> bool) -> bool {
+fn is_mostly_by(judged: &JudgedLine, cools: impl Fn(u64) -> bool) -> bool {
     let sites = || judged.line.threads.iter().flat_map(|thread| &thread.sites);
     let cooling: HashSet<u64> = sites().map(|site| site.site).filter(|&site| cools(site)).collect();
     let all: f32 = sites().map(|site| site.weight).sum();
@@ -562,7 +567,7 @@ fn is_mostly_by(judged: &Judged, cools: impl Fn(u64) -> bool) -> bool {
 }
 
 /// The moves of a plan that have a byte on the line at this address.
-fn on_line(plan: &PagePlan, line: u64) -> Vec<Move> {
+fn on_line(plan: &PagePlan, line: u64) -> Vec<ByteMove> {
     plan.moves.iter().filter(|one| is_on_line(&one.bytes, line)).cloned().collect()
 }
 
@@ -573,23 +578,23 @@ const fn is_on_line(bytes: &Range<u64>, line: u64) -> bool {
 
 /// Whether the rules in force do what the new plan asks for: each of its moves lies in one of theirs, and what it parts they part.
 fn suffices(in_force: &PagePlan, asked: &PagePlan) -> bool {
-    let holder = |one: &Move| {
-        let holds = |own: &&Move| own.bytes.start <= one.bytes.start && one.bytes.end <= own.bytes.end;
+    let holder = |one: &ByteMove| {
+        let holds = |own: &&ByteMove| own.bytes.start <= one.bytes.start && one.bytes.end <= own.bytes.end;
         in_force.moves.iter().find(holds)
     };
     asked.moves.iter().all(|one| {
         holder(one).is_some_and(|own| {
             let parted =
-                |other: &Move| other.view == one.view || holder(other).is_none_or(|theirs| theirs.view != own.view);
+                |other: &ByteMove| other.view == one.view || holder(other).is_none_or(|theirs| theirs.view != own.view);
             asked.moves.iter().all(parted)
         })
     })
 }
 
 /// The owners of a plan's views.
-fn wanted(plan: &PagePlan, consolidated: bool) -> Wanted {
+fn wanted(plan: &PagePlan, consolidated: bool) -> PageRequest {
     let of_view = |view| plan.moves.iter().filter(|one| one.view == view).map(|one| one.bytes.clone()).collect();
-    Wanted { page: plan.page, owners: (0..plan.views).map(of_view).collect(), consolidated, watched: Vec::new() }
+    PageRequest { page: plan.page, owners: (0..plan.views).map(of_view).collect(), consolidated, watched: Vec::new() }
 }
 
 #[cfg(test)]
@@ -597,7 +602,7 @@ mod tests {
     use super::*;
 
     fn plan(moves: &[(u64, u64, u32)]) -> PagePlan {
-        let one = |&(start, end, view): &(u64, u64, u32)| Move { bytes: start..end, view, threads: Vec::new() };
+        let one = |&(start, end, view): &(u64, u64, u32)| ByteMove { bytes: start..end, view, threads: Vec::new() };
         let views = moves.iter().map(|one| one.2 + 1).max().unwrap_or(0);
         PagePlan { page: 0x1000, views, moves: moves.iter().map(one).collect(), lines: vec![0x1000] }
     }

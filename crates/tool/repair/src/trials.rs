@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_remap::Route;
-use fieldstone_sharing::{Allowance, Compared, Outcome, Paces, PagePlan, Progress, trial};
+use fieldstone_sharing::{Allowance, LoopProgress, PaceComparison, PaceSeries, PagePlan, TrialOutcome, trial};
 
 /// Code that was not optimised takes so many times as long.
 const SLOWER: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
@@ -56,7 +56,7 @@ pub(super) struct Repair {
     /// What it has cost, in nanoseconds.
     spent_ns: f64,
     /// How fast its threads got on before it was moved, until its trial is over.
-    before: Option<Paces>,
+    before: Option<PaceSeries>,
     is_open: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Doubted {
     /// As of [`Repair`].
     pub(super) share: f64,
     /// How fast threads got on with it.
-    pub(super) paces: Paces,
+    pub(super) paces: PaceSeries,
     /// When it was put back.
     pub(super) since_ns: u64,
 }
@@ -92,7 +92,7 @@ pub(super) fn lost_ns(spent_ns: u64, accesses: usize) -> f64 {
 
 impl Repair {
     /// One that was moved now. `before`: how fast its threads got on.
-    pub(super) fn new(plan: PagePlan, share: f64, before: Option<Paces>, now_ns: u64) -> Self {
+    pub(super) fn new(plan: PagePlan, share: f64, before: Option<PaceSeries>, now_ns: u64) -> Self {
         let allowance = Allowance::new(TRY_NS, BY_HAND * share, now_ns);
         Self {
             plan,
@@ -133,7 +133,7 @@ impl Repair {
     }
 
     /// How fast its threads got on before, for a repair that takes its place.
-    pub(super) fn take_before(self) -> Option<Paces> {
+    pub(super) fn take_before(self) -> Option<PaceSeries> {
         self.before
     }
 
@@ -155,7 +155,7 @@ impl Repair {
     }
 
     /// How fast the threads get on with it.
-    pub(super) fn paces(&self, progress: &Progress, now_ns: u64) -> Paces {
+    pub(super) fn paces(&self, progress: &LoopProgress, now_ns: u64) -> PaceSeries {
         progress.by_lines(&self.plan.lines, &(self.led_ns + SETTLED_NS..now_ns))
     }
 
@@ -173,7 +173,7 @@ impl Repair {
     }
 
     /// What is found now, if it is anything new.
-    pub(super) fn finding(&mut self, progress: Option<&Progress>, now_ns: u64) -> Option<Finding> {
+    pub(super) fn finding(&mut self, progress: Option<&LoopProgress>, now_ns: u64) -> Option<Finding> {
         let by_hand = self.by_hand(now_ns);
         if by_hand.is_some() || !self.is_open {
             return by_hand;
@@ -185,21 +185,22 @@ impl Repair {
         }
         let compared = progress.and_then(|progress| self.before.as_ref()?.compared(&self.paces(progress, now_ns)));
         let compared = compared.filter(|compared| self.is_of(compared));
-        let outcome = compared.as_ref().map_or(Outcome::Doubt, |found| trial::outcome(&found.before, &found.after));
+        let outcome =
+            compared.as_ref().map_or(TrialOutcome::Doubt, |found| trial::outcome(&found.before, &found.after));
         let times = compared.map(|found| found.after.likely);
         let found = match outcome {
-            Outcome::Gain => Finding::Gain,
-            Outcome::NoGain => Finding::NoGain(times),
-            Outcome::Doubt if !is_over => return None,
-            Outcome::Doubt if self.stretches.is_empty() => Finding::Stays,
-            Outcome::Doubt => Finding::NoGain(times),
+            TrialOutcome::Gain => Finding::Gain,
+            TrialOutcome::NoGain => Finding::NoGain(times),
+            TrialOutcome::Doubt if !is_over => return None,
+            TrialOutcome::Doubt if self.stretches.is_empty() => Finding::Stays,
+            TrialOutcome::Doubt => Finding::NoGain(times),
         };
         self.is_open = false;
         Some(found)
     }
 
     /// Whether all threads whose bytes were separated are among these.
-    fn is_of(&self, compared: &Compared) -> bool {
+    fn is_of(&self, compared: &PaceComparison) -> bool {
         let mut parted = self.plan.moves.iter().flat_map(|one| &one.threads);
         parted.all(|thread| compared.threads.contains(thread))
     }
@@ -207,40 +208,40 @@ impl Repair {
 
 impl Doubted {
     /// Whether threads get on worse without it: what they do had changed, and it was a gain.
-    pub(super) fn was_a_gain(&self, progress: &Progress, now_ns: u64) -> bool {
+    pub(super) fn was_a_gain(&self, progress: &LoopProgress, now_ns: u64) -> bool {
         let without = progress.by_lines(&self.plan.lines, &(self.since_ns + DOUBTED_NS / 2..now_ns));
         let compared = without.compared(&self.paces);
-        compared.is_some_and(|found| trial::outcome(&found.before, &found.after) == Outcome::Gain)
+        compared.is_some_and(|found| trial::outcome(&found.before, &found.after) == TrialOutcome::Gain)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_sharing::{Mark, Move};
+    use fieldstone_sharing::{ByteMove, CounterValue};
 
     use super::*;
 
     const MS: u64 = 1_000_000;
 
     /// Samples of two threads, each a millisecond and a pace: so many laps before the tenth, so many after it.
-    fn progress(laps: [(u64, u64); 2], until_ms: u64) -> Progress {
-        let mut progress = Progress::default();
+    fn progress(laps: [(u64, u64); 2], until_ms: u64) -> LoopProgress {
+        let mut progress = LoopProgress::default();
         for (thread, (before, after)) in (1..).zip(laps) {
             let mut value = 0;
             for ms in 0..until_ms {
                 value += if ms < 10 { before } else { after };
-                progress.pass(thread);
+                progress.count_sample(thread);
                 let at_ns = ms * MS;
-                let mark = Mark { thread, counter: 0x40, value, step: 1, bytes: 8, is_late: false, at_ns };
-                progress.see(&mark, &[0x1000]);
+                let mark = CounterValue { thread, counter: 0x40, value, step: 1, bytes: 8, is_late: false, at_ns };
+                progress.record(&mark, &[0x1000]);
             }
         }
         progress
     }
 
     /// A page whose lines these two threads use, moved at the tenth millisecond.
-    fn repair(progress: Option<&Progress>, threads: [u32; 2]) -> Repair {
-        let of = |(start, view, thread)| Move { bytes: start..start + 8, view, threads: vec![thread] };
+    fn repair(progress: Option<&LoopProgress>, threads: [u32; 2]) -> Repair {
+        let of = |(start, view, thread)| ByteMove { bytes: start..start + 8, view, threads: vec![thread] };
         let moves = [(0x1000, 0, threads[0]), (0x1008, 1, threads[1])].map(of).to_vec();
         let plan = PagePlan { page: 0x1000, views: 2, moves, lines: vec![0x1000] };
         let before = progress.map(|progress| progress.by_lines(&plan.lines, &(0..10 * MS)));

@@ -6,10 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use fieldstone_remap::space::mappings;
-use fieldstone_remap::{Memory, Process};
-use fieldstone_rewrite::{Counter, Registers};
+use fieldstone_remap::{Process, ProcessMemory};
+use fieldstone_rewrite::{LoopCounter, Registers};
 use fieldstone_sharing::rules::PAGE_BYTES;
-use fieldstone_sharing::{Access, Cost, Judged, Line, Lines, Mark, Progress, Settings, Verdict};
+use fieldstone_sharing::{
+    CounterValue, JudgedLine, LineCost, LineTable, LineUse, LoopProgress, SampledAccess, Settings, Verdict,
+};
 use fieldstone_sys::process::threads;
 use fieldstone_sys::sampling::{Sample, Sampler};
 use serde::{Deserialize, Serialize};
@@ -74,12 +76,12 @@ pub struct Watcher {
     /// How many threads the process had when that was asked last; and which, when a pause began.
     threads: u64,
     known: Option<BTreeSet<u32>>,
-    memory: Memory,
+    memory: ProcessMemory,
     /// Where the program has memory as long as it lives: another one has other memory.
     anchor: Option<u64>,
     around: Around,
     heard: Heard,
-    lines: Lines,
+    lines: LineTable,
     /// Whose samples are not looked at, where that is asked for.
     company: Option<Company>,
     budget: Budget,
@@ -95,7 +97,7 @@ pub struct Watcher {
     /// Whether the instructions that touch them read and write.
     kinds: HashMap<u64, (bool, bool)>,
     /// How fast the threads get on, where that is asked for.
-    progress: Option<Progress>,
+    progress: Option<LoopProgress>,
 }
 
 impl Watcher {
@@ -105,7 +107,7 @@ impl Watcher {
     /// # Errors
     /// Where this user may not, with the way out.
     pub fn open(pid: u32, hertz: u32, settings: Settings, share: f64) -> Result<Self> {
-        let (sampler, memory) = (Sampler::open(pid, hertz)?, Memory::open(pid)?);
+        let (sampler, memory) = (Sampler::open(pid, hertz)?, ProcessMemory::open(pid)?);
         Ok(Self {
             pid,
             memory,
@@ -115,7 +117,7 @@ impl Watcher {
             known: None,
             around: Around::default(),
             heard: Heard::default(),
-            lines: Lines::new(settings)?,
+            lines: LineTable::new(settings)?,
             company: None,
             budget: Budget::of(share, settings.window_ns),
             seen: Seen::default(),
@@ -139,12 +141,12 @@ impl Watcher {
     /// Looks how fast the threads get on, too.
     #[must_use]
     pub fn with_progress(self) -> Self {
-        Self { progress: Some(Progress::default()), ..self }
+        Self { progress: Some(LoopProgress::default()), ..self }
     }
 
     /// How fast they get on: nothing, where that was not asked for.
     #[must_use]
-    pub const fn progress(&self) -> Option<&Progress> {
+    pub const fn progress(&self) -> Option<&LoopProgress> {
         self.progress.as_ref()
     }
 
@@ -179,7 +181,7 @@ impl Watcher {
         self.hear(process);
         let began = thread_cpu_ns();
         for sample in &samples {
-            self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
+            self.progress.iter_mut().for_each(|progress| progress.count_sample(sample.tid));
             let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
             if !self.budget.takes(sample.tid, sample.time_ns) {
                 continue;
@@ -220,10 +222,10 @@ impl Watcher {
 
     /// Forgets what the program did that ran here before.
     fn begin_anew(&mut self, anchor: u64) -> Result<()> {
-        self.memory = Memory::open(self.pid)?;
+        self.memory = ProcessMemory::open(self.pid)?;
         self.anchor = Some(anchor);
-        self.lines = Lines::new(*self.lines.settings())?;
-        self.progress = self.progress.take().map(|_| Progress::default());
+        self.lines = LineTable::new(*self.lines.settings())?;
+        self.progress = self.progress.take().map(|_| LoopProgress::default());
         self.around.forget();
         self.heard = Heard::default();
         self.touched.clear();
@@ -265,7 +267,7 @@ impl Watcher {
                 *writes |= access.write;
             }
             self.seen.accesses += 1;
-            self.lines.record(&Access {
+            self.lines.record(&SampledAccess {
                 address,
                 bytes: access.bytes,
                 write: access.write,
@@ -285,13 +287,13 @@ impl Watcher {
         &mut self,
         sample: &Sample,
         process: Option<&Process>,
-        counters: &[(Counter, u64)],
+        counters: &[(LoopCounter, u64)],
         lines: &[u64],
     ) {
         let Some(progress) = &mut self.progress else { return };
         for &(counter, value) in counters {
             let own = process.map_or(counter.ip, |process| process.original(counter.ip));
-            let mark = Mark {
+            let mark = CounterValue {
                 thread: sample.tid,
                 counter: own,
                 value,
@@ -300,32 +302,33 @@ impl Watcher {
                 is_late: counter.is_in_memory(),
                 at_ns: sample.time_ns,
             };
-            progress.see(&mark, lines);
+            progress.record(&mark, lines);
         }
     }
 
     /// The heaviest lines that several threads came by, of those that were seen since the last call: judged, with what each costs at most; and all
     /// other lines of the pages of findings. Those that several threads use are watched from now on.
     #[must_use]
-    pub fn judged(&mut self, most: usize) -> Vec<(Judged, Option<Cost>)> {
+    pub fn judged(&mut self, most: usize) -> Vec<(JudgedLine, Option<LineCost>)> {
         let now = now_ns();
         let all = self.lines.total(now);
         let touched = std::mem::take(&mut self.touched).into_iter();
         let met = touched.filter(|&line| self.lines.threads_at(line) > 1);
-        let mut met: Vec<Line> = met.filter_map(|line| self.lines.line(line, now)).collect();
+        let mut met: Vec<LineUse> = met.filter_map(|line| self.lines.line(line, now)).collect();
         met.sort_by(|one, other| other.weight.total_cmp(&one.weight));
         met.truncate(most);
-        let mut judged: Vec<Judged> = met.into_iter().map(Judged::new).collect();
+        let mut judged: Vec<JudgedLine> = met.into_iter().map(JudgedLine::new).collect();
         judged.extend(self.beside_findings(&judged, now));
         for judged in judged.iter().filter(|judged| !matches!(judged.verdict, Verdict::Private)) {
             self.watch(judged.line.address);
         }
-        let cost = |judged: &Judged| self.cost_at_most(judged.line.address).or_else(|| Cost::of(&judged.line, all));
+        let cost =
+            |judged: &JudgedLine| self.cost_at_most(judged.line.address).or_else(|| LineCost::of(&judged.line, all));
         judged.into_iter().map(|judged| (cost(&judged), judged)).map(|(cost, judged)| (judged, cost)).collect()
     }
 
     /// The other lines of findings' pages, and the one before each page: rules are made for whole pages.
-    fn beside_findings(&self, judged: &[Judged], now: u64) -> Vec<Judged> {
+    fn beside_findings(&self, judged: &[JudgedLine], now: u64) -> Vec<JudgedLine> {
         let known: BTreeSet<u64> = judged.iter().map(|judged| judged.line.address).collect();
         let findings = judged.iter().filter(|judged| judged.verdict.is_finding());
         let pages: BTreeSet<u64> = findings.map(|judged| judged.line.address / PAGE_BYTES).collect();
@@ -333,7 +336,7 @@ impl Watcher {
         let first = |page: u64| (page * PAGE_BYTES).saturating_sub(unit.into());
         let lines = |page: u64| (first(page)..(page + 1) * PAGE_BYTES).step_by(unit as usize);
         let others: BTreeSet<u64> = pages.into_iter().flat_map(lines).filter(|line| !known.contains(line)).collect();
-        others.into_iter().filter_map(|line| self.lines.line(line, now)).map(Judged::new).collect()
+        others.into_iter().filter_map(|line| self.lines.line(line, now)).map(JudgedLine::new).collect()
     }
 
     /// Each watched line that a lap comes by, once.
@@ -360,10 +363,10 @@ impl Watcher {
     /// What a watched line costs at most: the share of the time that was spent in code that comes by it. None for a line that is not
     /// watched, and with too few samples.
     #[must_use]
-    pub fn cost_at_most(&self, line: u64) -> Option<Cost> {
+    pub fn cost_at_most(&self, line: u64) -> Option<LineCost> {
         let watched = self.watched.get(&line)?;
         let all = self.looked_at() - watched.all;
-        Cost::new(watched.laps as f64, all as f64).filter(|_| all >= ENOUGH)
+        LineCost::new(watched.laps as f64, all as f64).filter(|_| all >= ENOUGH)
     }
 
     /// Samples of which it is known what they stand for.
@@ -416,7 +419,7 @@ impl Watcher {
             resumed => {
                 resumed?;
                 self.known = None;
-                self.progress.iter_mut().for_each(Progress::rest);
+                self.progress.iter_mut().for_each(LoopProgress::pause);
             }
         }
         Ok(())
@@ -470,7 +473,7 @@ impl Watcher {
 }
 
 /// The line that an address is on, or the pair of lines where they are counted so.
-fn line_of(lines: &Lines, address: u64) -> u64 {
+fn line_of(lines: &LineTable, address: u64) -> u64 {
     address - address % u64::from(lines.settings().unit_bytes())
 }
 

@@ -41,7 +41,7 @@ pub use saved::load;
 pub use text::text;
 
 use crate::profile::{Machine, Program};
-use fieldstone_sharing::{Cost, Judged, Redesign, ignore};
+use fieldstone_sharing::{JudgedLine, LineCost, Redesign, ignore};
 use serde::{Deserialize, Serialize};
 
 /// One look at a program: which lines its threads fight for.
@@ -125,9 +125,9 @@ pub struct Thread {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// What was seen, and the verdict.
-    pub judged: Judged,
+    pub judged: JudgedLine,
     /// What it costs at most.
-    pub cost: Cost,
+    pub cost: LineCost,
     /// Whose memory it is, in order of addresses; several where objects meet on the line.
     #[serde(default)]
     pub places: Vec<Place>,
@@ -205,12 +205,12 @@ impl Sharing {
 impl Found {
     /// Its names, as [`fieldstone_sharing::Ignore::find`] takes them: of its objects and of the places where they were
     /// allocated, of the functions that touch it, of the modules of both.
-    pub fn names(&self) -> impl Iterator<Item = (ignore::Kind, &str)> {
-        let objects = self.places.iter().flat_map(Place::names).map(|name| (ignore::Kind::Object, name));
-        let functions = self.code.iter().map(|code| (ignore::Kind::Function, code.function.as_str()));
+    pub fn names(&self) -> impl Iterator<Item = (ignore::NameKind, &str)> {
+        let objects = self.places.iter().flat_map(Place::names).map(|name| (ignore::NameKind::Object, name));
+        let functions = self.code.iter().map(|code| (ignore::NameKind::Function, code.function.as_str()));
         let modules = self.places.iter().filter_map(|place| place.module.as_deref());
         let modules = modules.chain(self.code.iter().map(|code| code.module.as_str()));
-        let all = objects.chain(functions).chain(modules.map(|name| (ignore::Kind::Module, name)));
+        let all = objects.chain(functions).chain(modules.map(|name| (ignore::NameKind::Module, name)));
         all.filter(|(_, name)| !name.is_empty())
     }
 }

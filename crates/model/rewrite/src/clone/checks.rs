@@ -1,4 +1,4 @@
-//! Which checks a clone needs, and where.
+//! The checks that a clone needs, and their places.
 //!
 //! ```text
 //!   rule      lo ─────────────────────────────── hi
@@ -10,49 +10,50 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
-use super::Redirect;
 use crate::assembly::{Assembly, Label};
-use crate::effect::Effect;
-use crate::error::{Error, Refused, Result};
+use crate::effect::InstructionEffect;
+use crate::error::{Error, RefusalReason, Result};
 use crate::flow::Flow;
 use crate::guard::Scratch;
 use crate::loops::Loop;
 use crate::operand::Operand;
-use crate::page::Rule;
+use crate::page::RemapRule;
+use crate::redirect::Redirect;
 use crate::registers::bit;
-use crate::slots::Frame;
+use crate::slots::FrameState;
 
-/// All accesses of one base and index lie in a rule's bytes.
+/// The check that all accesses of one base and index are in a rule's bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Check {
-    /// Of one of them.
+    /// The operand of one of them.
     operand: Operand,
-    rule: Rule,
+    rule: RemapRule,
     /// The lowest displacement.
     low: i64,
-    /// The highest, and the bytes there.
+    /// The highest displacement plus the bytes there.
     high: i64,
-    /// The one value of the register that is right, where it was read from a slot.
+    /// The only permitted value of the register, if it was read from a slot.
     only: Option<u64>,
 }
 
 /// The checks of a loop, and its redirected instructions.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// Of registers that the loop does not write.
+    /// Checks of registers that the loop does not write.
     pub(super) at_entry: Vec<Check>,
-    /// Of others, by the instruction before which they stand.
+    /// Other checks, by the instruction that they precede.
     pub(super) before: BTreeMap<u64, Check>,
-    /// The redirected instructions, where they lay.
+    /// The redirected instructions, by their original addresses.
     pub(super) redirected: BTreeMap<u64, Instruction>,
-    /// Instructions that read a slot again, with the register that gets its value, and that.
+    /// Instructions that read a checked slot again, with the register and its value.
     pub(super) known: BTreeMap<u64, (Register, u64)>,
-    /// Registers that each redirected instruction has to do with: were its check to fail, it could fault, and a handler go on behind it.
+    /// Registers that each redirected instruction uses. If its check fails, the instruction may
+    /// fault, and a handler may continue behind it.
     pub(super) touches: BTreeMap<u64, u16>,
 }
 
 impl Check {
-    fn new(operand: Operand, rule: &Rule) -> Self {
+    fn new(operand: Operand, rule: &RemapRule) -> Self {
         let high = operand.displacement.saturating_add(i64::from(operand.bytes));
         Self { operand, rule: rule.clone(), low: operand.displacement, high, only: None }
     }
@@ -62,15 +63,16 @@ impl Check {
         bit(self.operand.base) | bit(self.operand.index)
     }
 
-    /// How far into the rule the lowest access may begin. None where they do not fit.
+    /// Maximum offset in the rule of the lowest access. `None` if the accesses do not fit.
     fn span(&self) -> Option<i32> {
         let room =
             i128::from(self.rule.bytes.end - self.rule.bytes.start) - (i128::from(self.high) - i128::from(self.low));
         i32::try_from(room).ok().filter(|span| *span >= 0)
     }
 
-    /// Takes an access of the same registers and the same rule with it, if all still fit.
-    fn take(&mut self, operand: &Operand, rule: &Rule) -> bool {
+    /// Includes an access with the same registers and rule, if all accesses still fit. Returns
+    /// whether it did.
+    fn take(&mut self, operand: &Operand, rule: &RemapRule) -> bool {
         let same =
             (self.operand.base, self.operand.index, self.operand.scale) == (operand.base, operand.index, operand.scale);
         if let Some(value) = self.only.filter(|_| same) {
@@ -88,8 +90,8 @@ impl Check {
         true
     }
 
-    /// The register that the address lies a fixed distance from, and the first and the last value of it that are right. None for an
-    /// address of several.
+    /// The register at a fixed distance from the address, with the first and last permitted values.
+    /// `None` for an address of several registers.
     pub(super) fn range(&self) -> Option<(Register, u64, u64)> {
         let Operand { base, index, scale, .. } = self.operand;
         let register = match (base, index) {
@@ -105,9 +107,9 @@ impl Check {
         Some((register, first, last))
     }
 
-    /// Goes to `failed` unless the check holds.
+    /// Jumps to `failed` unless the check passes.
     pub(super) fn emit(&self, code: &mut Assembly, scratch: Scratch, failed: Label) {
-        // Made only of accesses that fit: there is a span.
+        // The check consists of accesses that fit, so there is a span.
         let span = self.span().unwrap_or(-1);
         scratch.distance(code, &self.operand, self.low, self.rule.bytes.start);
         code.compare(scratch.register, span);
@@ -119,44 +121,44 @@ impl Checks {
     /// The checks for `redirects` in the loop.
     ///
     /// # Errors
-    /// [`Error::Refused`] when one of them cannot be redirected or is not in the loop.
+    /// [`Error::Refused`] if one of them cannot be redirected or is not in the loop.
     pub(super) fn of(flow: &Flow, within: &Loop, redirects: &[Redirect]) -> Result<Self> {
         let mut factory = InstructionInfoFactory::new();
-        let effects: BTreeMap<u64, Effect> = flow
-            .copied_in(within)
-            .map(|instruction| (instruction.ip(), Effect::of(instruction, &mut factory)))
+        let effects: BTreeMap<u64, InstructionEffect> = flow
+            .copied_instructions(within)
+            .map(|instruction| (instruction.ip(), InstructionEffect::of(instruction, &mut factory)))
             .collect();
         let written = effects.values().fold(0, |written, effect| written | effect.writes);
         let mut checks = Self::default();
         let mut varying: BTreeMap<u64, Varying<'_>> = BTreeMap::new();
-        for Redirect { ip, rule, seen } in redirects {
+        for Redirect { ip, rule, expected } in redirects {
             let refused = |reason| Error::refused(*ip, reason);
-            let effect = effects.get(ip).ok_or_else(|| refused(Refused::NotInLoop))?;
+            let effect = effects.get(ip).ok_or_else(|| refused(RefusalReason::NotInLoop))?;
             let instruction = &flow.instructions[ip];
             let operand = Operand::of(instruction, &mut factory)?;
             let check = Check::new(operand, rule);
-            check.span().ok_or_else(|| refused(Refused::Straddles))?;
+            check.span().ok_or_else(|| refused(RefusalReason::Straddles))?;
             checks.redirected.insert(*ip, operand.redirected(instruction, rule.delta)?);
             checks.touches.insert(*ip, effect.registers());
             if operand.is_absolute() {
                 let inside = rule.holds(operand.displacement.cast_unsigned(), operand.bytes);
-                inside.then_some(()).ok_or_else(|| refused(Refused::OutsideRule))?;
+                inside.then_some(()).ok_or_else(|| refused(RefusalReason::OutsideRule))?;
             } else if check.registers() & written == 0 {
                 add(&mut checks.at_entry, check, &operand, rule);
             } else {
-                varying.insert(*ip, Varying { operand, rule, seen: *seen });
+                varying.insert(*ip, Varying { operand, rule, expected: *expected });
             }
         }
         for start in &within.blocks {
-            let instructions = flow.until_call(&flow.blocks[start]);
+            let instructions = flow.instructions_until_call(&flow.blocks[start]);
             checks.in_block(instructions, &varying, &effects);
         }
         Ok(checks)
     }
 }
 
-/// Takes the access into one of the checks, or adds its own.
-fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &Rule) {
+/// Includes an access in one of the checks, or adds a new check.
+fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &RemapRule) {
     if !checks.iter_mut().any(|other| other.take(operand, rule)) {
         checks.push(check);
     }
@@ -166,28 +168,28 @@ fn add(checks: &mut Vec<Check>, check: Check, operand: &Operand, rule: &Rule) {
 #[derive(Debug, Clone, Copy)]
 struct Varying<'a> {
     operand: Operand,
-    rule: &'a Rule,
-    seen: Option<u64>,
+    rule: &'a RemapRule,
+    expected: Option<u64>,
 }
 
 impl Varying<'_> {
-    /// What its register held when it was seen.
+    /// The register's value by the expected address, if that address is in the rule.
     fn value(&self) -> Option<u64> {
-        let value = self.seen?.wrapping_sub(self.operand.displacement.cast_unsigned());
+        let value = self.expected?.wrapping_sub(self.operand.displacement.cast_unsigned());
         (self.operand.index == Register::None && holds(self.rule, &self.operand, value)).then_some(value)
     }
 }
 
 impl Checks {
-    /// Those of a block, by the first access of each.
+    /// Checks of one block, each before its first access.
     fn in_block<'a>(
         &mut self,
         instructions: impl Iterator<Item = &'a Instruction>,
         varying: &BTreeMap<u64, Varying<'_>>,
-        effects: &BTreeMap<u64, Effect>,
+        effects: &BTreeMap<u64, InstructionEffect>,
     ) {
-        let (mut frame, mut factory) = (Frame::default(), InstructionInfoFactory::new());
-        // Checks whose registers are still as they were checked.
+        let (mut frame, mut factory) = (FrameState::default(), InstructionInfoFactory::new());
+        // Checks whose registers have not changed since.
         let mut open: Vec<(u64, Check)> = Vec::new();
         for instruction in instructions {
             let ip = instruction.ip();
@@ -210,13 +212,13 @@ impl Checks {
     }
 }
 
-/// Whether the register of an access is known to hold a value that is right for it.
-fn is_held(frame: &Frame, access: &Varying<'_>) -> bool {
+/// Whether the register of an access is known to have a permitted value.
+fn is_held(frame: &FrameState, access: &Varying<'_>) -> bool {
     let held = frame.holds(access.operand.base).flatten().filter(|_| access.operand.index == Register::None);
     held.is_some_and(|value| holds(access.rule, &access.operand, value))
 }
 
-/// Whether an access lies in a rule's bytes when its register has this value.
-fn holds(rule: &Rule, operand: &Operand, value: u64) -> bool {
+/// Whether an access is in a rule's bytes if its register has this value.
+fn holds(rule: &RemapRule, operand: &Operand, value: u64) -> bool {
     rule.holds(value.wrapping_add_signed(operand.displacement), operand.bytes)
 }

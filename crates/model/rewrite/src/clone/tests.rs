@@ -1,21 +1,21 @@
-//! What clones are made of. What they do is tested in `tests/differential.rs`.
+//! The code of clones. `tests/differential.rs` tests their behaviour.
 
 use iced_x86::code_asm::{CodeAssembler, ecx, qword_ptr, rax, rbp, rcx, rdi, rdx};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 
-use super::{LoopClone, Plan, Redirect};
-use crate::error::Refused;
+use super::{ClonePlan, LoopClone, Redirect};
+use crate::error::RefusalReason;
 use crate::flow::Flow;
 use crate::liveness::Liveness;
-use crate::memory::Image;
-use crate::page::Rule;
+use crate::memory::MemoryImage;
+use crate::page::RemapRule;
 
 const CODE: u64 = 0x40_0000;
 const AT: u64 = 0x41_0000;
 const DELTA: i64 = 0x2_0000;
 
-fn rule() -> Rule {
-    Rule { bytes: 0x50_0000..0x50_0040, delta: DELTA }
+fn rule() -> RemapRule {
+    RemapRule { bytes: 0x50_0000..0x50_0040, delta: DELTA }
 }
 
 fn clone(
@@ -23,9 +23,9 @@ fn clone(
     redirects: &[u64],
     moved: &[(u64, u64)],
     enter: &[u64],
-) -> Result<(LoopClone, Vec<Instruction>), Refused> {
+) -> Result<(LoopClone, Vec<Instruction>), RefusalReason> {
     let redirects: Vec<_> =
-        redirects.iter().map(|offset| Redirect { ip: CODE + offset, rule: rule(), seen: None }).collect();
+        redirects.iter().map(|offset| Redirect { ip: CODE + offset, rule: rule(), expected: None }).collect();
     clone_with(code, &redirects, moved, enter)
 }
 
@@ -34,11 +34,11 @@ fn clone_with(
     redirects: &[Redirect],
     moved: &[(u64, u64)],
     enter: &[u64],
-) -> Result<(LoopClone, Vec<Instruction>), Refused> {
-    let image = Image { start: CODE, bytes: code.assemble(CODE).unwrap() };
+) -> Result<(LoopClone, Vec<Instruction>), RefusalReason> {
+    let image = MemoryImage { start: CODE, bytes: code.assemble(CODE).unwrap() };
     let flow = Flow::discover(&image, CODE).unwrap();
     let loops = flow.loops();
-    let plan = Plan {
+    let plan = ClonePlan {
         flow: &flow,
         within: &loops[0],
         liveness: &Liveness::of(&flow),
@@ -72,7 +72,7 @@ fn since(code: &[Instruction], from: u64) -> Vec<Code> {
 }
 
 #[test]
-fn nothing_is_added_in_the_loop_where_the_base_stays() {
+fn a_loop_invariant_base_adds_no_code_to_the_loop() {
     let (found, code) = clone(&mut counter(), &[0, 4], &[], &[]).unwrap();
     let head = found.map.iter().rfind(|(_, ip)| *ip == CODE).unwrap().0;
     let expected = [Code::Add_rm64_imm8, Code::Add_rm64_r64, Code::Dec_rm32, Code::Jne_rel8_64, Code::Jmp_rel32_64];
@@ -89,11 +89,11 @@ fn nothing_is_added_in_the_loop_where_the_base_stays() {
         u64::from_le_bytes(found.code[at..at + 8].try_into().unwrap())
     };
     assert_eq!(word(2) - word(0), 0x40 - 16, "from the first value that is right to the last");
-    assert_eq!(found.colds.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE]);
+    assert_eq!(found.failures.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE]);
 }
 
 #[test]
-fn jumps_to_what_was_overwritten_lead_to_its_copy() {
+fn jumps_to_overwritten_instructions_lead_to_their_copies() {
     let moved = [(CODE, 0x43_0000), (CODE + 4, 0x43_0004)];
     let (_, code) = clone(&mut counter(), &[0], &moved, &[]).unwrap();
     let outside: Vec<_> = code
@@ -105,7 +105,7 @@ fn jumps_to_what_was_overwritten_lead_to_its_copy() {
 }
 
 #[test]
-fn a_base_that_changes_is_checked_where_it_is_used() {
+fn a_changing_base_is_checked_before_its_access() {
     // 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rdx, [rax + 8] (4); c: dec ecx; jne 0; ret
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
@@ -118,7 +118,7 @@ fn a_base_that_changes_is_checked_where_it_is_used() {
     code.ret().unwrap();
     let (found, decoded) = clone(&mut code, &[4, 8], &[], &[]).unwrap();
     assert_eq!((found.guards, found.saving_guards), (1, 0), "one for both, which takes no register");
-    assert_eq!(found.colds.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE + 4]);
+    assert_eq!(found.failures.iter().map(|(_, ip)| *ip).collect::<Vec<_>>(), [CODE + 4]);
     let expected = [
         Code::Mov_r64_rm64,
         Code::Cmp_r64_rm64,
@@ -132,18 +132,18 @@ fn a_base_that_changes_is_checked_where_it_is_used() {
     assert_eq!(since(&decoded, found.entry)[..8], expected);
     let at_block = clone(&mut code, &[4, 8], &[], &[CODE + 4]).unwrap().0;
     assert_eq!(at_block.entries.len(), 2);
-    assert_eq!(clone(&mut code, &[4, 8], &[], &[CODE + 8]).unwrap_err(), Refused::BehindCheck);
+    assert_eq!(clone(&mut code, &[4, 8], &[], &[CODE + 8]).unwrap_err(), RefusalReason::BehindCheck);
 }
 
 #[test]
 fn loops_that_cannot_be_cloned_are_refused() {
-    assert_eq!(clone(&mut counter(), &[0xc], &[], &[]).unwrap_err(), Refused::NotInLoop);
-    assert_eq!(clone(&mut counter(), &[8], &[], &[]).unwrap_err(), Refused::NoMemory);
-    assert_eq!(clone(&mut counter(), &[], &[], &[CODE + 0xc]).unwrap_err(), Refused::NotInLoop);
+    assert_eq!(clone(&mut counter(), &[0xc], &[], &[]).unwrap_err(), RefusalReason::NotInLoop);
+    assert_eq!(clone(&mut counter(), &[8], &[], &[]).unwrap_err(), RefusalReason::NoMemory);
+    assert_eq!(clone(&mut counter(), &[], &[], &[CODE + 0xc]).unwrap_err(), RefusalReason::NotInLoop);
 }
 
 #[test]
-fn a_call_and_what_follows_it_are_left_to_the_original() {
+fn a_call_and_the_code_after_it_run_in_the_original() {
     // 0: add [rdi], 1 (4); 4: call rax (2); 6: add [rdi + 8], 1 (5); b: jmp 0
     let mut calls = CodeAssembler::new(64).unwrap();
     let mut head = calls.create_label();
@@ -157,11 +157,11 @@ fn a_call_and_what_follows_it_are_left_to_the_original() {
     assert_eq!(since(&code, copied)[..2], [Code::Add_rm64_imm8, Code::Jmp_rel32_64]);
     let jump = code.iter().find(|instruction| instruction.ip() > copied).unwrap();
     assert_eq!((jump.near_branch_target(), found.map.contains(&(jump.ip(), CODE + 4))), (CODE + 4, true));
-    assert_eq!(clone(&mut calls, &[6], &[], &[]).unwrap_err(), Refused::NotInLoop);
+    assert_eq!(clone(&mut calls, &[6], &[], &[]).unwrap_err(), RefusalReason::NotInLoop);
 }
 
 /// 0: mov rax, [rbp - 8] (4); 4: add [rax], 1 (4); 8: mov rax, [rbp - 8] (4); c: add [rax + 8], 1 (5); 11: add [rbp - 24], 1 (5); dec ecx; jne 0
-fn by_a_slot(seen: [u64; 2]) -> (LoopClone, Vec<Instruction>) {
+fn by_a_slot(expected: [u64; 2]) -> (LoopClone, Vec<Instruction>) {
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
     code.set_label(&mut head).unwrap();
@@ -173,16 +173,16 @@ fn by_a_slot(seen: [u64; 2]) -> (LoopClone, Vec<Instruction>) {
     code.dec(ecx).unwrap();
     code.jne(head).unwrap();
     code.ret().unwrap();
-    let redirects = [(4, seen[0]), (0xc, seen[1])];
+    let redirects = [(4, expected[0]), (0xc, expected[1])];
     let redirects: Vec<_> = redirects
         .into_iter()
-        .map(|(offset, seen)| Redirect { ip: CODE + offset, rule: rule(), seen: Some(seen) })
+        .map(|(offset, expected)| Redirect { ip: CODE + offset, rule: rule(), expected: Some(expected) })
         .collect();
     clone_with(&mut code, &redirects, &[], &[]).unwrap()
 }
 
 #[test]
-fn a_pointer_in_the_frame_is_checked_once_for_the_value_that_it_had() {
+fn a_slot_is_checked_once_for_its_expected_value() {
     let (found, code) = by_a_slot([0x50_0010, 0x50_0018]);
     assert_eq!((found.guards, found.saving_guards), (1, 0));
     let expected = [
@@ -204,20 +204,20 @@ fn a_pointer_in_the_frame_is_checked_once_for_the_value_that_it_had() {
 }
 
 #[test]
-fn a_value_that_would_be_outside_of_the_rule_is_not_believed() {
+fn an_expected_value_outside_of_the_rule_is_ignored() {
     let (found, code) = by_a_slot([0x60_0010, 0x60_0018]);
     assert_eq!(found.guards, 2, "each by the range of what is right");
     assert!(code.iter().any(|instruction| instruction.code() == Code::Jb_rel8_64));
 }
 
 #[test]
-fn the_copy_of_a_head_begins_a_line_if_that_is_asked() {
+fn the_copy_of_a_head_starts_a_line_on_request() {
     let mut code = counter();
-    let image = Image { start: CODE, bytes: code.assemble(CODE).unwrap() };
+    let image = MemoryImage { start: CODE, bytes: code.assemble(CODE).unwrap() };
     let flow = Flow::discover(&image, CODE).unwrap();
     let (loops, liveness) = (flow.loops(), Liveness::of(&flow));
-    let redirects = [Redirect { ip: CODE, rule: rule(), seen: None }];
-    let plan = Plan {
+    let redirects = [Redirect { ip: CODE, rule: rule(), expected: None }];
+    let plan = ClonePlan {
         flow: &flow,
         within: &loops[0],
         liveness: &liveness,
@@ -227,7 +227,8 @@ fn the_copy_of_a_head_begins_a_line_if_that_is_asked() {
         at: AT + 16,
         aligned: false,
     };
-    let (plain, aligned) = (LoopClone::new(&plan).unwrap(), LoopClone::new(&Plan { aligned: true, ..plan }).unwrap());
+    let (plain, aligned) =
+        (LoopClone::new(&plan).unwrap(), LoopClone::new(&ClonePlan { aligned: true, ..plan }).unwrap());
     let head = |clone: &LoopClone| clone.map.iter().rfind(|(_, ip)| *ip == CODE).unwrap().0;
     assert_ne!(head(&plain) % 64, 0);
     assert_eq!((head(&aligned) % 64, aligned.at), (0, AT + 16));

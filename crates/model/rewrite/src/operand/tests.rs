@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory, Register};
 
 use super::Operand;
-use crate::error::Refused;
+use crate::error::RefusalReason;
 use crate::registers::Registers;
 
 fn decode(bytes: &[u8]) -> Instruction {
@@ -12,11 +12,11 @@ fn decode(bytes: &[u8]) -> Instruction {
     instruction
 }
 
-fn operand(bytes: &[u8]) -> Result<Operand, Refused> {
+fn operand(bytes: &[u8]) -> Result<Operand, RefusalReason> {
     Operand::of(&decode(bytes), &mut InstructionInfoFactory::new()).map_err(|error| error.reason().unwrap())
 }
 
-/// `bytes` redirected by `delta`, as it reads at the same place.
+/// `bytes` redirected by `delta`, decoded at the same address.
 fn redirected(bytes: &[u8], delta: i64) -> Instruction {
     let instruction = decode(bytes);
     let redirected = operand(bytes).unwrap().redirected(&instruction, delta).unwrap();
@@ -57,7 +57,7 @@ fn loads_read_stores_write_and_exchanges_are_atomic() {
 
 #[test]
 fn a_redirect_is_another_displacement() {
-    // mov rax, [rax]: the register that holds the address is the one that is loaded
+    // mov rax, [rax]: the loaded register is also the address register.
     let moved = redirected(&[0x48, 0x8b, 0x00], 0x3000);
     assert_eq!((moved.memory_base(), moved.memory_displacement64()), (Register::RAX, 0x3000));
     let moved = redirected(&[0x48, 0x01, 0x44, 0xcf, 0x10], -0x1000);
@@ -81,27 +81,27 @@ fn an_absolute_operand_stays_absolute_while_it_fits() {
 fn a_displacement_that_does_not_fit_is_refused() {
     let bytes = [0x8b, 0x87, 0, 0, 0, 0x7f]; // mov eax, [rdi + 0x7f000000]
     let error = operand(&bytes).unwrap().redirected(&decode(&bytes), 0x0100_0000).unwrap_err();
-    assert_eq!(error.reason(), Some(Refused::OutOfReach));
+    assert_eq!(error.reason(), Some(RefusalReason::OutOfReach));
 }
 
 #[test]
-fn what_cannot_be_redirected_says_why() {
+fn unredirectable_instructions_are_refused_with_the_reason() {
     for (bytes, reason) in [
-        (&[0x01_u8, 0xc0][..], Refused::NoMemory),                  // add eax, eax
-        (&[0x48, 0x8d, 0x07], Refused::NoMemory),                   // lea rax, [rdi]
-        (&[0xf3, 0x48, 0xa5], Refused::String),                     // rep movsq
-        (&[0xaa], Refused::String),                                 // stosb
-        (&[0xc4, 0xe2, 0xf1, 0x90, 0x04, 0xd7], Refused::Gather),   // vpgatherdq xmm0, [rdi + xmm2 * 8], xmm1
-        (&[0x64, 0x48, 0x8b, 0x07], Refused::Segment),              // mov rax, fs:[rdi]
-        (&[0x50], Refused::Stack),                                  // push rax
-        (&[0x48, 0x8b, 0x44, 0x24, 0x08], Refused::Stack),          // mov rax, [rsp + 8]
-        (&[0x0f, 0xae, 0x07], Refused::StateArea),                  // fxsave [rdi]
-        (&[0xff, 0x27], Refused::Branch),                           // jmp [rdi]
-        (&[0xff, 0x17], Refused::Branch),                           // call [rdi]
-        (&[0x48, 0x0f, 0xab, 0x07], Refused::BitString),            // bts [rdi], rax
-        (&[0x67, 0x8b, 0x07], Refused::AddressForm),                // mov eax, [edi]
-        (&[0xa1, 0, 0x10, 0, 0, 0, 0, 0, 0], Refused::AddressForm), // mov eax, [offset]
-        (&[0xd7], Refused::AddressForm),                            // xlatb
+        (&[0x01_u8, 0xc0][..], RefusalReason::NoMemory), // add eax, eax
+        (&[0x48, 0x8d, 0x07], RefusalReason::NoMemory),  // lea rax, [rdi]
+        (&[0xf3, 0x48, 0xa5], RefusalReason::String),    // rep movsq
+        (&[0xaa], RefusalReason::String),                // stosb
+        (&[0xc4, 0xe2, 0xf1, 0x90, 0x04, 0xd7], RefusalReason::Gather), // vpgatherdq xmm0, [rdi + xmm2 * 8], xmm1
+        (&[0x64, 0x48, 0x8b, 0x07], RefusalReason::Segment), // mov rax, fs:[rdi]
+        (&[0x50], RefusalReason::Stack),                 // push rax
+        (&[0x48, 0x8b, 0x44, 0x24, 0x08], RefusalReason::Stack), // mov rax, [rsp + 8]
+        (&[0x0f, 0xae, 0x07], RefusalReason::StateArea), // fxsave [rdi]
+        (&[0xff, 0x27], RefusalReason::Branch),          // jmp [rdi]
+        (&[0xff, 0x17], RefusalReason::Branch),          // call [rdi]
+        (&[0x48, 0x0f, 0xab, 0x07], RefusalReason::BitString), // bts [rdi], rax
+        (&[0x67, 0x8b, 0x07], RefusalReason::AddressForm), // mov eax, [edi]
+        (&[0xa1, 0, 0x10, 0, 0, 0, 0, 0, 0], RefusalReason::AddressForm), // mov eax, [offset]
+        (&[0xd7], RefusalReason::AddressForm),           // xlatb
     ] {
         assert_eq!(operand(bytes), Err(reason), "{bytes:x?}");
     }
@@ -109,7 +109,7 @@ fn what_cannot_be_redirected_says_why() {
 }
 
 #[test]
-fn a_jump_reads_where_it_leads() {
+fn an_indirect_jump_has_the_operand_of_its_target() {
     let jump = |bytes: &[u8]| Operand::of_jump(&decode(bytes), &mut InstructionInfoFactory::new());
     // bnd jmp [rip + 16], as in a procedure linkage table.
     let found = jump(&[0xf2, 0xff, 0x25, 0x10, 0, 0, 0]).unwrap().unwrap();

@@ -3,14 +3,14 @@
 use iced_x86::{Decoder, DecoderOptions};
 
 use super::{HeadPatch, Pun};
-use crate::error::Refused;
+use crate::error::RefusalReason;
 use crate::flow::Flow;
-use crate::memory::{Image, Memory};
+use crate::memory::{Memory, MemoryImage};
 
 const HEAD: u64 = 0x40_1000;
 
-fn patch(bytes: &[u8]) -> Result<HeadPatch, Refused> {
-    let image = Image { start: HEAD, bytes: bytes.to_vec() };
+fn patch(bytes: &[u8]) -> Result<HeadPatch, RefusalReason> {
+    let image = MemoryImage { start: HEAD, bytes: bytes.to_vec() };
     let flow = Flow::discover(&image, HEAD).unwrap();
     let mut original = [0; 5];
     assert_eq!(image.read(HEAD, &mut original), 5);
@@ -21,9 +21,9 @@ fn patch(bytes: &[u8]) -> Result<HeadPatch, Refused> {
 const SHORT: [u8; 8] = [0x48, 0x03, 0x07, 0xff, 0xc9, 0x75, 0xf9, 0xc3];
 
 #[test]
-fn whoever_stands_at_an_overwritten_instruction_traps() {
+fn overwritten_instructions_start_with_traps() {
     let found = patch(&SHORT).unwrap();
-    // The second instruction began at the third byte of the distance.
+    // The second instruction begins at the third byte of the displacement.
     assert_eq!((found.pun.mask, found.pun.value), (0x00ff_0000, 0x00cc_0000));
     let entry = found.pun.entry_from(0x41_0000).unwrap();
     assert!(found.pun.allows(entry) && entry >= 0x41_0000);
@@ -35,23 +35,23 @@ fn whoever_stands_at_an_overwritten_instruction_traps() {
     jump.extend(&bytes[1].1);
     let jump = Decoder::with_ip(64, &jump, HEAD, DecoderOptions::NONE).decode();
     assert_eq!(jump.near_branch_target(), entry);
-    assert_eq!(found.writes(entry + 0x1_0000).unwrap_err().reason(), Some(Refused::Pun));
-    assert_eq!(found.writes(HEAD + (1 << 32)).unwrap_err().reason(), Some(Refused::OutOfReach));
+    assert_eq!(found.writes(entry + 0x1_0000).unwrap_err().reason(), Some(RefusalReason::Pun));
+    assert_eq!(found.writes(HEAD + (1 << 32)).unwrap_err().reason(), Some(RefusalReason::OutOfReach));
     let undo: Vec<u8> = found.undo()[1..].iter().rev().flat_map(|write| write.bytes.clone()).collect();
     assert_eq!(undo, SHORT[..5]);
 }
 
 #[test]
-fn one_long_instruction_leaves_the_entry_free() {
+fn one_long_instruction_permits_any_entry() {
     // add qword [rdi + 8], 1; jne head; ret
     let found = patch(&[0x48, 0x83, 0x47, 0x08, 0x01, 0x75, 0xf9, 0xc3]).unwrap();
     assert_eq!((found.pun.mask, found.pun.entry_from(0x41_2345)), (0, Some(0x41_2345)));
 }
 
 #[test]
-fn the_copy_goes_on_behind_what_was_overwritten() {
+fn a_head_copy_continues_behind_the_overwritten_instructions() {
     let found = patch(&SHORT).unwrap();
-    let copy = found.displaced(0x42_0000).unwrap();
+    let copy = found.copy_at(0x42_0000).unwrap();
     let code: Vec<_> = Decoder::with_ip(64, &copy.code, copy.at, DecoderOptions::NONE).into_iter().collect();
     assert_eq!(copy.code[..5], SHORT[..5]);
     assert_eq!((code.len(), code[2].near_branch_target()), (3, HEAD + 5));
@@ -61,15 +61,18 @@ fn the_copy_goes_on_behind_what_was_overwritten() {
 #[test]
 fn heads_that_cannot_be_overwritten_are_refused() {
     // dec ecx; inner: dec edx; dec eax; jne inner; jmp head
-    assert_eq!(patch(&[0xff, 0xc9, 0xff, 0xca, 0xff, 0xc8, 0x75, 0xfa, 0xeb, 0xf6]).unwrap_err(), Refused::InnerTarget);
-    // dec ecx; ret, and what follows is not known
-    assert_eq!(patch(&[0xff, 0xc9, 0xc3, 0x06, 0x06]).unwrap_err(), Refused::ShortHead);
+    assert_eq!(
+        patch(&[0xff, 0xc9, 0xff, 0xca, 0xff, 0xc8, 0x75, 0xfa, 0xeb, 0xf6]).unwrap_err(),
+        RefusalReason::InnerTarget
+    );
+    // dec ecx; ret, and unknown code behind it
+    assert_eq!(patch(&[0xff, 0xc9, 0xc3, 0x06, 0x06]).unwrap_err(), RefusalReason::ShortHead);
     // dec ecx; call rax; dec ecx
-    assert_eq!(patch(&[0xff, 0xc9, 0xff, 0xd0, 0xff, 0xc9]).unwrap_err(), Refused::Call);
+    assert_eq!(patch(&[0xff, 0xc9, 0xff, 0xd0, 0xff, 0xc9]).unwrap_err(), RefusalReason::Call);
 }
 
 #[test]
-fn the_next_entry_is_the_nearest_that_is_allowed() {
+fn the_next_entry_is_the_nearest_permitted_one() {
     for (mask, value) in [(0, 0), (0xff, 0xcc), (0xff00, 0xcc00), (0xff_ff00, 0xcc_cc00), (0xff00_00ff, 0xcc00_00cc)] {
         let pun = Pun { after: 0x1_0000_0000, mask, value };
         for from in
@@ -77,7 +80,7 @@ fn the_next_entry_is_the_nearest_that_is_allowed() {
         {
             let naive = (from..from + 0x2_0000).find(|entry| pun.allows(*entry));
             let found = pun.entry_from(from);
-            // Where the naive search ends without, the nearest may still be further on.
+            // If the naive search finds none, the nearest may be further away.
             assert!(naive.is_none() || found == naive, "{mask:x} from {from:x}: {found:x?}, not {naive:x?}");
             assert!(found.is_none_or(|entry| entry >= from && pun.allows(entry)));
         }

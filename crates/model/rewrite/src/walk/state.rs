@@ -1,4 +1,4 @@
-//! What is known of registers and memory on a walk.
+//! Known values of registers and memory during a walk.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::registers::{Registers, number};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) known: Option<u64>,
-    /// Made of memory that was read later than the sample.
+    /// Whether it depends on memory that was read later than the sample.
     pub(super) now: bool,
 }
 
@@ -31,49 +31,50 @@ impl Value {
         Self { known, now: self.now | other.now }
     }
 
-    /// The lowest `bytes`, the others zero.
+    /// The lowest `bytes` bytes; the others are zero.
     pub(super) fn low(self, bytes: usize) -> Self {
         self.map(|value| value & mask(bytes))
     }
 }
 
-/// Ones in the lowest `bytes`.
+/// A mask of the lowest `bytes` bytes.
 pub(super) const fn mask(bytes: usize) -> u64 {
     if bytes >= 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 }
 }
 
-/// Registers, and what was written on the way.
+/// Registers, and the memory that the walk has written.
 #[derive(Debug, Clone)]
-pub(super) struct State {
+pub(super) struct WalkState {
     gpr: [Value; 16],
     fs_base: u64,
     gs_base: u64,
     /// Aligned words, by address.
-    written: BTreeMap<u64, Written>,
+    written: BTreeMap<u64, WrittenWord>,
 }
 
-/// A word of which some bytes were written.
+/// A word with written bytes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Written {
+struct WrittenWord {
     bytes: [u8; 8],
-    /// A flag a byte: it was written; what was written is known; it was made of memory that was read later than the sample.
+    /// Flags, one per byte: it was written; the value is known; the value depends on memory read
+    /// later than the sample.
     written: u8,
     known: u8,
     now: u8,
 }
 
-/// The word that a byte lies in, and which of its bytes it is.
+/// The word that contains a byte, and the byte's index.
 fn in_word(address: u64) -> (u64, usize) {
     (address & !7, usize::from(address.to_le_bytes()[0] % 8))
 }
 
-impl State {
+impl WalkState {
     pub(super) fn new(registers: &Registers) -> Self {
         let (fs_base, gs_base) = (registers.fs_base, registers.gs_base);
         Self { gpr: registers.gpr.map(Value::of), fs_base, gs_base, written: BTreeMap::new() }
     }
 
-    /// The value of a register, or of a part of one; of a segment its base.
+    /// The value of a register or a part of one; for a segment register its base.
     pub(super) fn register(&self, register: Register) -> Value {
         match register {
             Register::FS => return Value::of(self.fs_base),
@@ -84,7 +85,8 @@ impl State {
         self.gpr[number].map(|value| value >> shift(register)).low(register.size())
     }
 
-    /// Writes a register, or a part of one. The upper half is cleared with the lower one; smaller parts leave the rest.
+    /// Writes a register or a part of one. Writing the lower half clears the upper half; smaller
+    /// parts keep the rest.
     pub(super) fn set_register(&mut self, register: Register, value: Value) {
         let Some(number) = number(register) else { return };
         let bytes = register.size();
@@ -96,13 +98,13 @@ impl State {
         };
     }
 
-    /// The value in memory: what was written on the way, else what is there now.
+    /// The value in memory: what the walk has written, else what is there now.
     pub(super) fn load(&self, memory: &dyn Memory, address: Value, bytes: usize) -> Value {
         let Some(at) = address.known.filter(|_| (1..=8).contains(&bytes)) else { return Value::UNKNOWN };
         let mut read = [0; 8];
         let there = memory.read(at, &mut read[..bytes]);
         let (mut now, mut known) = (address.now, true);
-        let mut written = Written::default();
+        let mut written = WrittenWord::default();
         for (offset, byte) in read[..bytes].iter_mut().enumerate() {
             let (word, place) = in_word(at.wrapping_add(offset as u64));
             if offset == 0 || place == 0 {
@@ -121,7 +123,7 @@ impl State {
         Value { known: known.then(|| u64::from_le_bytes(read)), now }
     }
 
-    /// Writes memory; what is written to an unknown address is lost.
+    /// Writes memory. A write to an unknown address is ignored.
     pub(super) fn store(&mut self, address: Value, bytes: usize, value: Value) {
         let Some(at) = address.known.filter(|_| bytes <= 64) else { return };
         let digits = value.known.filter(|_| bytes <= 8).map(u64::to_le_bytes);
@@ -137,22 +139,22 @@ impl State {
     }
 }
 
-/// Where a part of a register begins: `ah` and its like are the second byte.
+/// The bit at which a part of a register begins: 8 for `ah` and its like.
 fn shift(register: Register) -> u32 {
     u32::from(matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)) * 8
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{State, Value};
-    use crate::memory::Image;
+    use super::{Value, WalkState};
+    use crate::memory::MemoryImage;
     use crate::registers::Registers;
     use iced_x86::Register;
 
-    fn state(rax: u64) -> State {
+    fn state(rax: u64) -> WalkState {
         let mut registers = Registers { fs_base: 0x7000, ..Registers::default() };
         registers.gpr[0] = rax;
-        State::new(&registers)
+        WalkState::new(&registers)
     }
 
     #[test]
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn memory_is_what_was_written_and_then_what_is_there() {
-        let image = Image { start: 0x1000, bytes: (0..16).collect() };
+        let image = MemoryImage { start: 0x1000, bytes: (0..16).collect() };
         let mut now = state(0);
         let at = Value::of;
         assert_eq!(now.load(&image, at(0x1000), 4), Value { known: Some(0x0302_0100), now: true });

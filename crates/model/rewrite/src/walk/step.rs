@@ -1,16 +1,17 @@
-//! One instruction of a walk: what it does to what is known.
+//! Interpretation of one instruction on a walk.
 //!
-//! The instructions that addresses are made with are understood; of the others it is known what they write, and that is lost.
+//! The instructions that compute addresses are interpreted. Of the others, only the written
+//! registers and memory are known, and they become unknown.
 
 use iced_x86::{Instruction, InstructionInfo, Mnemonic, OpKind, Register};
 
-use super::state::{State, Value, mask};
-use super::{address, calculated, writes_memory};
+use super::address::{address, calculated, writes_memory};
+use super::state::{Value, WalkState, mask};
 use crate::effect::reads_and_writes;
 use crate::flow::calls;
 use crate::memory::Memory;
 
-/// What a call may change (System V ABI).
+/// Registers that a call may change (System V ABI).
 const LOST_BY_CALLS: [Register; 9] = [
     Register::RAX,
     Register::RCX,
@@ -23,8 +24,8 @@ const LOST_BY_CALLS: [Register; 9] = [
     Register::R11,
 ];
 
-impl State {
-    /// Runs an instruction. A call is one step, to behind its return.
+impl WalkState {
+    /// Interprets an instruction. A call is one step, up to its return.
     pub(super) fn step(&mut self, instruction: &Instruction, information: &InstructionInfo, memory: &dyn Memory) {
         if calls(instruction) {
             for register in LOST_BY_CALLS {
@@ -42,7 +43,7 @@ impl State {
         }
     }
 
-    /// Pushes, pops and leaves; was it one?
+    /// Interprets push, pop and leave; returns whether it was one.
     fn stack(&mut self, instruction: &Instruction, memory: &dyn Memory) -> bool {
         let rsp = self.register(Register::RSP);
         match instruction.mnemonic() {
@@ -73,7 +74,7 @@ impl State {
         true
     }
 
-    /// What the first operand becomes, for the instructions that are understood.
+    /// The new value of the first operand, for interpreted instructions.
     fn result(&self, instruction: &Instruction, memory: &dyn Memory, operand: Value) -> Option<Value> {
         let bytes = width(instruction, 0);
         let source = |index| self.source(instruction, index, memory, operand);
@@ -109,7 +110,7 @@ impl State {
         }
     }
 
-    /// The value of an operand; `operand` is where the one in memory lies.
+    /// The value of an operand. `operand` is the address of the memory operand.
     fn source(&self, instruction: &Instruction, index: u32, memory: &dyn Memory, operand: Value) -> Value {
         match instruction.op_kind(index) {
             OpKind::Register => self.register(instruction.op_register(index)),
@@ -126,7 +127,7 @@ impl State {
         }
     }
 
-    /// Loses what the instruction writes.
+    /// Makes unknown what the instruction writes.
     fn forget(&mut self, information: &InstructionInfo) {
         let written = information.used_memory().iter().filter(|place| writes_memory(place));
         let places: Vec<_> = written.map(|place| (address(place, self), place.memory_size().size())).collect();
@@ -136,7 +137,7 @@ impl State {
         self.forget_registers(information);
     }
 
-    /// Loses the registers that the instruction writes.
+    /// Makes unknown the registers that the instruction writes.
     pub(super) fn forget_registers(&mut self, information: &InstructionInfo) {
         for used in information.used_registers().iter().filter(|used| reads_and_writes(used.access()).1) {
             self.set_register(used.register(), Value::UNKNOWN);
@@ -144,7 +145,7 @@ impl State {
     }
 }
 
-/// Bytes of an operand.
+/// Size of an operand in bytes.
 fn width(instruction: &Instruction, index: u32) -> usize {
     match instruction.op_kind(index) {
         OpKind::Register => instruction.op_register(index).size(),

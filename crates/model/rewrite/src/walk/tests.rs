@@ -6,18 +6,18 @@ use iced_x86::code_asm::{
     CodeAssembler, al, byte_ptr, dword_ptr, eax, ecx, qword_ptr, r8, rax, rbp, rcx, rdi, rdx, rsi,
 };
 
-use super::{Access, Walk};
+use super::{LoopAccess, Walk};
 use crate::flow::Flow;
-use crate::memory::{Image, Memory};
+use crate::memory::{Memory, MemoryImage};
 use crate::registers::{RBP, RSP, Registers};
 
 const CODE: u64 = 0x1000;
 const STACK: u64 = 0x8000;
 
-/// Code, and a stack beside it.
+/// Code with a stack.
 struct Program {
-    code: Image,
-    stack: Image,
+    code: MemoryImage,
+    stack: MemoryImage,
 }
 
 impl Memory for Program {
@@ -28,8 +28,8 @@ impl Memory for Program {
 
 fn program(mut code: CodeAssembler) -> Program {
     Program {
-        code: Image { start: CODE, bytes: code.assemble(CODE).unwrap() },
-        stack: Image { start: STACK, bytes: vec![0; 256] },
+        code: MemoryImage { start: CODE, bytes: code.assemble(CODE).unwrap() },
+        stack: MemoryImage { start: STACK, bytes: vec![0; 256] },
     }
 }
 
@@ -72,7 +72,7 @@ fn a_sample_between_accesses_finds_them_all() {
     let registers = [(RDI, 0x7f10), (RSI, 0x9000), (RCX, 3), (RDX, 10)];
     let walk = around(&sum(), 0xc, &registers);
     assert_eq!(addresses(&walk), [(0, 0x7f18), (5, 0x9000 + 24)], "in the next lap");
-    let first = Access {
+    let first = LoopAccess {
         ip: CODE,
         address: 0x7f18,
         bytes: 8,
@@ -92,7 +92,7 @@ fn a_sample_between_accesses_finds_them_all() {
 }
 
 #[test]
-fn a_lap_from_the_middle_of_a_block_is_the_same_as_if_the_code_had_been_read_from_there() {
+fn a_walk_from_the_middle_of_a_block_equals_one_of_a_flow_from_there() {
     let program = sum();
     let whole = Flow::discover(&program, CODE).unwrap();
     let within = &whole.loops()[0];
@@ -126,7 +126,7 @@ fn pointers_on_the_stack_are_read_now() {
 }
 
 #[test]
-fn what_the_lap_writes_it_reads_back() {
+fn writes_of_a_walk_are_read_back() {
     // push rcx; pop rdx; mov [rdx], eax; lea r8, [rdx + rdx + 1]; shl r8, 3; movzx, xor …; mov al, [r8]; jmp head
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
@@ -146,7 +146,7 @@ fn what_the_lap_writes_it_reads_back() {
 }
 
 #[test]
-fn what_is_not_known_is_not_guessed() {
+fn unknown_addresses_are_not_guessed() {
     // 0: call rax; 2: add [rcx], 1; 6: mov [rbp - 8], rcx; mov rdx, [rbp - 8]; add [rdx], 1; jmp head
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
@@ -160,13 +160,13 @@ fn what_is_not_known_is_not_guessed() {
     code.jmp(head).unwrap();
     let walk = around(&program(code), 0, &[(RAX, 0x4000), (RCX, 0x6000), (RBP, STACK + 0x80), (RSP, STACK + 0x40)]);
     let slots: Vec<_> = walk.accesses.iter().map(|access| access.address).collect();
-    // The return address that the call pushes, and the slot twice.
+    // The return address that the call pushes, and two accesses to the slot.
     assert_eq!(slots, [STACK + 0x38, STACK + 0x78, STACK + 0x78]);
     assert_eq!(walk.unknown, 3);
 }
 
 #[test]
-fn what_a_call_loses_is_known_right_behind_the_access() {
+fn a_backward_walk_finds_addresses_that_a_call_loses() {
     // 0: call rcx (2); 2: mov [rax], rcx (3); 5: call rcx (2); 7: mov rdx, [rax] (3); a: lock xadd [rax + 8], rdx (6);
     // 10: mov [rdx], rcx (3); 13: nop; 14: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();
@@ -194,7 +194,7 @@ fn what_a_call_loses_is_known_right_behind_the_access() {
 }
 
 #[test]
-fn an_address_that_was_told_is_taken_where_nothing_better_is_known() {
+fn an_observed_address_is_used_if_the_registers_give_none() {
     // 0: call rcx (2); 2: mov [rax], rcx (3); 5: push [rdx] (2); 7: add [rdi], 1 (4); b: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();
     let mut head = code.create_label();
@@ -209,18 +209,18 @@ fn an_address_that_was_told_is_taken_where_nothing_better_is_known() {
     let mut registers = Registers { rip: CODE + 5, ..Registers::default() };
     (registers.gpr[RAX], registers.gpr[RDX], registers.gpr[RDI], registers.gpr[RSP]) =
         (0x5000, 0x6000, 0x7000, STACK + 0x40);
-    let told = |ip: u64| Some(0x4000 + ip - CODE);
+    let observed = |ip: u64| Some(0x4000 + ip - CODE);
     let within = flow.loops();
-    let walk = Walk::around_told(&flow, within.first(), &registers, &program, &told);
+    let walk = Walk::around_with(&flow, within.first(), &registers, &program, &observed);
     let of = |offset| walk.accesses.iter().filter(move |access| access.ip == CODE + offset);
     let addresses = |offset| of(offset).map(|access| (access.address, access.read_now)).collect::<Vec<_>>();
     assert_eq!(addresses(0x7), [(0x7000, false)], "of the lap");
     assert_eq!(addresses(0x2), [(0x5000, false)], "looked back at");
     assert_eq!(addresses(0x5)[0], (0x6000, false), "of the lap");
-    // Seen from behind the call, the lap loses all three.
+    // From behind the call, the walk loses all three addresses.
     registers.rip = CODE;
     let flow = Flow::discover(&program, CODE).unwrap();
-    let walk = Walk::around_told(&flow, flow.loops().first(), &registers, &program, &told);
+    let walk = Walk::around_with(&flow, flow.loops().first(), &registers, &program, &observed);
     let found = |offset| walk.accesses.iter().find(|access| access.ip == CODE + offset);
     assert_eq!(found(0x2).map(|access| (access.address, access.bytes, access.read_now)), Some((0x4002, 8, true)));
     assert_eq!(found(0x7).map(|access| (access.address, access.read, access.write)), Some((0x4007, true, true)));
@@ -229,7 +229,7 @@ fn an_address_that_was_told_is_taken_where_nothing_better_is_known() {
 }
 
 #[test]
-fn only_what_was_run_for_sure_is_known_from_behind() {
+fn a_backward_walk_uses_only_certain_predecessors() {
     // 0: call rcx (2); 2: test ecx, ecx (2); 4: jz a (2); 6: mov [rax], rcx (3); 9: nop; a: mov [rdi], rcx (3); d: rep stosb (2); f: jmp 0
     let mut code = CodeAssembler::new(64).unwrap();
     let (mut head, mut join) = (code.create_label(), code.create_label());

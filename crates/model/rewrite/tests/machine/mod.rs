@@ -1,13 +1,13 @@
-//! A machine of a test's own: memory, code in it that is run with given registers, and the agent's part in small.
+//! The machine of a test: memory, code in it that runs with given registers, and a small fault handler.
 //!
 //! ```text
-//!   CODE    the original             PAGE   the page that is remapped, inaccessible in rewritten runs
-//!   CACHE   what was rewritten       HOME, VIEWS   where its bytes live then
-//!   STACK   the code's own           PLAIN  memory that nobody remaps
+//!   CODE    the original             PAGE   the remapped page, inaccessible in rewritten runs
+//!   CACHE   rewritten code           HOME, VIEWS   its bytes in such runs
+//!   STACK   the code's stack         PLAIN  memory that is not remapped
 //! ```
-//! Code is entered and left by a piece of assembly that exchanges all general registers and flags with [`State`]. Code ends by
-//! a jump through memory to that piece. A fault on the page is answered as an agent would: the instruction is looked up, and the thread
-//! goes on in its rewritelet.
+//! Assembly code exchanges all general registers and flags with [`MachineState`] at entry and exit. The
+//! code under test ends with a jump through memory to the exit. A fault on the page resumes the thread
+//! in the rewritelet for the instruction.
 #![allow(unsafe_code, reason = "runs code that was made a moment ago, on memory of its own")]
 
 use std::ptr;
@@ -24,7 +24,7 @@ pub(crate) const VIEWS: [u64; 2] = [0x6_0000, 0x7_0000];
 pub(crate) const STACK: u64 = 0x8_0000;
 pub(crate) const PLAIN: u64 = 0x9_0000;
 const ALL_BYTES: usize = 0xa_0000;
-/// A page out of reach of the code cache, and as far from the page as a view may be.
+/// A page out of reach of the code cache, and at the maximum distance of a view from the page.
 pub(crate) const FAR: u64 = PAGE + 0x7fff_f000;
 const RESERVED_BYTES: usize = 0x1_0000_0000;
 const CACHE_BYTES: usize = 0x3_0000;
@@ -38,7 +38,8 @@ std::arch::global_asm!(
     "fieldstone_entry: .quad 0",
     "fieldstone_rdi: .quad 0",
     ".popsection",
-    // fieldstone_enter(state: rdi, entry: rsi): the host's registers to its stack, the state's to the processor.
+    // fieldstone_enter(state: rdi, entry: rsi): saves the host's registers on its stack and loads
+    // those of the state.
     ".globl fieldstone_enter",
     "fieldstone_enter:",
     "push rbx",
@@ -69,7 +70,8 @@ std::arch::global_asm!(
     "mov r15, [rdi + 120]",
     "mov rdi, [rdi + 56]",
     "jmp qword ptr [rip + fieldstone_entry]",
-    // Where the code ends: the processor's registers to the state, the host's from its stack. No flag changes before pushfq.
+    // The exit: stores the registers in the state and restores the host's from its stack. No flag
+    // changes before pushfq.
     ".globl fieldstone_leave",
     "fieldstone_leave:",
     "mov [rip + fieldstone_rdi], rdi",
@@ -105,37 +107,37 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    fn fieldstone_enter(state: *mut State, entry: u64);
+    fn fieldstone_enter(state: *mut MachineState, entry: u64);
     fn fieldstone_leave();
 }
 
-/// What code is run with, and what it leaves.
+/// The registers before and after a run.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct State {
+pub(crate) struct MachineState {
     /// rax rcx rdx rbx rsp rbp rsi rdi r8 to r15.
     pub(crate) gpr: [u64; 16],
     pub(crate) flags: u64,
     pub(crate) host_rsp: u64,
 }
 
-/// What the handler of faults knows.
+/// The data of the fault handler.
 #[derive(Debug, Default)]
 pub(crate) struct Agent {
-    /// Addresses in rewritten code, and the original instructions that they stand for.
+    /// Addresses in rewritten code, with the original instructions.
     pub(crate) map: Vec<(u64, u64)>,
     /// Original instruction, first and last byte of its piece, rewritelet.
     pub(crate) rewritelets: Vec<(u64, u64, u64, u64)>,
-    /// Faults that were answered.
+    /// Number of answered faults.
     pub(crate) faults: AtomicUsize,
-    /// Where a trap or a fault ended the run that nobody could answer.
+    /// Address of a trap or fault without an answer, which ended the run.
     pub(crate) lost: AtomicUsize,
 }
 
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(ptr::null_mut());
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The memory, for one test at a time: there is one processor state and one handler.
+/// The memory, for one test at a time: there is only one handler.
 pub(crate) struct Machine {
     start: *mut u8,
     _alone: MutexGuard<'static, ()>,
@@ -145,13 +147,14 @@ impl Machine {
     pub(crate) fn new() -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no other memory.
+        // SAFETY: the kernel chooses a free address for the new mapping, so it overlaps no other
+        // memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), RESERVED_BYTES, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         let everything = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let far = start.wrapping_byte_add(usize::try_from(FAR).unwrap());
         for (place, bytes) in [(start, ALL_BYTES), (far, PAGE_BYTES)] {
-            // SAFETY: inside the mapping, where nothing lies yet.
+            // SAFETY: the range is inside of the new mapping, which holds no objects yet.
             let result = unsafe { libc::mprotect(place, bytes, everything) };
             assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
         }
@@ -161,7 +164,7 @@ impl Machine {
         Self { start: start.cast(), _alone: alone }
     }
 
-    /// The address of what lies at `offset`.
+    /// Address of an offset.
     pub(crate) fn at(&self, offset: u64) -> u64 {
         self.start.addr() as u64 + offset
     }
@@ -169,46 +172,49 @@ impl Machine {
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let from = usize::try_from(offset).unwrap();
         assert!(from + bytes.len() <= ALL_BYTES || offset == FAR && bytes.len() <= PAGE_BYTES);
-        // SAFETY: inside the mapping and accessible, which is ours alone while the machine lives, and no code runs in it now.
+        // SAFETY: the assertion keeps the range inside of the mapping, which only this machine
+        // accesses. No code runs in it now.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(from), bytes.len()) }
     }
 
     pub(crate) fn bytes(&self, offset: u64, bytes: usize) -> Vec<u8> {
         let from = usize::try_from(offset).unwrap();
         assert!(from + bytes <= ALL_BYTES || offset == FAR && bytes <= PAGE_BYTES);
-        // SAFETY: inside the mapping and initialized by the kernel; nobody writes it now.
+        // SAFETY: the assertion keeps the range inside of the mapping, which the kernel has zeroed.
+        // Nothing writes it now.
         unsafe { std::slice::from_raw_parts(self.start.add(from), bytes).to_vec() }
     }
 
-    /// Makes the page inaccessible, or accessible again.
+    /// Makes the page accessible or inaccessible.
     pub(crate) fn protect(&self, accessible: bool) {
         let protection = if accessible { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
         let page = usize::try_from(PAGE).unwrap();
-        // SAFETY: the page is part of the mapping, and nothing of Rust's lies there.
+        // SAFETY: the page is inside of the mapping and holds no Rust objects.
         let result = unsafe { libc::mprotect(self.start.add(page).cast(), PAGE_BYTES, protection) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// The bytes of a jump to where code ends.
+    /// A jump to the exit.
     pub(crate) fn end() -> Vec<u8> {
         let mut jump = vec![0xff, 0x25, 0, 0, 0, 0];
         jump.extend((fieldstone_leave as *const () as u64).to_le_bytes());
         jump
     }
 
-    /// Runs the code at `entry` until it ends, and gives what it leaves.
-    pub(crate) fn run(&self, entry: u64, state: &State, agent: &mut Agent) -> State {
+    /// Runs the code at `entry` until it reaches the exit, and returns the state.
+    pub(crate) fn run(&self, entry: u64, state: &MachineState, agent: &mut Agent) -> MachineState {
         let mut state = *state;
         AGENT.store(agent, Ordering::SeqCst);
-        // SAFETY: entry is code that the test wrote into the mapping, whose stack pointer is in there too; it ends in
-        // fieldstone_leave, by itself or by the handler. The registers that the ABI preserves are restored there.
+        // SAFETY: `entry` is code that the test wrote into the mapping, and its stack is there too.
+        // It ends in fieldstone_leave, by itself or by the handler, which restores the registers
+        // that the ABI preserves.
         unsafe { fieldstone_enter(&raw mut state, entry) };
         AGENT.store(ptr::null_mut(), Ordering::SeqCst);
         state.host_rsp = 0;
         state
     }
 
-    /// Where the next bytes of rewritten code may lie.
+    /// Address for the next rewritten code.
     pub(crate) fn room_from(&self, used: usize) -> u64 {
         assert!(used < CACHE_BYTES, "the code cache is full");
         self.at(CACHE) + used as u64
@@ -217,7 +223,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, not used after this.
+        // SAFETY: `drop` runs once, and no reference into the mapping outlives the machine.
         unsafe { libc::munmap(self.start.cast(), RESERVED_BYTES) };
     }
 }
@@ -225,7 +231,7 @@ impl Drop for Machine {
 impl Memory for Machine {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         let Some(offset) = address.checked_sub(self.at(0)) else { return 0 };
-        // The original code only: nothing else is code that was there before.
+        // The original code only; the rest is no program code.
         let Some(room) = CACHE.checked_sub(offset) else { return 0 };
         let got = into.len().min(usize::try_from(room).unwrap());
         into[..got].copy_from_slice(&self.bytes(offset, got));
@@ -234,24 +240,25 @@ impl Memory for Machine {
 }
 
 fn answer(signal: i32) {
-    // SAFETY: all zeros is a valid sigaction.
+    // SAFETY: `sigaction` consists of integers and pointers, for which zeros are valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handle as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler keeps to what a handler may do; the thread's alternate stack is the one that std gave it.
+    // SAFETY: `handle` calls async-signal-safe functions only. Its stack is the alternate one that
+    // std set up.
     let result = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     assert_eq!(result, 0);
 }
 
-/// Sends the thread on: to the rewritelet, or to the end where there is none.
+/// Resumes the thread in the rewritelet, or at the exit if there is none.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives both to a handler of this kind, for as long as it runs.
+    // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler while it runs.
     let (address, frame) = unsafe { ((*info).si_addr().addr() as u64, &mut *context.cast::<libc::ucontext_t>()) };
     let rip = &mut frame.uc_mcontext.gregs[usize::try_from(libc::REG_RIP).unwrap_or(0)];
-    // SAFETY: set by `run`, whose caller holds the agent until the code has ended.
+    // SAFETY: `run` has set the pointer, and its caller keeps the agent until the code has ended.
     let Some(agent) = (unsafe { AGENT.load(Ordering::SeqCst).as_ref() }) else {
-        // Not in code of ours: a bug of the test. The default action tells.
-        // SAFETY: signal() is async-signal-safe.
+        // The fault is outside of the code under test: a bug of the test. The default action reports it.
+        // SAFETY: signal() is async-signal-safe and gets valid arguments.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     };

@@ -1,11 +1,12 @@
-//! Random loops: what they are made of, and their code.
+//! Random loops: their parts and their code.
 //!
 //! ```text
-//!   rdi  stays, in rule 0's bytes     r11  loaded from the slot [rbp - 8] now and then
-//!   rsi  stays, in plain memory       r10  an index, masked before each use
-//!   r15  counts down                  rax rcx rdx rbx r8 r9  data
+//!   rdi  constant, in rule 0's bytes   r11  sometimes loaded from the slot [rbp - 8]
+//!   rsi  constant, in plain memory     r10  an index, masked before each use
+//!   r15  counts down                   rax rcx rdx rbx r8 r9  data
 //! ```
-//! Some have another way round their head, which lies before it and is taken each second time, as of an `if` with an `else`.
+//! Some loops have a second path around their head, as from an `if` with an `else`: it precedes the head
+//! and is taken each second time.
 
 use iced_x86::code_asm::{
     AsmMemoryOperand, AsmRegister32, AsmRegister64, CodeAssembler, CodeLabel, al, byte_ptr, cl, cx, dl, dword_ptr, eax,
@@ -18,19 +19,19 @@ use proptest::prelude::*;
 use crate::RULES;
 use crate::machine::{CODE, PAGE};
 
-/// Where an access goes, in cells of eight bytes.
+/// The target of an access, in cells of eight bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
-    /// From rdi.
+    /// Relative to rdi.
     Stays(u8),
-    /// From rdi, by the index.
+    /// Relative to rdi, with the index.
     Indexed(u8),
-    /// From r11.
+    /// Relative to r11.
     Loaded(u8),
-    /// From rsi.
+    /// Relative to rsi.
     Plain(u8),
     /// On the stack.
-    Slot(u8),
+    Stack(u8),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,46 +80,46 @@ pub(crate) enum Step {
     Compare(u8, u8),
     Carry(u8, u8),
     Shift(u8, u8),
-    /// A cell of rule 0, by its distance from the code: loaded, or added to atomically.
+    /// A cell of rule 0, relative to rip: loaded, or added to atomically.
     Global {
         cell: u8,
         data: u8,
         load: bool,
     },
     Reload,
-    /// r11 goes to the slot, by the frame's register or by another one.
+    /// Stores r11 in the slot, by rbp or by another register.
     Keep {
         by_frame: bool,
     },
-    /// r11 leads from a rule to the underlay, or back.
+    /// Moves r11 from a rule to the home copy, or back.
     Turn,
     SkipNext,
-    /// A string instruction in plain memory, its registers saved on the stack: moved, stored, compared, scanned for so many bytes or
-    /// words.
+    /// A string instruction in plain memory, with its registers saved on the stack: move, store,
+    /// compare or scan of this many bytes or words.
     String {
         kind: u8,
         count: u8,
         repeated: bool,
     },
-    /// Skips what comes next by a flag that an earlier step has left.
+    /// Skips the next step by a flag of an earlier step.
     SkipByFlag(u8),
-    /// Flags to a register and back.
+    /// Moves flags to a register and back.
     FlagsThrough(u8),
 }
 
-/// A loop, and what it is run with.
+/// A loop with its initial values.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
-    /// What lies before the head; often nothing.
+    /// Code before the head; often none.
     pub(crate) other: Vec<Step>,
     pub(crate) steps: Vec<Step>,
-    pub(crate) laps: u64,
-    /// Cells that rdi lies behind the rule's start.
+    pub(crate) iterations: u64,
+    /// Cells from the rule's start to rdi.
     pub(crate) cell: u64,
-    /// What the slot points to: rule 1's bytes, rule 0's, the underlay, plain memory.
+    /// The target of the slot: rule 1's bytes, rule 0's, the home copy, or plain memory.
     pub(crate) slot: u8,
     pub(crate) data: [u64; 6],
-    /// Which accesses the clone redirects, a bit each; the others fault.
+    /// Accesses that the clone redirects, one bit each; the others fault.
     pub(crate) redirected: u32,
 }
 
@@ -129,7 +130,7 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
         2 => (0_u8..4).prop_map(Place::Indexed),
         3 => (0_u8..4).prop_map(Place::Loaded),
         1 => (0_u8..4).prop_map(Place::Plain),
-        1 => (2_u8..6).prop_map(Place::Slot),
+        1 => (2_u8..6).prop_map(Place::Stack),
     ];
     let kind = prop::sample::select(vec![
         Kind::Load,
@@ -187,10 +188,10 @@ pub(crate) fn program() -> impl Strategy<Value = Program> {
     let other = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(step.clone(), 1..5)];
     let steps = (other, prop::collection::vec(step, 1..14));
     (steps, 1_u64..12, 0_u64..4, 0_u8..6, any::<[u64; 6]>(), any::<u32>()).prop_map(
-        |((other, steps), laps, cell, slot, data, redirected)| Program {
+        |((other, steps), iterations, cell, slot, data, redirected)| Program {
             other,
             steps,
-            laps,
+            iterations,
             cell,
             slot,
             data,
@@ -204,7 +205,7 @@ const NAMES: [Register; 6] = [Register::RAX, Register::RCX, Register::RDX, Regis
 const NARROW: [AsmRegister32; 6] = [eax, ecx, edx, ebx, r8d, r9d];
 
 impl Program {
-    /// The code at `at`, whose last instruction is followed by `end`; and where its head is.
+    /// The code at `at`, followed by `end`; and the address of its head.
     pub(crate) fn code(&self, at: u64, end: &[u8]) -> (Vec<u8>, u64) {
         let assemble = || {
             let (mut code, head) = self.assemble(at)?;
@@ -214,7 +215,8 @@ impl Program {
             Ok::<_, IcedError>((made.inner.code_buffer, head))
         };
         let (mut bytes, head) = assemble().unwrap();
-        // A jump to what follows: the end is a jump through memory, which might lead back in for all that is known.
+        // A jump over the end: the end is a jump through memory, which could lead back in by its
+        // known targets.
         bytes.extend([0xeb, 0]);
         bytes.extend(end);
         (bytes, head)
@@ -230,7 +232,7 @@ impl Program {
         }
         code.set_label(&mut head)?;
         if !self.other.is_empty() {
-            // Whoever comes from there goes on.
+            // The second path continues at the head.
             code.test(r15b, 1)?;
             code.jne(other)?;
         }
@@ -244,7 +246,7 @@ impl Program {
 fn steps_code(code: &mut CodeAssembler, at: u64, steps: &[Step]) -> Result<(), IcedError> {
     let mut skip = None;
     for step in steps {
-        // A label belongs to one instruction: what is skipped ends with one of its own.
+        // A label belongs to one instruction, so the skipped code ends with a nop.
         step_code(code, at, *step)?;
         if let Some(mut label) = skip.take() {
             code.set_label(&mut label)?;
@@ -295,14 +297,14 @@ fn step_code(code: &mut CodeAssembler, at: u64, step: Step) -> Result<(), IcedEr
         Step::FlagsThrough(to) => {
             code.pushfq()?;
             code.pop(wide(to))?;
-            // As the program left it but for the trap flag, which is never set here.
+            // The flags of the program without the trap flag, which is never set here.
             code.push(wide(to))?;
             code.popfq()
         }
     }
 }
 
-/// Between the second half of plain memory and its last quarter.
+/// A string between the second half of plain memory and its last quarter.
 fn string(code: &mut CodeAssembler, kind: u8, count: u8, repeated: bool) -> Result<(), IcedError> {
     for register in [rdi, rsi, rcx, rax] {
         code.push(register)?;
@@ -326,7 +328,7 @@ fn string(code: &mut CodeAssembler, kind: u8, count: u8, repeated: bool) -> Resu
     Ok(())
 }
 
-/// An instruction whose operand is relative to rip.
+/// An instruction with an operand relative to rip.
 pub(crate) fn global(address: u64, data: u8, load: bool) -> Result<Instruction, IcedError> {
     let operand = MemoryOperand::with_base_displ(Register::RIP, address.cast_signed());
     let register = NAMES[usize::from(data)];
@@ -346,7 +348,7 @@ fn operand(place: Place) -> AsmMemoryOperand {
         Place::Indexed(at) => rdi + r10 * 8 + cell(at),
         Place::Loaded(at) => r11 + cell(at),
         Place::Plain(at) => rsi + cell(at),
-        Place::Slot(at) => rbp - cell(at),
+        Place::Stack(at) => rbp - cell(at),
     }
 }
 
@@ -362,7 +364,7 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
         (Kind::Load, true) => code.mov(wide, eight),
         (Kind::Load, false) => code.mov(narrow, four),
         (Kind::LoadWhatPoints, _) => {
-            // The register that is loaded is the one that the address is made of.
+            // The loaded register is also the address register.
             code.lea(wide, operand(place))?;
             code.mov(wide, qword_ptr(wide))
         }
@@ -404,7 +406,7 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
         (Kind::Negate, false) => code.not(four),
         (Kind::MultiplyFrom, _) => {
             code.imul_2(wide, eight)?;
-            // What it leaves undefined nobody sees.
+            // The undefined flags are overwritten.
             code.cmp(wide, rbx)
         }
         (Kind::BitOfMemory, true) => {
@@ -418,8 +420,9 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
         (Kind::CompareExchange, true) => code.lock().cmpxchg(eight, wide),
         (Kind::CompareExchange, false) => code.cmpxchg(four, narrow),
         (Kind::CompareExchangeWide, _) => {
-            // The second slot and the pointer above it are one such operand: what is written there may be none.
-            let place = if let Place::Slot(at) = place { Place::Slot(at + 1) } else { place };
+            // The second slot and the pointer above it would be one such operand; a write could
+            // make the pointer invalid.
+            let place = if let Place::Stack(at) = place { Place::Stack(at + 1) } else { place };
             code.lea(r10, operand(place))?;
             code.and(r10, -16)?;
             code.lock().cmpxchg16b(xmmword_ptr(r10))
@@ -436,7 +439,7 @@ fn memory(code: &mut CodeAssembler, kind: Kind, place: Place, data: u8, is_wide:
     }
 }
 
-/// Sixteen bytes to where they fit into a rule, or to plain memory.
+/// Sixteen bytes that fit into a rule or are in plain memory.
 fn vector(code: &mut CodeAssembler, place: Place) -> Result<(), IcedError> {
     code.movups(xmm0, xmmword_ptr(rsi + 16))?;
     match place {

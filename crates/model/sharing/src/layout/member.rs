@@ -1,12 +1,13 @@
-//! A member of a structure: where it lies, what its type asks for, and whether it is a lock.
+//! A member of a structure: its place, its alignment, and whether it is a lock.
 
 use serde::{Deserialize, Serialize};
 
-/// The largest natural alignment of a member whose type is not known.
+/// The largest natural alignment assumed for a member of unknown type.
 const MOST_ALIGNMENT: u64 = 16;
 
-/// What the names of types of locks contain, in small letters: `pthread_mutex_t`, `std::shared_mutex`, `pthread_spinlock_t`, `mtx_t`,
-/// `sem_t`, `std::atomic_flag`, `std::sync::RwLock`, `parking_lot::RawMutex`.
+/// Parts of the names of lock types, in lower case: `pthread_mutex_t`, `std::shared_mutex`,
+/// `pthread_spinlock_t`, `mtx_t`, `sem_t`, `std::atomic_flag`, `std::sync::RwLock`,
+/// `parking_lot::RawMutex`.
 const LOCKS: [&str; 9] =
     ["mutex", "spinlock", "spin_lock", "rwlock", "mtx_t", "sem_t", "semaphore", "atomic_flag", "critical_section"];
 
@@ -15,19 +16,19 @@ const LOCKS: [&str; 9] =
 pub struct Member {
     /// Its name.
     pub name: String,
-    /// Its declaration, as in `long long SX` or `char name[12]`; empty where it is not known.
+    /// Its declaration, such as `long long SX` or `char name[12]`; empty if unknown.
     pub declaration: String,
-    /// Bytes from the start of the element.
+    /// Offset in the element in bytes.
     pub offset: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// What its address has to be a multiple of, by its type, in bytes; 0 where that is not known.
+    /// Alignment of its type in bytes; 0 if unknown.
     #[serde(default)]
     pub alignment: u64,
 }
 
 impl Member {
-    /// Its type as it is declared, without its name; empty where it is not known.
+    /// Its declared type without the name; empty if unknown.
     #[must_use]
     pub fn kind(&self) -> &str {
         let declared = self.declaration.split('[').next().unwrap_or_default();
@@ -35,14 +36,15 @@ impl Member {
         declared.trim_end_matches(is_of_name).trim_end()
     }
 
-    /// Whether its type is one of a lock: a mutex, a spin lock, a semaphore. A pointer to one is none.
+    /// Whether its type is a lock: a mutex, a spin lock, a semaphore. A pointer to a lock is none.
     #[must_use]
     pub fn is_lock(&self) -> bool {
         let kind = self.kind().to_ascii_lowercase();
         !kind.ends_with(['*', '&']) && LOCKS.iter().any(|lock| kind.contains(lock))
     }
 
-    /// Whether it lies across two lines, and is no larger than one, if its element begins at this address.
+    /// Whether it crosses a line boundary although it would fit on one line, if its element starts
+    /// at this address.
     #[must_use]
     pub fn crosses(&self, element: u64, line_bytes: u64) -> bool {
         let start = element.saturating_add(self.offset);
@@ -50,7 +52,8 @@ impl Member {
             && start / line_bytes != start.saturating_add(self.bytes - 1) / line_bytes
     }
 
-    /// What its type asks for; where that is not known, the largest power of two that divides both size and offset, up to 16.
+    /// The alignment of its type. If unknown, the largest power of two that divides size and
+    /// offset, up to 16.
     pub(super) fn natural_alignment(&self) -> u64 {
         if self.alignment > 0 {
             return self.alignment;
@@ -69,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_known_by_their_types() {
+    fn locks_are_recognized_by_type() {
         for lock in [
             "pthread_mutex_t m",
             "pthread_spinlock_t guard",
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_what_stands_before_the_name() {
+    fn a_type_is_the_declaration_before_the_name() {
         let kinds = ["char name[12]", "long long SX", "struct queue *next", "std::atomic<int> hits", "x", ""];
         assert_eq!(
             kinds.map(|declaration| declared(declaration).kind().to_owned()),
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_lies_across_lines_by_the_address_of_its_element() {
+    fn crossing_depends_on_the_address_of_the_element() {
         let member = Member { offset: 60, bytes: 8, ..Member::default() };
         assert!(member.crosses(0x1000, 64) && !member.crosses(0x1004, 64) && member.crosses(0x1000 + 7 - 4, 64));
         assert!(!Member { bytes: 65, ..member.clone() }.crosses(0x1000, 64), "none that needs two lines");

@@ -1,25 +1,25 @@
-//! Redesigns: what fights, what is advised, and that the structure that comes out would not fight.
+//! New layouts: contended members, advice, and the absence of contention afterwards.
 
-use super::{Advice, Member, Object};
-use crate::access::Access;
+use super::{Advice, Member, ObjectLayout};
+use crate::access::SampledAccess;
 use crate::error::Error;
-use crate::lines::Lines;
+use crate::line_table::LineTable;
 use crate::settings::Settings;
-use crate::verdict::Judged;
+use crate::verdict::JudgedLine;
 
 /// Thread, first byte, bytes, write.
 type Use = (u32, u64, u32, bool);
 
-fn judged(uses: &[Use]) -> Vec<Judged> {
+fn judged(uses: &[Use]) -> Vec<JudgedLine> {
     judged_by(uses, false)
 }
 
-fn judged_by(uses: &[Use], atomic: bool) -> Vec<Judged> {
-    let mut lines = Lines::new(Settings { half_life_ns: None, most_lines: 64, ..Settings::default() }).unwrap();
+fn judged_by(uses: &[Use], atomic: bool) -> Vec<JudgedLine> {
+    let mut lines = LineTable::new(Settings { half_life_ns: None, most_lines: 64, ..Settings::default() }).unwrap();
     for window in 0..4_u64 {
         for &(thread, address, bytes, write) in uses {
             let at_ns = window * 4_000_000;
-            lines.record(&Access {
+            lines.record(&SampledAccess {
                 address,
                 bytes,
                 write,
@@ -28,11 +28,11 @@ fn judged_by(uses: &[Use], atomic: bool) -> Vec<Judged> {
                 weight: 0.5,
                 at_ns,
                 cpu: thread,
-                ..Access::default()
+                ..SampledAccess::default()
             });
         }
     }
-    lines.heaviest(usize::MAX, 16_000_000).into_iter().map(Judged::new).collect()
+    lines.heaviest(usize::MAX, 16_000_000).into_iter().map(JudgedLine::new).collect()
 }
 
 fn member(declaration: &str, offset: u64, bytes: u64) -> Member {
@@ -40,13 +40,13 @@ fn member(declaration: &str, offset: u64, bytes: u64) -> Member {
     Member { name, declaration: declaration.to_owned(), offset, bytes, alignment: 0 }
 }
 
-fn queue() -> Object {
+fn queue() -> ObjectLayout {
     let members = vec![member("long head", 0, 8), member("int size", 8, 4), member("long tail", 16, 8)];
-    Object { name: "queue".to_owned(), address: 0x1000, elements: 1, stride: 24, members, on_heap: false }
+    ObjectLayout { name: "queue".to_owned(), address: 0x1000, elements: 1, stride: 24, members, on_heap: false }
 }
 
 #[test]
-fn what_a_thread_only_reads_is_not_called_written() {
+fn bytes_that_a_thread_only_reads_are_not_written() {
     let uses = [(1, 0x1000, 8, true), (1, 0x1008, 4, false), (2, 0x1010, 8, true)];
     let redesign = queue().redesign(&judged(&uses)).unwrap().unwrap();
     let fights: Vec<(&str, bool)> =
@@ -56,7 +56,7 @@ fn what_a_thread_only_reads_is_not_called_written() {
 }
 
 #[test]
-fn members_of_one_element_are_parted() {
+fn members_of_one_element_are_separated() {
     let redesign = queue().redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true)])).unwrap().unwrap();
     let fights: Vec<(&str, &[u32])> =
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.threads.as_slice())).collect();
@@ -75,28 +75,29 @@ struct queue {  // 128 bytes, was 24
     assert_eq!((redesign.bytes_before, redesign.bytes_after), (24, 128));
 }
 
-/// `size` and `tail` are on two lines as it lies now, and would come together on one.
+/// `size` and `tail` are on two lines at present, and would share one in the new layout.
 #[test]
-fn members_that_would_come_together_are_parted_too() {
-    let object = Object { address: 0x1034, ..queue() };
+fn members_that_would_share_a_line_are_separated_too() {
+    let object = ObjectLayout { address: 0x1034, ..queue() };
     let uses = [(2, 0x1034, 8, true), (1, 0x103c, 4, true), (2, 0x1044, 8, true), (1, 0x1050, 8, true)];
     let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
     let aligned: Vec<String> =
         redesign.advice.iter().map(Advice::words).filter(|words| words.contains("alignas")).collect();
     assert_eq!(aligned, ["head", "size", "tail"].map(|member| format!("declare {member} with alignas(64)")));
-    assert!(redesign.parts_all());
+    assert!(redesign.separates_all());
 }
 
 #[test]
-fn what_threads_do_to_one_member_no_layout_parts() {
+fn no_layout_separates_threads_on_one_member() {
     let redesign = queue().redesign(&judged(&[(1, 0x1000, 4, true), (2, 0x1004, 4, true)])).unwrap().unwrap();
-    assert!(!redesign.parts_all());
+    assert!(!redesign.separates_all());
 }
 
 #[test]
-fn elements_of_an_array_are_parted_by_their_first_member() {
+fn elements_of_an_array_are_separated_by_their_first_member() {
     let members = vec![member("long sum", 0, 8), member("void *next", 8, 8)];
-    let array = Object { name: "slot".to_owned(), address: 0x1010, elements: 3, stride: 16, members, on_heap: true };
+    let array =
+        ObjectLayout { name: "slot".to_owned(), address: 0x1010, elements: 3, stride: 16, members, on_heap: true };
     let uses: Vec<Use> = (0..3).map(|thread| (thread, 0x1010 + u64::from(thread) * 16, 8, true)).collect();
     let redesign = array.redesign(&judged(&uses)).unwrap().unwrap();
     assert_eq!(redesign.fights.iter().map(|fight| fight.element).collect::<Vec<_>>(), [0, 1, 2]);
@@ -114,26 +115,26 @@ fn elements_of_an_array_are_parted_by_their_first_member() {
 }
 
 #[test]
-fn an_allocation_that_begins_a_line_is_fine() {
-    let on_heap = Object { on_heap: true, ..queue() };
+fn an_allocation_at_a_line_start_needs_no_change() {
+    let on_heap = ObjectLayout { on_heap: true, ..queue() };
     let redesign = on_heap.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 8, true)])).unwrap().unwrap();
     assert!(!redesign.advice.iter().any(|advice| matches!(advice, Advice::AlignAllocation { .. })));
 }
 
 #[test]
-fn what_is_advised_would_not_fight() {
+fn the_new_layout_has_no_contention() {
     let uses = [(1, 0x1000, 8, true), (2, 0x1010, 8, true)];
     let object = queue();
     let redesign = object.redesign(&judged(&uses)).unwrap().unwrap();
-    // Head at 0 and tail at 64 of the new structure.
-    let parted = judged(&[(1, 0x1000, 8, true), (2, 0x1000 + 64, 8, true)]);
+    // `head` is at 0 and `tail` at 64 of the new structure.
+    let separated = judged(&[(1, 0x1000, 8, true), (2, 0x1000 + 64, 8, true)]);
     assert!(redesign.text.contains("// 64: written by thread 2"));
-    assert_eq!(object.redesign(&parted).unwrap(), None);
+    assert_eq!(object.redesign(&separated).unwrap(), None);
 }
 
 #[test]
-fn without_members_offsets_must_do() {
-    let bare = Object { members: Vec::new(), name: "3.bss".to_owned(), ..queue() };
+fn without_members_offsets_are_used() {
+    let bare = ObjectLayout { members: Vec::new(), name: "3.bss".to_owned(), ..queue() };
     let redesign = bare.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1010, 4, false)])).unwrap().unwrap();
     let members: Vec<&str> = redesign.fights.iter().map(|fight| fight.member.as_str()).collect();
     assert_eq!(members, ["bytes_0", "bytes_16"]);
@@ -144,22 +145,22 @@ fn without_members_offsets_must_do() {
 }
 
 #[test]
-fn other_objects_on_the_line_are_left_out() {
+fn other_objects_on_the_line_are_ignored() {
     let uses = [(1, 0x1000, 8, true), (2, 0x1020, 8, true)];
     let redesign = queue().redesign(&judged(&uses)).unwrap().unwrap();
     assert_eq!(redesign.fights.len(), 1, "thread 2's bytes are behind the object");
-    let elsewhere = Object { address: 0x2000, ..queue() };
+    let elsewhere = ObjectLayout { address: 0x2000, ..queue() };
     assert_eq!(elsewhere.redesign(&judged(&uses)).unwrap(), None);
 }
 
 #[test]
-fn descriptions_that_contradict_themselves_are_refused() {
-    let with = |members| Object { members, ..queue() };
+fn inconsistent_descriptions_are_refused() {
+    let with = |members| ObjectLayout { members, ..queue() };
     for (object, problem) in [
         (with(vec![member("long a", 0, 8), member("long b", 4, 8)]), "overlaps"),
         (with(vec![member("char a[30]", 0, 30)]), "beyond"),
         (with(vec![member("long a", u64::MAX, 8)]), "beyond"),
-        (Object { stride: 0, ..queue() }, "no size"),
+        (ObjectLayout { stride: 0, ..queue() }, "no size"),
     ] {
         let error = object.check().unwrap_err();
         assert!(matches!(error, Error::Layout { .. }) && error.to_string().contains(problem), "{error}");
@@ -167,26 +168,26 @@ fn descriptions_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn elements_without_members_become_structures() {
+fn elements_without_members_are_wrapped() {
     let value = member("long value", 0, 8);
-    let counts = Object { name: "counts".to_owned(), elements: 8, stride: 8, members: vec![value], ..queue() };
+    let counts = ObjectLayout { name: "counts".to_owned(), elements: 8, stride: 8, members: vec![value], ..queue() };
     let redesign = counts.redesign(&judged(&[(1, 0x1000, 8, true), (2, 0x1008, 8, true)])).unwrap().unwrap();
     assert_eq!(redesign.advice, [Advice::Wrap { to: 64 }, Advice::PadStride { from: 8, to: 64 }]);
 }
 
 /// A structure without gaps: `first` begins four bytes before the end of a line.
-fn packed() -> Object {
+fn packed() -> ObjectLayout {
     let aligned = |declaration, offset, bytes, alignment| Member { alignment, ..member(declaration, offset, bytes) };
     let members = vec![
         aligned("char before[60]", 0, 60, 1),
         aligned("unsigned long first", 60, 8, 8),
         aligned("unsigned long second", 68, 8, 8),
     ];
-    Object { name: "packed".to_owned(), stride: 76, members, ..queue() }
+    ObjectLayout { name: "packed".to_owned(), stride: 76, members, ..queue() }
 }
 
 #[test]
-fn a_packed_member_on_two_lines_is_named_and_put_on_one() {
+fn a_packed_member_on_two_lines_is_named_and_aligned() {
     let redesign = packed().redesign(&judged(&[(1, 0x103c, 8, true), (2, 0x1044, 8, true)])).unwrap().unwrap();
     let fights: Vec<(&str, std::ops::Range<u64>)> =
         redesign.fights.iter().map(|fight| (fight.member.as_str(), fight.bytes.clone())).collect();
@@ -202,11 +203,11 @@ fn a_packed_member_on_two_lines_is_named_and_put_on_one() {
 }
 
 #[test]
-fn a_member_that_would_lie_across_lines_is_aligned_by_its_size() {
+fn a_member_that_would_cross_lines_is_aligned_to_its_size() {
     let members = vec![member("char name[56]", 0, 56), member("struct three at", 56, 12), member("long n", 72, 8)];
     let members =
         members.into_iter().map(|member| Member { alignment: if member.bytes == 12 { 4 } else { 8 }, ..member });
-    let object = Object { stride: 80, members: members.collect(), ..queue() };
+    let object = ObjectLayout { stride: 80, members: members.collect(), ..queue() };
     let redesign = object.redesign(&judged(&[(1, 0x1038, 12, true), (2, 0x1048, 8, true)])).unwrap().unwrap();
     let align = |member: &str, to| Advice::AlignMember { member: member.to_owned(), to };
     assert_eq!(redesign.advice[..3], [align("name[56]", 64), align("at", 16), align("n", 64)], "not packed");
@@ -216,7 +217,7 @@ fn a_member_that_would_lie_across_lines_is_aligned_by_its_size() {
 #[test]
 fn atomics_and_locks_are_named() {
     let members = vec![member("pthread_mutex_t m", 0, 40), member("long value", 40, 8)];
-    let object = Object { name: "bucket".to_owned(), elements: 2, stride: 48, members, ..queue() };
+    let object = ObjectLayout { name: "bucket".to_owned(), elements: 2, stride: 48, members, ..queue() };
     let uses = [(1, 0x1000, 4, true), (2, 0x1030, 4, true)];
     let [plain, atomic] = [false, true].map(|atomic| object.redesign(&judged_by(&uses, atomic)).unwrap().unwrap());
     let kinds = |redesign: &super::Redesign| redesign.fights.iter().all(|fight| fight.is_lock && fight.member == "m");

@@ -1,21 +1,21 @@
-//! The padded structure as text, each member that fights with who uses it.
+//! The padded structure as source text; each contended member has a comment with its users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::{Fight, Member, Object};
+use super::{ContendedMember, Member, ObjectLayout};
 
-/// Columns up to the comments.
+/// Column of the comments.
 const DECLARATION: usize = 44;
-/// Threads that are named for a member; more are counted.
+/// Number of threads that are named for a member; more are counted.
 const NAMED: usize = 4;
 
-/// The structure as C11 and C++11 read it: `alignas` stands with members, where both allow it.
+/// The structure in C11 and C++11. `alignas` is on members, where both languages permit it.
 pub(super) fn structure(
-    object: &Object,
+    object: &ObjectLayout,
     placed: &[Member],
     aligned: &BTreeMap<usize, u64>,
-    fights: &[Fight],
+    fights: &[ContendedMember],
     bytes_after: u64,
 ) -> String {
     let mut text = format!("struct {} {{  // {} bytes, was {}\n", identifier(&object.name), bytes_after, object.stride);
@@ -42,9 +42,10 @@ fn push(text: &mut String, line: &str, comment: &str) {
     let _ = writeln!(text, "{line:DECLARATION$}  // {comment}");
 }
 
-/// What a member is and who uses it, over all elements: `a lock, atomic, written by threads 1, 2, read by thread 3`.
-fn users<'a>(fights: impl Iterator<Item = &'a Fight> + Clone) -> String {
-    let is = |what: fn(&Fight) -> bool, word: &str| fights.clone().any(what).then(|| word.to_owned());
+/// Kind and users of a member, over all elements: `a lock, atomic, written by threads 1, 2, read by
+/// thread 3`.
+fn users<'a>(fights: impl Iterator<Item = &'a ContendedMember> + Clone) -> String {
+    let is = |what: fn(&ContendedMember) -> bool, word: &str| fights.clone().any(what).then(|| word.to_owned());
     let kinds = [is(|fight| fight.is_lock, "a lock"), is(|fight| fight.is_atomic, "atomic")];
     let writers: BTreeSet<u32> = fights.clone().flat_map(|fight| fight.writers.iter().copied()).collect();
     let all = fights.flat_map(|fight| fight.threads.iter().copied());
@@ -64,7 +65,7 @@ fn used(verb: &str, threads: &BTreeSet<u32>) -> Option<String> {
     Some(format!("{verb} by {noun} {}{more}", names.join(", ")))
 }
 
-/// A name that the language takes: `std::pair<int, int>` becomes `std__pair_int__int_`.
+/// A valid identifier: `std::pair<int, int>` becomes `std__pair_int__int_`.
 fn identifier(name: &str) -> String {
     let fine = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '_' };
     let name: String = name.chars().map(fine).collect();

@@ -1,26 +1,26 @@
-//! Rules: where ranges end, what is refused, how many views are needed; and what holds of any plan.
+//! Rules: range boundaries, refusals, numbers of views, and properties of all plans.
 
 use std::ops::Range;
 
 use proptest::prelude::*;
 
-use super::{MOST_VIEWS, Move, PAGE_BYTES, PagePlan, Plan, Refusal, plan};
-use crate::access::Access;
-use crate::lines::Lines;
+use super::{ByteMove, MOST_VIEWS, PAGE_BYTES, PagePlan, PlanRefusal, RemapPlan, plan};
+use crate::access::SampledAccess;
+use crate::line_table::LineTable;
 use crate::settings::Settings;
-use crate::verdict::Judged;
+use crate::verdict::JudgedLine;
 
 const WINDOW_NS: u64 = 4_000_000;
 
 /// Thread, first byte, bytes, write.
 type Use = (u32, u64, u32, bool);
 
-fn lines_of(uses: &[(Use, bool)]) -> Vec<Judged> {
-    let mut lines = Lines::new(Settings { half_life_ns: None, most_lines: 256, ..Settings::default() }).unwrap();
+fn lines_of(uses: &[(Use, bool)]) -> Vec<JudgedLine> {
+    let mut lines = LineTable::new(Settings { half_life_ns: None, most_lines: 256, ..Settings::default() }).unwrap();
     for window in 0..4 {
         for &((thread, address, bytes, write), atomic) in uses {
             let at_ns = window * WINDOW_NS;
-            lines.record(&Access {
+            lines.record(&SampledAccess {
                 address,
                 bytes,
                 write,
@@ -29,18 +29,18 @@ fn lines_of(uses: &[(Use, bool)]) -> Vec<Judged> {
                 weight: 0.5,
                 at_ns,
                 cpu: thread,
-                ..Access::default()
+                ..SampledAccess::default()
             });
         }
     }
-    lines.heaviest(usize::MAX, 4 * WINDOW_NS).into_iter().map(Judged::new).collect()
+    lines.heaviest(usize::MAX, 4 * WINDOW_NS).into_iter().map(JudgedLine::new).collect()
 }
 
-fn judged(uses: &[Use]) -> Vec<Judged> {
+fn judged(uses: &[Use]) -> Vec<JudgedLine> {
     lines_of(&uses.iter().map(|&one| (one, false)).collect::<Vec<_>>())
 }
 
-fn plan_of(uses: &[Use]) -> Plan {
+fn plan_of(uses: &[Use]) -> RemapPlan {
     plan(&judged(uses), MOST_VIEWS, |_| false)
 }
 
@@ -59,36 +59,39 @@ fn each_counter_goes_to_a_view_of_its_own() {
 }
 
 #[test]
-fn ranges_grow_to_words_and_over_gaps_that_are_nobodys() {
-    // 4 bytes grow to 8; the gap between two pieces of thread 1 is filled; that of thread 2 has thread 3 in it.
+fn ranges_grow_to_words_and_over_unused_gaps() {
+    // 4 bytes grow to 8. The gap between two ranges of thread 1 is filled; that of thread 2
+    // contains thread 3.
     let plan = plan_of(&[(1, 0, 4, true), (1, 16, 4, true), (2, 24, 8, true), (3, 33, 2, true), (2, 40, 8, true)]);
     assert_eq!(ranges(&plan.pages[0]), [(0..24, 0), (24..32, 1), (32..40, 2), (40..48, 1)]);
 }
 
 #[test]
-fn two_halves_of_a_word_can_be_parted_but_not_a_zigzag() {
+fn two_halves_of_a_word_are_separated_and_a_zigzag_is_refused() {
     let plan = plan_of(&[(1, 0, 4, true), (2, 4, 4, true)]);
     assert_eq!(ranges(&plan.pages[0]), [(0..4, 0), (4..8, 1)]);
     let plan = plan_of(&[(1, 64, 2, true), (2, 66, 2, true), (1, 68, 2, true)]);
     assert!(plan.pages.is_empty());
-    assert_eq!((plan.refused[0].line, plan.refused[0].why), (64, Refusal::Interleaved { word: 64 }));
+    assert_eq!((plan.refused[0].line, plan.refused[0].why), (64, PlanRefusal::Interleaved { word: 64 }));
 }
 
 #[test]
-fn what_is_truly_shared_stays() {
+fn truly_shared_bytes_stay() {
     let plan = plan_of(&[(1, 0, 4, true), (2, 0, 4, true), (1, 8, 8, true), (2, 16, 8, true)]);
     assert_eq!(ranges(&plan.pages[0]), [(8..16, 0), (16..24, 1)]);
-    // Of two things that are truly shared, the heaviest.
+    // Of two truly shared groups, the heaviest stays.
     let plan = plan_of(&[(1, 0, 8, true), (2, 0, 8, true), (3, 8, 8, true), (4, 8, 8, true), (4, 8, 8, true)]);
-    assert_eq!(plan.pages[0].moves, [Move { bytes: 0..8, view: 0, threads: vec![1, 2] }]);
+    assert_eq!(plan.pages[0].moves, [ByteMove { bytes: 0..8, view: 0, threads: vec![1, 2] }]);
 }
 
 #[test]
-fn accesses_that_were_seen_are_never_split() {
-    // Thread 1 takes in a byte of thread 2's with a wide access, seldom enough not to be an owner of it.
+fn sampled_accesses_are_never_split() {
+    // A wide access of thread 1 includes a byte of thread 2, too rarely for an owner.
     let mut uses = vec![((1, 0, 8, true), false); 30];
     uses.extend(vec![((2, 8, 8, true), false); 30]);
-    for (atomic, why) in [(false, Refusal::Splits { border: 8 }), (true, Refusal::AtomicStraddles { border: 8 })] {
+    for (atomic, why) in
+        [(false, PlanRefusal::Splits { border: 8 }), (true, PlanRefusal::AtomicStraddles { border: 8 })]
+    {
         let mut uses = uses.clone();
         uses.push(((1, 4, 8, false), atomic));
         let plan = plan(&lines_of(&uses), MOST_VIEWS, |_| false);
@@ -99,14 +102,14 @@ fn accesses_that_were_seen_are_never_split() {
 
 #[test]
 fn an_access_across_lines_keeps_them_together() {
-    // Thread 1's word lies across the border of two lines; thread 2 is on both.
+    // Thread 1's word crosses the boundary of two lines; thread 2 is on both.
     let across = (1, 60, 8, true);
     let plan = plan_of(&[across, (2, 40, 8, true), (2, 80, 8, true)]);
     assert_eq!(ranges(&plan.pages[0]), [(40..48, 0), (56..72, 1), (80..88, 0)]);
-    // Where the second line is refused, the part of it that the access takes in goes along.
+    // If the second line is refused, its bytes of that access move with the first line.
     let plan = plan_of(&[across, (2, 40, 8, true), (2, 80, 2, true), (3, 82, 2, true), (2, 84, 2, true)]);
     assert_eq!(ranges(&plan.pages[0]), [(40..48, 0), (56..68, 1)]);
-    assert_eq!(plan.refused.iter().map(|one| one.why).collect::<Vec<_>>(), [Refusal::Interleaved { word: 80 }]);
+    assert_eq!(plan.refused.iter().map(|one| one.why).collect::<Vec<_>>(), [PlanRefusal::Interleaved { word: 80 }]);
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn an_access_across_pages_is_not_split_from_either_side() {
     let across = (1, PAGE_BYTES - 4, 8, true);
     let plan = plan_of(&[across, (2, PAGE_BYTES - 16, 8, true), (2, PAGE_BYTES + 8, 8, true)]);
     assert!(plan.pages.is_empty(), "{plan:?}");
-    assert!(plan.refused.iter().all(|one| one.why == Refusal::Splits { border: PAGE_BYTES }));
+    assert!(plan.refused.iter().all(|one| one.why == PlanRefusal::Splits { border: PAGE_BYTES }));
     assert_eq!(plan.refused.len(), 2);
 }
 
@@ -124,24 +127,24 @@ fn too_many_owners_are_refused_and_those_apart_share_views() {
     let lines = judged(&uses);
     assert_eq!(plan(&lines, 5, |_| false).pages[0].views, 5);
     let refused = plan(&lines, 4, |_| false);
-    assert_eq!(refused.refused[0].why, Refusal::TooManyOwners { needed: 5, views: 4 });
-    // 64 threads, two a line.
+    assert_eq!(refused.refused[0].why, PlanRefusal::TooManyOwners { needed: 5, views: 4 });
+    // 64 threads, two per line.
     let uses: Vec<Use> = (0..64).map(|thread| (thread, u64::from(thread) * 32, 8, true)).collect();
     let plan = plan(&judged(&uses), 2, |_| false);
     assert_eq!((plan.pages[0].views, plan.pages[0].lines.len(), plan.refused.len()), (2, 32, 0));
 }
 
 #[test]
-fn lines_that_were_given_up_are_left_alone() {
+fn given_up_lines_are_not_planned() {
     let lines = judged(&[(1, 0, 8, true), (2, 8, 8, true), (1, 64, 8, true), (2, 72, 8, true)]);
     let plan = plan(&lines, MOST_VIEWS, |line| line == 0);
-    assert_eq!((plan.refused[0].line, plan.refused[0].why), (0, Refusal::GivenUp));
+    assert_eq!((plan.refused[0].line, plan.refused[0].why), (0, PlanRefusal::GivenUp));
     assert_eq!(plan.pages[0].lines, [64]);
     assert!(plan.refused[0].why.words().contains("too often"));
 }
 
 #[test]
-fn a_line_told_twice_is_planned_once() {
+fn a_duplicate_line_is_planned_once() {
     let mut lines = judged(&[(1, 0, 8, true), (2, 8, 8, true)]);
     lines.push(lines[0].clone());
     assert_eq!(plan(&lines, MOST_VIEWS, |_| false).pages[0].moves.len(), 2);
@@ -149,21 +152,21 @@ fn a_line_told_twice_is_planned_once() {
 }
 
 #[test]
-fn a_plan_survives_json() {
+fn a_plan_round_trips_through_json() {
     let plan = plan_of(&[(1, 0, 8, true), (2, 8, 8, true), (1, 64, 2, true), (2, 66, 2, true), (1, 68, 2, true)]);
     assert_eq!((plan.pages.len(), plan.refused.len()), (1, 1));
     let text = serde_json::to_string(&plan).unwrap();
-    assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan, "{text}");
+    assert_eq!(serde_json::from_str::<RemapPlan>(&text).unwrap(), plan, "{text}");
 }
 
-/// Where a byte lives under these moves: in a view, or where it was.
-fn home(moves: &[Move], byte: u64) -> Option<u32> {
+/// The place of a byte under these moves: in a view, or its own address.
+fn home(moves: &[ByteMove], byte: u64) -> Option<u32> {
     moves.iter().find(|one| one.bytes.contains(&byte)).map(|one| one.view)
 }
 
 proptest! {
     #[test]
-    fn whatever_is_planned_is_sound(
+    fn every_plan_is_sound(
         uses in prop::collection::vec((1_u32..6, 0_u64..250, prop_oneof![Just(1_u32), Just(2), Just(4), Just(8)], any::<bool>()), 1..50),
         aligned in any::<bool>(),
         most_views in 1_u32..6,
@@ -185,8 +188,8 @@ proptest! {
                 prop_assert!(whole && first == home(moves, at + u64::from(bytes) - 1), "{} bytes at {} are split", bytes, at);
             }
             for line in &page.lines {
-                // No two threads meet falsely in a view of a mended line.
-                let on_line: Vec<&Move> = moves.iter().filter(|one| one.bytes.start < line + 64 && one.bytes.end > *line).collect();
+                // No two threads share falsely in a view of a repaired line.
+                let on_line: Vec<&ByteMove> = moves.iter().filter(|one| one.bytes.start < line + 64 && one.bytes.end > *line).collect();
                 for one in &on_line {
                     prop_assert!(on_line.iter().all(|other| other.view != one.view || other.threads == one.threads));
                 }

@@ -1,12 +1,13 @@
-//! Which owner goes to which view: owners that meet on a line to different ones, the others to as few as will do.
+//! The view of each owner: owners on one line get different views; the number of views is small.
 
 use std::collections::BTreeSet;
 
-use super::page::PageMap;
-use super::{Move, Refusal, Refused};
+use super::page::PageLabels;
+use super::{ByteMove, PlanRefusal, RefusedLine};
 
-/// The moves of a page. Owners choose in the order in which they lie in it: the first view that no owner has whom they meet.
-pub(super) fn moves(map: &PageMap, most_views: u32) -> Result<Vec<Move>, Refused> {
+/// The moves of a page. Algorithm: greedy colouring. In the order of addresses, each owner takes
+/// the first view that no owner on one of its lines has.
+pub(super) fn moves(map: &PageLabels, most_views: u32) -> Result<Vec<ByteMove>, RefusedLine> {
     let ranges = map.ranges();
     let line_bytes = map.line_bytes();
     let mut lines: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); map.owners().len()];
@@ -21,16 +22,16 @@ pub(super) fn moves(map: &PageMap, most_views: u32) -> Result<Vec<Move>, Refused
             None => free_view(owner, &lines, &views),
         };
         if view >= most_views {
-            let why = Refusal::TooManyOwners { needed: view + 1, views: most_views };
+            let why = PlanRefusal::TooManyOwners { needed: view + 1, views: most_views };
             return Err(map.refused(bytes.start, why));
         }
         views[owner] = Some(view);
-        moves.push(Move { bytes, view, threads: map.owners()[owner].clone() });
+        moves.push(ByteMove { bytes, view, threads: map.owners()[owner].clone() });
     }
     Ok(moves)
 }
 
-/// The first view that no owner has who is on a line with this one.
+/// The first view that no owner on a common line has.
 fn free_view(owner: usize, lines: &[BTreeSet<u64>], views: &[Option<u32>]) -> u32 {
     let meets = |other: &usize| !lines[owner].is_disjoint(&lines[*other]);
     let taken: BTreeSet<u32> = (0..lines.len()).filter(meets).filter_map(|other| views[other]).collect();

@@ -1,69 +1,72 @@
-//! Bytes of a line that the same threads use, and what such groups do to each other.
+//! Groups of bytes with the same users, and the contention between groups.
 
-use super::Owner;
-use super::crowd::{Crowd, members};
+use super::ByteOwner;
+use super::overlap::{ThreadOverlap, members};
 use crate::bits::Bits;
-use crate::line::{Line, ThreadUse};
+use crate::line_use::{LineUse, ThreadUse};
 
-/// A thread with less than this share of a byte's heaviest user is a guest there: sampled at random, its accesses make the
-/// line travel for one in twenty at most.
+/// A thread with less than this share of a byte's heaviest user is a guest there. With random
+/// samples, its accesses cause at most one in twenty of the line's transfers.
 const GUEST: f64 = 0.05;
 
-/// The share of a line's weight, a byte, that is nothing: what is left of one sample among a thousand after seven half-lives.
+/// Share of a line's weight that counts as zero for a byte: the rest of one sample among a thousand
+/// after seven half-lives.
 const RESIDUE: f64 = 1e-5;
 
 /// Bytes with the same users.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Group {
-    /// None of the users writes; several read.
+pub(super) struct ByteGroup {
+    /// Whether no user writes and several read.
     readers: bool,
-    /// Those that use the bytes, guests apart.
+    /// The users, without guests.
     users: u64,
-    /// Those that use some of them seldom, where that is a conflict.
+    /// Guests in conflict with users.
     pub(super) guests: u64,
     /// Users that write.
     writers: u64,
-    /// Users or not, those that write.
+    /// Users and guests that write.
     pub(super) all_writers: u64,
     bytes: Bits,
-    /// Bytes that users share truly.
+    /// Bytes that users truly share.
     shared: Bits,
-    /// Bytes that users or guests share truly.
+    /// Bytes that users or guests truly share.
     pub(super) overlap: Bits,
-    /// Of these, those that several write.
+    /// Those of them that several threads write.
     pub(super) written_by_many: Bits,
     read: f64,
     written: f64,
 }
 
-impl Group {
+impl ByteGroup {
     pub(super) fn weight(&self) -> f64 {
         self.read + self.written
     }
 
-    /// Do several users share bytes of it truly?
+    /// Whether several users truly share bytes of it.
     pub(super) fn is_shared(&self) -> bool {
         !self.shared.is_empty()
     }
 
-    /// Does a user of one group write while another thread, at the same time, uses the other group?
-    pub(super) fn fights(&self, other: &Self, crowd: &Crowd) -> bool {
+    /// Whether a user of one group writes while another thread uses the other group at the same
+    /// time.
+    pub(super) fn fights(&self, other: &Self, overlap: &ThreadOverlap) -> bool {
         !std::ptr::eq(self, other)
-            && (crowd.met(self.writers, other.users) != 0 || crowd.met(other.writers, self.users) != 0)
+            && (overlap.met(self.writers, other.users) != 0 || overlap.met(other.writers, self.users) != 0)
     }
 
-    /// Do threads change single bits of what several of them write? So says an instruction that changes bits only; and a byte that is
-    /// accessed alone, and not atomically, is most likely changed so, by a read, a change and a write.
-    pub(super) fn is_bits(&self, line: &Line) -> bool {
+    /// Whether threads change single bits of bytes that several of them write. Bit instructions
+    /// show that. So, most likely, do plain accesses of a single byte: a read, a change and a
+    /// write.
+    pub(super) fn is_bits(&self, line: &LineUse) -> bool {
         let any = |of: fn(&ThreadUse) -> Bits| line.threads.iter().fold(Bits::NONE, |all, thread| all | of(thread));
         let in_words = any(|thread| thread.joined | thread.joined.up(1) | thread.began_before);
         let replaced = any(|thread| thread.replaced) & (in_words | any(|thread| thread.atomic));
         (self.written_by_many & replaced).is_empty()
     }
 
-    pub(super) fn owner(&self, line: &Line) -> Owner {
+    pub(super) fn owner(&self, line: &LineUse) -> ByteOwner {
         let numbers = |mask: u64| members(mask).map(|place| line.threads[place].thread).collect();
-        Owner {
+        ByteOwner {
             threads: numbers(self.users),
             guests: numbers(self.guests & !self.users),
             bytes: self.bytes.runs().map(|run| line.addresses(run)).collect(),
@@ -72,7 +75,7 @@ impl Group {
         }
     }
 
-    /// Takes in what is known of one byte.
+    /// Adds the data of one byte.
     fn add(&mut self, other: &Self) {
         self.users |= other.users;
         self.guests |= other.guests;
@@ -87,12 +90,12 @@ impl Group {
     }
 }
 
-/// The groups of a line; bytes that no thread of the crowd uses are in none.
-pub(super) fn of(line: &Line, crowd: &Crowd) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// The groups of a line. Bytes that no active thread uses are in none.
+pub(super) fn of(line: &LineUse, overlap: &ThreadOverlap) -> Vec<ByteGroup> {
+    let mut groups: Vec<ByteGroup> = Vec::new();
     for byte in 0..line.bytes {
-        let Some(alone) = one_byte(line, crowd, byte) else { continue };
-        let same = |group: &&mut Group| {
+        let Some(alone) = one_byte(line, overlap, byte) else { continue };
+        let same = |group: &&mut ByteGroup| {
             group.readers && alone.readers || !group.readers && !alone.readers && group.users == alone.users
         };
         match groups.iter_mut().find(same) {
@@ -103,17 +106,18 @@ pub(super) fn of(line: &Line, crowd: &Crowd) -> Vec<Group> {
     groups
 }
 
-/// A group of one byte; none if nobody uses it.
-fn one_byte(line: &Line, crowd: &Crowd, byte: u32) -> Option<Group> {
+/// A group of one byte; `None` if it is unused.
+fn one_byte(line: &LineUse, overlap: &ThreadOverlap, byte: u32) -> Option<ByteGroup> {
     let floor = line.weight * RESIDUE;
     let weights = |place: usize| {
         let thread = &line.threads[place];
         (f64::from(thread.read[byte as usize]), f64::from(thread.written[byte as usize]))
     };
     let total = |place: usize| weights(place).0 + weights(place).1;
-    let mask =
-        |of: &dyn Fn(usize) -> bool| crowd.active().filter(|&place| of(place)).fold(0, |mask, place| mask | 1 << place);
-    let heaviest = crowd.active().map(total).fold(0.0, f64::max);
+    let mask = |of: &dyn Fn(usize) -> bool| {
+        overlap.active().filter(|&place| of(place)).fold(0, |mask, place| mask | 1 << place)
+    };
+    let heaviest = overlap.active().map(total).fold(0.0, f64::max);
     let everyone: u64 = mask(&|place| total(place) > floor);
     let users = mask(&|place| total(place) > floor && total(place) >= GUEST * heaviest);
     if users == 0 {
@@ -123,19 +127,19 @@ fn one_byte(line: &Line, crowd: &Crowd, byte: u32) -> Option<Group> {
     let writers = all_writers & users;
     let one = Bits::range(byte..byte + 1);
     let only_if = |condition: bool| if condition { one } else { Bits::NONE };
-    // Those that met a writer of this byte; and the writers that met anyone.
-    let in_conflict = crowd.met(all_writers, everyone) | crowd.met(everyone, all_writers);
-    Some(Group {
+    // Threads that met a writer of this byte, and writers that met any user.
+    let in_conflict = overlap.met(all_writers, everyone) | overlap.met(everyone, all_writers);
+    Some(ByteGroup {
         readers: writers == 0 && users.count_ones() > 1,
         users,
         guests: everyone & !users & in_conflict,
         writers,
         all_writers,
         bytes: one,
-        shared: only_if(crowd.met(writers, users) != 0),
+        shared: only_if(overlap.met(writers, users) != 0),
         overlap: only_if(in_conflict != 0),
-        written_by_many: only_if(crowd.met(all_writers, all_writers) != 0),
-        read: crowd.active().map(|place| weights(place).0).sum(),
-        written: crowd.active().map(|place| weights(place).1).sum(),
+        written_by_many: only_if(overlap.met(all_writers, all_writers) != 0),
+        read: overlap.active().map(|place| weights(place).0).sum(),
+        written: overlap.active().map(|place| weights(place).1).sum(),
     })
 }

@@ -1,12 +1,12 @@
-//! Verdicts: one case for each, the negatives, and a naive oracle that knows only sets of bytes.
+//! Verdicts: one case for each, negative cases, and a naive oracle on sets of bytes.
 #![expect(clippy::single_range_in_vec_init, reason = "runs of bytes are compared with lists of them")]
 
 use proptest::prelude::*;
 
-use super::{Judged, Verdict, judge};
-use crate::access::Access;
-use crate::line::Line;
-use crate::lines::Lines;
+use super::{JudgedLine, Verdict, judge};
+use crate::access::SampledAccess;
+use crate::line_table::LineTable;
+use crate::line_use::LineUse;
 use crate::settings::Settings;
 
 const WINDOW_NS: u64 = 4_000_000;
@@ -16,8 +16,8 @@ const NEVER_FADES: Settings =
 /// Thread, first byte, bytes, write.
 type Use = (u32, u64, u32, bool);
 
-fn access((thread, address, bytes, write): Use, at_ns: u64) -> Access {
-    Access {
+fn access((thread, address, bytes, write): Use, at_ns: u64) -> SampledAccess {
+    SampledAccess {
         address,
         bytes,
         write,
@@ -26,13 +26,13 @@ fn access((thread, address, bytes, write): Use, at_ns: u64) -> Access {
         weight: 0.5,
         at_ns,
         cpu: thread,
-        ..Access::default()
+        ..SampledAccess::default()
     }
 }
 
 /// All uses in each of these windows.
-fn line_of(uses: &[Use], windows: std::ops::Range<u64>) -> Line {
-    let mut lines = Lines::new(NEVER_FADES).unwrap();
+fn line_of(uses: &[Use], windows: std::ops::Range<u64>) -> LineUse {
+    let mut lines = LineTable::new(NEVER_FADES).unwrap();
     for window in windows.clone() {
         uses.iter().for_each(|&one| lines.record(&access(one, window * WINDOW_NS)));
     }
@@ -44,7 +44,7 @@ fn verdict_of(uses: &[Use]) -> Verdict {
 }
 
 #[test]
-fn neighbours_that_write_share_falsely() {
+fn writers_of_adjacent_bytes_share_falsely() {
     let Verdict::FalseSharing { owners } = verdict_of(&[(1, 0, 8, true), (1, 0, 8, false), (2, 8, 4, true)]) else {
         panic!("two counters")
     };
@@ -55,13 +55,13 @@ fn neighbours_that_write_share_falsely() {
 }
 
 #[test]
-fn one_that_only_reads_beside_one_that_writes_suffers_too() {
+fn a_reader_beside_a_writer_shares_falsely() {
     let verdict = verdict_of(&[(1, 0, 8, true), (2, 56, 8, false)]);
     assert!(matches!(verdict, Verdict::FalseSharing { .. }), "{verdict:?}");
 }
 
 #[test]
-fn readers_together_are_one_owner() {
+fn common_readers_are_one_owner() {
     let verdict =
         verdict_of(&[(1, 0, 8, false), (2, 0, 8, false), (2, 8, 8, false), (3, 8, 8, false), (4, 32, 8, true)]);
     let Verdict::FalseSharing { owners } = verdict else { panic!("{verdict:?}") };
@@ -70,7 +70,7 @@ fn readers_together_are_one_owner() {
 }
 
 #[test]
-fn the_negatives_are_told_what_they_are() {
+fn other_verdicts_are_no_findings() {
     assert_eq!(verdict_of(&[(1, 0, 8, true), (2, 64, 8, true)]), Verdict::Private, "padded");
     assert_eq!(verdict_of(&[(1, 0, 8, false), (2, 0, 8, false), (3, 8, 8, false)]), Verdict::ReadOnly);
     let verdict = verdict_of(&[(1, 0, 8, true), (2, 0, 8, true)]);
@@ -84,7 +84,7 @@ fn the_negatives_are_told_what_they_are() {
 }
 
 #[test]
-fn a_byte_that_is_also_part_of_a_word_is_no_bit_field() {
+fn a_byte_accessed_as_part_of_a_word_is_no_bit_field() {
     for word in [(2, 3, 2, true), (2, 2, 2, true)] {
         let mut uses = [(1, 3, 1, true), (2, 3, 1, true)].repeat(10);
         assert!(matches!(verdict_of(&uses), Verdict::BitsOfOneByte { .. }));
@@ -94,13 +94,13 @@ fn a_byte_that_is_also_part_of_a_word_is_no_bit_field() {
     }
 }
 
-/// What two threads do who write these bytes at once, atomically or not, bit by bit or not.
+/// The verdict for two threads that write the same bytes, by atomic or by bit instructions or not.
 fn verdict_of_both(offset: u64, bytes: u32, [atomic, bitwise]: [bool; 2]) -> Verdict {
-    let mut lines = Lines::new(NEVER_FADES).unwrap();
+    let mut lines = LineTable::new(NEVER_FADES).unwrap();
     for window in 0..4 {
         for thread in [1, 2] {
             let plain = access((thread, offset, bytes, true), window * WINDOW_NS);
-            lines.record(&Access { atomic, bitwise, ..plain });
+            lines.record(&SampledAccess { atomic, bitwise, ..plain });
         }
     }
     judge(&lines.line(0, 4 * WINDOW_NS).unwrap())
@@ -113,18 +113,18 @@ fn an_atomic_byte_is_no_bit_field() {
 }
 
 #[test]
-fn what_is_changed_bit_by_bit_is_a_bit_field() {
+fn bytes_changed_by_bit_instructions_are_a_bit_field() {
     for (bytes, words) in [(1, "different bits of one byte"), (8, "different bits of one word")] {
         for atomic in [false, true] {
             let verdict = verdict_of_both(8, bytes, [atomic, true]);
             assert!(verdict.words().ends_with(words) && !verdict.is_finding(), "{bytes} bytes: {verdict:?}");
         }
     }
-    // One of them adds to the word at times.
-    let mut lines = Lines::new(NEVER_FADES).unwrap();
+    // One of them also adds to the word.
+    let mut lines = LineTable::new(NEVER_FADES).unwrap();
     for window in 0..4 {
         for (thread, bitwise) in [(1, true), (2, true), (2, false)] {
-            lines.record(&Access { bitwise, ..access((thread, 8, 8, true), window * WINDOW_NS) });
+            lines.record(&SampledAccess { bitwise, ..access((thread, 8, 8, true), window * WINDOW_NS) });
         }
     }
     let verdict = judge(&lines.line(0, 4 * WINDOW_NS).unwrap());
@@ -132,8 +132,8 @@ fn what_is_changed_bit_by_bit_is_a_bit_field() {
 }
 
 #[test]
-fn a_dead_thread_shares_nothing() {
-    let mut lines = Lines::new(NEVER_FADES).unwrap();
+fn an_ended_thread_shares_nothing() {
+    let mut lines = LineTable::new(NEVER_FADES).unwrap();
     for window in 0..10 {
         lines.record(&access((1, 0, 8, true), window * WINDOW_NS));
     }
@@ -142,7 +142,7 @@ fn a_dead_thread_shares_nothing() {
         lines.record(&access((2, 8, 8, true), window * WINDOW_NS));
     }
     assert_eq!(judge(&lines.line(0, 20 * WINDOW_NS).unwrap()), Verdict::Private);
-    // Nobody said that thread 2 died; its windows do.
+    // The end of thread 2 is not reported; its windows show it.
     for window in 20..40 {
         lines.record(&access((3, 16, 8, true), window * WINDOW_NS));
     }
@@ -150,9 +150,9 @@ fn a_dead_thread_shares_nothing() {
 }
 
 #[test]
-fn threads_that_take_turns_share_nothing() {
-    let mut lines = Lines::new(NEVER_FADES).unwrap();
-    // Turns of 20 ms that end in the middle of a window, a sample a millisecond.
+fn alternating_threads_share_nothing() {
+    let mut lines = LineTable::new(NEVER_FADES).unwrap();
+    // Turns of 20 ms that end in the middle of a window; one sample per millisecond.
     for at_ms in 0..600_u64 {
         let turn = (at_ms + 2) / 20 % 2;
         lines.record(&access((1 + u32::try_from(turn).unwrap(), turn * 8, 8, true), at_ms * 1_000_000));
@@ -161,7 +161,7 @@ fn threads_that_take_turns_share_nothing() {
 }
 
 #[test]
-fn two_windows_are_too_few_to_say() {
+fn two_windows_are_undecided() {
     let uses = [(1, 0, 8, true), (2, 8, 8, true)];
     assert_eq!(judge(&line_of(&uses, 0..2)), Verdict::Undecided);
     assert!(judge(&line_of(&uses, 0..3)).is_finding());
@@ -176,7 +176,7 @@ fn a_lock_beside_counters_is_mixed() {
 }
 
 #[test]
-fn a_little_beside_much_true_sharing_is_not_worth_moving() {
+fn little_false_sharing_beside_true_sharing_is_no_finding() {
     let mut uses = [(1, 0, 8, true), (2, 0, 8, true)].repeat(10);
     uses.push((1, 8, 8, true));
     let verdict = verdict_of(&uses);
@@ -202,21 +202,21 @@ fn a_rare_neighbour_costs_nothing() {
 }
 
 #[test]
-fn pairs_fight_by_the_prefetcher_only() {
-    let mut lines = Lines::new(Settings { pairs: true, ..NEVER_FADES }).unwrap();
+fn pairs_contend_by_the_prefetcher_only() {
+    let mut lines = LineTable::new(Settings { pairs: true, ..NEVER_FADES }).unwrap();
     for window in 0..4 {
         lines.record(&access((1, 0, 8, true), window * WINDOW_NS));
         lines.record(&access((2, 64, 8, true), window * WINDOW_NS));
         lines.record(&access((1, 128, 8, true), window * WINDOW_NS));
         lines.record(&access((2, 136, 8, true), window * WINDOW_NS));
     }
-    let [apart, close] = [0, 128].map(|address| Judged::new(lines.line(address, 0).unwrap()));
+    let [apart, close] = [0, 128].map(|address| JudgedLine::new(lines.line(address, 0).unwrap()));
     assert!(apart.verdict.is_finding() && apart.only_as_pair());
     assert!(close.verdict.is_finding() && !close.only_as_pair());
 }
 
 #[test]
-fn a_verdict_survives_json() {
+fn a_verdict_round_trips_through_json() {
     for uses in [vec![(1, 0, 8, true)], vec![(1, 0, 8, true), (2, 8, 8, true)], vec![(1, 0, 4, true), (2, 0, 4, true)]]
     {
         let verdict = verdict_of(&uses);
@@ -225,7 +225,8 @@ fn a_verdict_survives_json() {
     }
 }
 
-/// Is there a byte that two threads use and one of them writes? Are there two threads, one of which writes?
+/// Whether two threads use a common byte and one of them writes; whether there are two threads and
+/// one writes.
 fn naive(uses: &[Use]) -> (bool, bool) {
     let pairs = || uses.iter().flat_map(|a| uses.iter().map(move |b| (a, b))).filter(|(a, b)| a.0 != b.0 && a.3);
     let overlap = |a: &Use, b: &Use| a.1 < b.1 + u64::from(b.2) && b.1 < a.1 + u64::from(a.2);
@@ -233,9 +234,9 @@ fn naive(uses: &[Use]) -> (bool, bool) {
 }
 
 proptest! {
-    /// Twenty uses of the same weight: none is so rare that a threshold hides it.
+    /// Up to twenty uses of equal weight, so that no threshold applies.
     #[test]
-    fn sets_of_bytes_decide(
+    fn verdicts_equal_the_naive_oracle(
         uses in prop::collection::vec((1_u32..5, (0_u64..15).prop_map(|word| word * 4), prop_oneof![Just(4_u32), Just(8)], any::<bool>()), 1..=20),
     ) {
         let uses: Vec<Use> = uses.into_iter().map(|(thread, at, bytes, write)| (thread, at.min(56), bytes, write)).collect();
@@ -252,7 +253,7 @@ proptest! {
         }
     }
 
-    /// Whatever is told to be movable, no byte of it is anyone else's, and no two owners have one.
+    /// No movable byte belongs to two owners.
     #[test]
     fn owners_are_disjoint_and_use_their_bytes(
         uses in prop::collection::vec((1_u32..9, 0_u64..57, prop_oneof![Just(1_u32), Just(2), Just(8)], any::<bool>()), 1..60),
@@ -263,7 +264,7 @@ proptest! {
             for byte in owner.bytes.iter().cloned().flatten() {
                 prop_assert!(!std::mem::replace(&mut seen[usize::try_from(byte).unwrap()], true), "byte {}", byte);
                 let used = |thread: u32| uses.iter().any(|one| one.0 == thread && (one.1..one.1 + u64::from(one.2)).contains(&byte));
-                // Readers are one owner of all that they read.
+                // Common readers are one owner of all bytes they read.
                 prop_assert!(owner.threads.iter().any(|&thread| used(thread)));
                 let alone = owner.threads.len() == 1 && owner.guests.is_empty();
                 prop_assert!(!alone || uses.iter().all(|one| one.0 == owner.threads[0] || !one.3 || !(one.1..one.1 + u64::from(one.2)).contains(&byte)));

@@ -2,7 +2,7 @@
 
 use super::{Code, Found, Kind, Place, Sampling, Sharing, Thread};
 use crate::profile::{Machine, Program};
-use fieldstone_sharing::{Access, Cost, Judged, Lines, Member, Object, Settings};
+use fieldstone_sharing::{JudgedLine, LineCost, LineTable, Member, ObjectLayout, SampledAccess, Settings};
 
 /// Where the array of linear regression begins: 16 bytes behind a line's start, as malloc has it.
 const ARRAY: u64 = 0x5555_5555_6010;
@@ -21,11 +21,11 @@ const MEMBERS: [(&str, &str, u64, u64); 8] = [
 type Use = (u32, u64, u32, bool);
 
 /// What comes of it when all threads do this every millisecond, a third of the samples elsewhere.
-fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
-    let mut lines = Lines::new(settings).unwrap();
+fn looked(settings: Settings, uses: &[Use]) -> Vec<(JudgedLine, LineCost)> {
+    let mut lines = LineTable::new(settings).unwrap();
     for at_ns in (0..20).map(|at_ms: u64| at_ms * 1_000_000) {
         for &(thread, address, bytes, write) in uses {
-            lines.record(&Access {
+            lines.record(&SampledAccess {
                 address,
                 bytes,
                 write,
@@ -33,7 +33,7 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
                 weight: 0.125,
                 at_ns,
                 cpu: thread,
-                ..Access::default()
+                ..SampledAccess::default()
             });
         }
         lines.record_elsewhere(uses.len() as f64 / 16.0, at_ns);
@@ -41,10 +41,13 @@ fn looked(settings: Settings, uses: &[Use]) -> Vec<(Judged, Cost)> {
     let now_ns = 20_000_000;
     let all = lines.total(now_ns);
     let looked_at = lines.heaviest(usize::MAX, now_ns).into_iter();
-    looked_at.map(|line| (Cost::of(&line, all).unwrap(), line)).map(|(cost, line)| (Judged::new(line), cost)).collect()
+    looked_at
+        .map(|line| (LineCost::of(&line, all).unwrap(), line))
+        .map(|(cost, line)| (JudgedLine::new(line), cost))
+        .collect()
 }
 
-fn found((judged, cost): (Judged, Cost), place: Place) -> Found {
+fn found((judged, cost): (JudgedLine, LineCost), place: Place) -> Found {
     Found { judged, cost, places: vec![place], code: Vec::new(), redesign: None, refused: None, contended: 0 }
 }
 
@@ -91,7 +94,7 @@ pub(crate) fn regression() -> Sharing {
     };
     let uses: Vec<Use> = (0..4).flat_map(touched).collect();
     let looked = looked(Settings::default(), &uses);
-    let judged: Vec<Judged> = looked.iter().map(|(judged, _)| judged.clone()).collect();
+    let judged: Vec<JudgedLine> = looked.iter().map(|(judged, _)| judged.clone()).collect();
     let redesign = array().redesign(&judged).unwrap();
     let (findings, others): (Vec<Found>, Vec<Found>) = looked
         .into_iter()
@@ -111,7 +114,7 @@ pub(crate) fn regression() -> Sharing {
     }
 }
 
-fn array() -> Object {
+fn array() -> ObjectLayout {
     let members = MEMBERS.map(|(name, declaration, offset, bytes)| Member {
         name: name.to_owned(),
         declaration: declaration.to_owned(),
@@ -119,7 +122,14 @@ fn array() -> Object {
         bytes,
         alignment: 0,
     });
-    Object { name: "lreg_args".into(), address: ARRAY, elements: 4, stride: 64, members: members.into(), on_heap: true }
+    ObjectLayout {
+        name: "lreg_args".into(),
+        address: ARRAY,
+        elements: 4,
+        stride: 64,
+        members: members.into(),
+        on_heap: true,
+    }
 }
 
 fn place() -> Place {

@@ -3,14 +3,14 @@
 use super::{Found, Kind, Place, Sharing};
 use crate::quantity::{address, estimate, share};
 use crate::translation::Range;
-use fieldstone_sharing::{Advice, Cost, Interval, Redesign, Verdict};
+use fieldstone_sharing::{Advice, Interval, LineCost, Redesign, Verdict};
 use std::collections::BTreeSet;
 
 /// The findings on one object, heaviest first.
 pub(super) struct Group<'a> {
     pub(super) lines: Vec<&'a Found>,
     /// What they cost together.
-    pub(super) cost: Cost,
+    pub(super) cost: LineCost,
 }
 
 /// An object by its name and address, or a line.
@@ -51,20 +51,20 @@ fn key(found: &Found) -> Key<'_> {
 }
 
 /// What lines cost together: as much as the one that costs most, if the same laps come by all of them; at most what they cost one by one.
-pub(super) fn together<'a>(lines: impl Iterator<Item = &'a Found>) -> Cost {
+pub(super) fn together<'a>(lines: impl Iterator<Item = &'a Found>) -> LineCost {
     // A file may say anything; without samples there is no share.
     let none = Interval { low: 0.0, likely: 0.0, high: 0.0 };
-    let nothing = Cost { on_line: 0.0, all: 0.0, share: none, most_given_back: 0.0 };
-    let costs = lines.filter_map(|found| Cost::new(found.cost.on_line, found.cost.all));
+    let nothing = LineCost { on_line: 0.0, all: 0.0, share: none, max_gain: 0.0 };
+    let costs = lines.filter_map(|found| LineCost::new(found.cost.on_line, found.cost.all));
     costs.fold(nothing, |sum, cost| {
         let heavier = if cost.share.likely > sum.share.likely { cost } else { sum };
         let high = (sum.share.high + cost.share.high).min(1.0);
-        Cost { share: Interval { high, ..heavier.share }, most_given_back: high, ..heavier }
+        LineCost { share: Interval { high, ..heavier.share }, max_gain: high, ..heavier }
     })
 }
 
 /// `58.0 % (55.1–61.2)`.
-pub(super) fn cost(cost: &Cost) -> String {
+pub(super) fn cost(cost: &LineCost) -> String {
     let share_of = cost.share;
     estimate(&Range { low: share_of.low, likely: share_of.likely, high: share_of.high }, share)
 }

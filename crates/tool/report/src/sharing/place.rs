@@ -2,7 +2,7 @@
 
 use crate::quantity::{address, bytes};
 use crate::translation::sites::called;
-use fieldstone_sharing::{Member, Object};
+use fieldstone_sharing::{Member, ObjectLayout};
 use serde::{Deserialize, Serialize};
 
 /// An object of the program, as far as it is known.
@@ -24,7 +24,7 @@ pub struct Place {
     /// Who allocated it, inmost first, each as `function (file:line)`; empty where that was not seen.
     pub allocated_by: Vec<String>,
     /// Its structure and elements, where debug information tells them.
-    pub object: Option<Object>,
+    pub object: Option<ObjectLayout>,
 }
 
 /// A kind of memory. Unknown ones, of a later version, read as `Unknown`.
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn members_are_found_by_address() {
         let member = |name: &str, offset, bytes| Member { name: name.into(), offset, bytes, ..Member::default() };
-        let object = Object {
+        let object = ObjectLayout {
             name: "slot".into(),
             address: 0x1010,
             elements: 2,

@@ -12,7 +12,7 @@ use super::{Found, Headline, Sharing, others, tables, uses};
 use crate::quantity::{address, bytes, count, moment, plural, share};
 use crate::shell;
 use crate::text::Style;
-use fieldstone_sharing::Line;
+use fieldstone_sharing::LineUse;
 use sheet::Sheet;
 use uses::{Row, Touch};
 
@@ -112,7 +112,7 @@ fn line(found: &Found, threads: &Threads<'_>, sheet: &mut Sheet) {
         address(of.address),
         found.judged.verdict.words(),
         groups::cost(&found.cost),
-        share(found.cost.most_given_back)
+        share(found.cost.max_gain)
     ));
     notes(found).iter().for_each(|words| sheet.paragraph(words));
     map(of, threads, sheet);
@@ -123,7 +123,7 @@ fn line(found: &Found, threads: &Threads<'_>, sheet: &mut Sheet) {
 }
 
 /// A row a thread, as many bytes of it as the terminal has room for.
-fn map(line: &Line, threads: &Threads<'_>, sheet: &mut Sheet) {
+fn map(line: &LineUse, threads: &Threads<'_>, sheet: &mut Sheet) {
     let mut rows = uses::rows(line);
     let more = rows.len().saturating_sub(MOST_ROWS);
     if more > 0 {

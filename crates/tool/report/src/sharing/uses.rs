@@ -8,7 +8,7 @@
 
 use super::threads::Threads;
 use super::{Found, Place, members};
-use fieldstone_sharing::{Bits, Line, ThreadUse};
+use fieldstone_sharing::{Bits, LineUse, ThreadUse};
 use std::ops::Range;
 
 /// The share of a line's weight below which a byte's weight is what is left of long ago, and is not shown.
@@ -60,7 +60,7 @@ impl Touch {
 }
 
 /// The bytes of a line that are shown: all, unless a file says that it has more than a pair can have.
-pub(super) fn bytes(line: &Line) -> usize {
+pub(super) fn bytes(line: &LineUse) -> usize {
     line.bytes.min(Bits::COUNT) as usize
 }
 
@@ -73,7 +73,7 @@ pub(super) fn only_as_pair(found: &Found) -> bool {
 }
 
 /// A row for each thread that uses the line, in the order of their numbers.
-pub(super) fn rows(line: &Line) -> Vec<Row> {
+pub(super) fn rows(line: &LineUse) -> Vec<Row> {
     let least = line.weight * LEAST;
     let row = |thread: &ThreadUse| Row {
         thread: thread.thread,

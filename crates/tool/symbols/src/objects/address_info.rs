@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fieldstone_sharing::{Member, Object};
+use fieldstone_sharing::{Member, ObjectLayout};
 
 use super::globals::GlobalVariable;
 use super::heap::HeapLookup;
@@ -42,7 +42,7 @@ pub struct AddressInfo {
     pub offset: u64,
     /// The object, if it is known: a variable with its members, or a block with its size.
     /// [`super::Objects::infer_type`] may find a block's members.
-    pub object: Option<Object>,
+    pub object: Option<ObjectLayout>,
     /// Why the description is incomplete; `None` if it is complete.
     pub unknown_reason: Option<&'static str>,
 }
@@ -59,7 +59,7 @@ impl AddressInfo {
         let start = variable.start.wrapping_add(bias);
         let range = start..start.saturating_add(variable.bytes);
         let layout = variable.layout;
-        let object = Object {
+        let object = ObjectLayout {
             name: layout.name,
             address: start,
             elements: layout.elements,
@@ -87,8 +87,15 @@ impl AddressInfo {
 }
 
 /// An object without known members.
-fn plain_object(name: String, range: &Range<u64>, on_heap: bool) -> Object {
-    Object { name, address: range.start, elements: 1, stride: range.end - range.start, members: Vec::new(), on_heap }
+fn plain_object(name: String, range: &Range<u64>, on_heap: bool) -> ObjectLayout {
+    ObjectLayout {
+        name,
+        address: range.start,
+        elements: 1,
+        stride: range.end - range.start,
+        members: Vec::new(),
+        on_heap,
+    }
 }
 
 /// The description of an address in memory of malloc. `mapping` is the range around the address.
@@ -161,7 +168,7 @@ fn joined(info: AddressInfo, mut members: Vec<Member>, bias: u64) -> AddressInfo
     }
     let name = members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ");
     let address = first.wrapping_add(bias);
-    let object = Object { name, address, elements: 1, stride: end - first, members, on_heap: false };
+    let object = ObjectLayout { name, address, elements: 1, stride: end - first, members, on_heap: false };
     if object.check().is_ok() { AddressInfo { object: Some(object), ..info } } else { info }
 }
 

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use fieldstone_rewrite::{Memory, Registers};
-use fieldstone_sharing::Object;
+use fieldstone_sharing::ObjectLayout;
 
 use super::dwarf::{DebugInfo, DwarfEntry, DwarfReader};
 use super::layout::{self, TypeLayout};
@@ -95,7 +95,7 @@ impl<'a> TypeQuery<'a> {
     }
 
     /// The object of the best candidate; `None` without candidates.
-    pub(super) fn answer(&self, samples: &[Registers]) -> Option<Object> {
+    pub(super) fn answer(&self, samples: &[Registers]) -> Option<ObjectLayout> {
         let mut readers: HashMap<usize, Option<DwarfReader>> = HashMap::new();
         for registers in samples.iter().take(MAX_SAMPLES) {
             if let Some((number, module)) = self.modules.at(registers.rip) {
@@ -176,7 +176,7 @@ impl<'a> TypeQuery<'a> {
         Some(ArrayExtent { start, elements: (end - start) / bytes, direct })
     }
 
-    fn object<'r>(&self, reader: &DwarfReader<'r>, evidence: &TypeEvidence<'r>, extent: ArrayExtent) -> Option<Object> {
+    fn object<'r>(&self, reader: &DwarfReader<'r>, evidence: &TypeEvidence<'r>, extent: ArrayExtent) -> Option<ObjectLayout> {
         let mut layout = TypeLayout::of(reader, &evidence.kind, &evidence.variable)?;
         if extent.elements > 1 {
             layout.repeat(reader, &evidence.kind);
@@ -186,7 +186,7 @@ impl<'a> TypeQuery<'a> {
             Some(block) if layout.flexible => block.end.checked_sub(extent.start)?.max(layout.stride),
             _ => layout.stride,
         };
-        let object = Object {
+        let object = ObjectLayout {
             name: layout.name,
             address: extent.start,
             elements: extent.elements.max(1),

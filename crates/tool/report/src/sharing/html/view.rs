@@ -8,7 +8,7 @@ use crate::sharing::words::{notes, sampled};
 use crate::sharing::{Found, Headline, Place, Sharing, others, tables};
 use crate::shell;
 use crate::tables::Table;
-use fieldstone_sharing::Line;
+use fieldstone_sharing::LineUse;
 use serde::Serialize;
 
 /// Objects with all that is known; of the others the lines are listed.
@@ -161,7 +161,7 @@ impl LineView {
             verdict: found.judged.verdict.words(),
             only_as_pair: uses::only_as_pair(found),
             cost: groups::cost(&found.cost),
-            most_given_back: share(found.cost.most_given_back),
+            most_given_back: share(found.cost.max_gain),
             refused: found.refused.clone(),
             notes: notes(found),
             key: key.collect(),
@@ -172,7 +172,7 @@ impl LineView {
     }
 }
 
-fn map(line: &Line, threads: &Threads<'_>) -> Vec<MapRow> {
+fn map(line: &LineUse, threads: &Threads<'_>) -> Vec<MapRow> {
     let rows = uses::rows(line);
     let byte = |byte: usize| {
         let users = rows.iter().map(|row| (row.thread, row.touches[byte]));

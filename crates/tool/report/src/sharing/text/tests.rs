@@ -94,7 +94,7 @@ fn dozens_of_objects_and_lines_stay_readable() {
     sharing.findings.extend((0..20).map(|number| {
         let mut found = one.clone();
         found.places[0].name = format!("object{number:02}");
-        found.cost = fieldstone_sharing::Cost::new(f64::from(20 - number), 8000.0).unwrap();
+        found.cost = fieldstone_sharing::LineCost::new(f64::from(20 - number), 8000.0).unwrap();
         found
     }));
     sharing.findings.extend((0..20).map(|number| {

@@ -1,6 +1,6 @@
 //! Lookups in artificial heaps, valid and invalid ones.
 
-use fieldstone_rewrite::Image;
+use fieldstone_rewrite::MemoryImage;
 use fieldstone_sys::smaps::parse;
 
 use super::*;
@@ -9,11 +9,11 @@ const HEAP: u64 = 0x5555_0000_0000;
 const ARENA: u64 = 0x7fff_f000_0000;
 
 /// Memory that a test fills word by word.
-struct FakeMemory(Image);
+struct FakeMemory(MemoryImage);
 
 impl FakeMemory {
     fn new(start: u64, bytes: u64) -> Self {
-        Self(Image { start, bytes: vec![0; usize::try_from(bytes).unwrap()] })
+        Self(MemoryImage { start, bytes: vec![0; usize::try_from(bytes).unwrap()] })
     }
 
     fn set(&mut self, address: u64, word: u64) {
@@ -153,7 +153,7 @@ fn an_inconsistent_header_gives_no_answer() {
     memory.set(starts[free + 1], 0x4440);
     assert_eq!(Heap::default().in_arena(&memory.0, &maps, address), HeapLookup::Unknown(INCONSISTENT));
     assert_eq!(
-        Heap::default().in_arena(&Image::default(), &maps, address),
+        Heap::default().in_arena(&MemoryImage::default(), &maps, address),
         HeapLookup::Unknown(INCONSISTENT),
         "the memory vanished"
     );

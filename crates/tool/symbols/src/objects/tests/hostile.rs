@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use fieldstone_rewrite::{Image as Memory, Registers};
+use fieldstone_rewrite::{MemoryImage as Memory, Registers};
 use object::{Object, ObjectSection};
 
 use super::super::image::ElfImage;

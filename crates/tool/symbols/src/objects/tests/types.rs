@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use fieldstone_sharing::Object;
+use fieldstone_sharing::ObjectLayout;
 
 use super::super::Objects;
 use super::program::{TestProgram, build, compilers, samples};
@@ -15,7 +15,7 @@ const LINEAR_REGRESSION: &str =
 /// Number of samples that contains each of three threads on two processors.
 const ENOUGH: usize = 64;
 
-fn names(object: &Object) -> Vec<&str> {
+fn names(object: &ObjectLayout) -> Vec<&str> {
     object.members.iter().map(|member| member.name.as_str()).collect()
 }
 
@@ -91,7 +91,7 @@ fn the_array_of_linear_regression_has_its_structure_type() {
 
 /// The type inferred at `block + offset` while a thread runs the function `name`. Also returns the
 /// block's address and size.
-fn typed(compiler: &str, options: &str, name: &str, block: &str, offset: u64) -> Option<(Option<Object>, u64, u64)> {
+fn typed(compiler: &str, options: &str, name: &str, block: &str, offset: u64) -> Option<(Option<ObjectLayout>, u64, u64)> {
     let running = TestProgram::start(compiler, options, &[name])?;
     let samples = samples(running.pid(), ENOUGH)?;
     let (start, bytes) = running.reported(block);

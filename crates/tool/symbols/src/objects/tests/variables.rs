@@ -1,6 +1,6 @@
 //! Variables of programs with debug info, with symbols alone, and without both.
 
-use fieldstone_sharing::{Member, Object};
+use fieldstone_sharing::{Member, ObjectLayout};
 
 use super::super::{AddressInfo, MemoryKind, Objects};
 use super::program::{TestProgram, compilers};
@@ -18,7 +18,7 @@ fn description(running: &TestProgram, objects: &mut Objects, name: &str) -> Addr
     info
 }
 
-fn declarations(object: &Object) -> Vec<(&str, &str)> {
+fn declarations(object: &ObjectLayout) -> Vec<(&str, &str)> {
     object.members.iter().map(|member| (member.name.as_str(), member.declaration.as_str())).collect()
 }
 

@@ -1,0 +1,86 @@
+//! Signal frames: the registers with which a thread continues when its signal handlers return.
+//!
+//! ```text
+//!   stack, from the thread's stack pointer up
+//!     …  data of the handler
+//!     frame   r8 … rsp  rip  flags  (cs gs fs ss)  …     saved by the kernel, restored by rt_sigreturn(2)
+//!     …  data of the interrupted code
+//! ```
+//! While a thread is traced, no handler starts in the code cache: the thread leaves the cache
+//! first. But a handler may have started before a loop head was patched or after a repairer was
+//! killed. So these frames are changed before such code is removed.
+//!
+//! Algorithm: the stack is searched for the segment registers, which are the same in all 64-bit
+//! code of Linux. Limits: a frame that a handler copied elsewhere, or one above [`SCANNED_BYTES`],
+//! is not found.
+
+use fieldstone_rewrite::Memory as _;
+use fieldstone_sys::ptrace::Registers;
+
+use crate::error::Result;
+use crate::memory::ProcessMemory;
+
+/// `cs` 0x33, `gs` 0, `fs` 0, `ss` 0x2b, of 16 bits each.
+const SEGMENTS: u64 = 0x002b_0000_0000_0033;
+/// Words of a `sigcontext` before its segments, and indices of some of them.
+const WORDS: usize = 18;
+const RSP: usize = 15;
+const WORD: usize = 8;
+/// Bytes searched above a stack pointer. Reading them takes some 10 µs.
+const SCANNED_BYTES: usize = 64 << 10;
+/// Maximum number of stacks of one thread. Handlers may have stacks of their own.
+const MAX_STACKS: usize = 4;
+
+/// The registers that a thread gets back when a handler returns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SignalFrame {
+    /// Address of the saved words.
+    at: u64,
+    words: [u64; WORDS],
+}
+
+impl SignalFrame {
+    /// The frames on the stack of a thread with this stack pointer, and on the stacks that its
+    /// handlers interrupted.
+    pub(crate) fn find_all(memory: &ProcessMemory, rsp: u64) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        let mut stacks = vec![rsp];
+        while let Some(&from) = stacks.last().filter(|_| stacks.len() <= MAX_STACKS) {
+            let here = Self::find_above(memory, from);
+            let is_scanned = |at: u64| stacks.iter().any(|&from| at.wrapping_sub(from) < SCANNED_BYTES as u64);
+            let next = here.iter().map(|frame| frame.words[RSP]).find(|&at| !is_scanned(at));
+            found.extend(here);
+            let Some(next) = next else { break };
+            stacks.push(next);
+        }
+        found
+    }
+
+    fn find_above(memory: &ProcessMemory, rsp: u64) -> Vec<Self> {
+        let start = rsp.next_multiple_of(WORD as u64);
+        let mut bytes = vec![0; SCANNED_BYTES];
+        let got = memory.read(start, &mut bytes);
+        let (whole, _) = bytes[..got].as_chunks::<WORD>();
+        let words: Vec<u64> = whole.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        let frames = words.windows(WORDS + 1).zip((start..).step_by(WORD));
+        frames
+            .filter(|(window, _)| window[WORDS] == SEGMENTS)
+            .filter_map(|(window, at)| Some(Self { at, words: *window.first_chunk()? }))
+            .collect()
+    }
+
+    /// The saved registers, completed by those of `now`.
+    pub(crate) const fn registers(&self, now: &Registers) -> Registers {
+        let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags] = self.words;
+        Registers { r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..*now }
+    }
+
+    /// Replaces the saved registers.
+    pub(crate) fn set(&self, memory: &ProcessMemory, to: &Registers) -> Result<()> {
+        let Registers {
+            r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags, ..
+        } = *to;
+        let words = [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags];
+        memory.write(self.at, words.map(u64::to_le_bytes).as_flattened())
+    }
+}
