@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use fieldstone_sys::ptrace::Tracee;
-use fieldstone_sys::userfault::{Message, Reach, Userfaultfd};
+use fieldstone_sys::userfault::{Message, FaultOrigin, Userfaultfd};
 
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
@@ -70,17 +70,17 @@ impl ForkedChildren {
     }
 
     /// Adds a child.
-    pub(crate) fn add(&mut self, fd: OwnedFd, reach: Reach, slot: Option<(u64, i32)>) {
+    pub(crate) fn add(&mut self, fd: OwnedFd, reach: FaultOrigin, slot: Option<(u64, i32)>) {
         self.watches.push(ChildWatch { fd: Userfaultfd::inherited(fd, reach), slot });
     }
 
     /// Adds the children whose messages a killed repairer left in the slots of `stub_page`.
-    pub(crate) fn add_abandoned(&mut self, pid: u32, memory: &ProcessMemory, stub_page: u64, reach: Reach) {
+    pub(crate) fn add_abandoned(&mut self, pid: u32, memory: &ProcessMemory, stub_page: u64, reach: FaultOrigin) {
         let read = |slot: u64| {
             let mut bytes = [0; Message::BYTES];
             memory.read_exact(slot, &mut bytes).ok()?;
             let mut number = None;
-            let message = Message::read_by_another(&bytes, |in_program| {
+            let message = Message::from_tracee_bytes(&bytes, |in_program| {
                 number = Some(in_program);
                 duplicate_descriptor(pid, in_program)
             });
@@ -175,7 +175,7 @@ fn read_in_program(
     tracer.memory().read_exact(slot, &mut message).map_err(as_io_error)?;
     let pid = tracer.pid();
     let mut low = None;
-    let message = Message::read_by_another(&message, |number| {
+    let message = Message::from_tracee_bytes(&message, |number| {
         low = Some(number);
         duplicate_descriptor(pid, number)
     })?;

@@ -19,8 +19,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fieldstone_sys::turns;
-use fieldstone_sys::userfault::{Message, Modes, Reach, Userfaultfd};
+use fieldstone_sys::scheduling;
+use fieldstone_sys::userfault::{Message, Modes, FaultOrigin, Userfaultfd};
 
 use crate::error::{Error, Result};
 use crate::memory::ProcessMemory;
@@ -169,7 +169,7 @@ impl PageTable {
     }
 
     /// Which faults the userfaultfd reports.
-    pub(crate) const fn reach(&self) -> Reach {
+    pub(crate) const fn reach(&self) -> FaultOrigin {
         self.userfault.fd().reach()
     }
 
@@ -218,7 +218,7 @@ fn while_reading<T>(fd: &Userfaultfd, pid: u32, act: impl FnOnce() -> T) -> Resu
             while !is_over.load(Ordering::Acquire) {
                 match reader.message() {
                     Ok(message) => messages.push(message),
-                    Err(_) => turns::pause(polls),
+                    Err(_) => scheduling::spin_or_sleep(polls),
                 }
                 polls += 1;
             }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Reach of a 32-bit displacement, less the size of an instruction and an operand.
+/// FaultOrigin of a 32-bit displacement, less the size of an instruction and an operand.
 const REACH: u64 = (1 << 31) - (1 << 21);
 /// Lowest address that the kernel lets users map.
 const LOWEST: u64 = 1 << 16;

@@ -126,7 +126,7 @@ impl CodeCache {
         let mut polls = 0;
         let is_in_call = tracer.thread(thread).is_some_and(|traced| traced.is_in_call);
         while !is_in_call && may_be_inside(user_ip(thread)) && tracer.poll_stop(thread)? {
-            turns::pause(polls);
+            scheduling::spin_or_sleep(polls);
             polls += 1;
         }
         Ok(())

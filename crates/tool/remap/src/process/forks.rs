@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::ptrace::Tracee;
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use crate::children::{ChildWatch, Snapshot, restore_child};
 use crate::error::Result;
@@ -56,7 +56,7 @@ impl Process {
                 self.tracer.poll_stop(thread)?;
             }
             self.tracer.stop_all()?;
-            turns::nap();
+            scheduling::sleep_briefly();
         }
         let events = self.restore_children()?;
         self.unreported.extend(events);
@@ -89,7 +89,7 @@ impl Process {
             for thread in forking {
                 self.tracer.poll_stop(thread)?;
             }
-            turns::nap();
+            scheduling::sleep_briefly();
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use fieldstone_sys::process::{children, has_ended};
 use fieldstone_sys::smaps;
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl Process {
             for thread in forking {
                 self.tracer.poll_stop(thread)?;
             }
-            turns::nap();
+            scheduling::sleep_briefly();
         }
     }
 
