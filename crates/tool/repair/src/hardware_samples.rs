@@ -1,60 +1,59 @@
-//! What the processors told of a program's accesses ([`Told`]), where they tell: kept until a walk wants it.
+//! Addresses and cache hits from hardware samples, kept until the analysis of a clock sample needs them.
 //!
-//! An instruction of a thread is known by the address that it touched last, while it stays on one line and for a few windows of time: then it does so
-//! all the while. What goes along memory is not known by where it once was. A line is known by how often a sampled load of it found it modified in
-//! another processor's cache.
+//! An instruction keeps the last address that a thread accessed with it, if two hardware samples in a row are on the same line. An
+//! instruction that strides through memory cannot be predicted from an old address. A line keeps the number of sampled loads that found
+//! it modified in the cache of another processor (HITM).
 
 use std::collections::HashMap;
 
 use fieldstone_sys::sampling::{Told, Touched};
 
-/// An address that was told longer ago says nothing of now.
-const LATELY_NS: u64 = 20_000_000;
-/// Instructions that are kept: when there are more, all begin anew. Lines that are: others are not counted.
-const MOST: usize = 1 << 14;
+use crate::tuning::{MAX_ADDRESS_AGE_NS, MAX_HARDWARE_ENTRIES};
 
+/// The recent hardware samples of a process. At most [`MAX_HARDWARE_ENTRIES`] instructions and as many lines are kept.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    /// By thread and instruction.
-    touched: HashMap<(u32, u64), Last>,
-    /// By line.
+pub(crate) struct HardwareSamples {
+    /// By thread and instruction. Cleared when it is full.
+    addresses: HashMap<(u32, u64), LastAddress>,
+    /// HITM loads by line. Further lines are not counted when it is full.
     contended: HashMap<u64, u64>,
 }
 
-/// What an instruction touched last.
+/// The last address that an instruction accessed.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct LastAddress {
     address: u64,
     line: u64,
     at_ns: u64,
-    /// The time before, too.
-    stays: bool,
+    /// Whether the sample before was on the same line.
+    is_steady: bool,
 }
 
-impl Heard {
-    /// `line_of` says which line an address is on.
-    pub(super) fn hear(&mut self, told: &Told, line_of: impl FnOnce(u64) -> u64) {
-        let Some(Touched { address, is_contended }) = told.touched else { return };
-        let (line, at_ns) = (line_of(address), told.time_ns);
-        if self.touched.len() >= MOST {
-            self.touched.clear();
+impl HardwareSamples {
+    /// Adds a sample. `line_of` returns the line of an address.
+    pub(crate) fn record(&mut self, sample: &Told, line_of: impl FnOnce(u64) -> u64) {
+        let Some(Touched { address, is_contended }) = sample.touched else { return };
+        let (line, at_ns) = (line_of(address), sample.time_ns);
+        if self.addresses.len() >= MAX_HARDWARE_ENTRIES {
+            self.addresses.clear();
         }
-        let before = self.touched.get(&(told.tid, told.ip));
-        let stays = before.is_some_and(|last| last.line == line);
-        self.touched.insert((told.tid, told.ip), Last { address, line, at_ns, stays });
-        if is_contended && (self.contended.len() < MOST || self.contended.contains_key(&line)) {
+        let before = self.addresses.get(&(sample.tid, sample.ip));
+        let is_steady = before.is_some_and(|last| last.line == line);
+        self.addresses.insert((sample.tid, sample.ip), LastAddress { address, line, at_ns, is_steady });
+        let has_place = self.contended.len() < MAX_HARDWARE_ENTRIES || self.contended.contains_key(&line);
+        if is_contended && has_place {
             *self.contended.entry(line).or_default() += 1;
         }
     }
 
-    /// What this instruction of a thread touches around that time.
-    pub(super) fn address(&self, tid: u32, ip: u64, at_ns: u64) -> Option<u64> {
-        let last = self.touched.get(&(tid, ip)).filter(|last| last.stays)?;
-        (last.at_ns.abs_diff(at_ns) <= LATELY_NS).then_some(last.address)
+    /// The address that a thread's instruction accesses around this time. `None` if it is unknown, too old, or not steady.
+    pub(crate) fn address(&self, tid: u32, ip: u64, at_ns: u64) -> Option<u64> {
+        let last = self.addresses.get(&(tid, ip)).filter(|last| last.is_steady)?;
+        (last.at_ns.abs_diff(at_ns) <= MAX_ADDRESS_AGE_NS).then_some(last.address)
     }
 
-    /// Sampled loads of a line that found it modified in another processor's cache.
-    pub(super) fn contended(&self, line: u64) -> u64 {
+    /// Number of sampled loads that found the line modified in the cache of another processor.
+    pub(crate) fn contended(&self, line: u64) -> u64 {
         self.contended.get(&line).copied().unwrap_or_default()
     }
 }
@@ -63,7 +62,7 @@ impl Heard {
 mod tests {
     use super::*;
 
-    fn told(tid: u32, ip: u64, address: u64, is_contended: bool) -> Told {
+    fn sample(tid: u32, ip: u64, address: u64, is_contended: bool) -> Told {
         Told { tid, time_ns: 1_000, ip, touched: Some(Touched { address, is_contended }), jumps: vec![] }
     }
 
@@ -72,36 +71,37 @@ mod tests {
     }
 
     #[test]
-    fn the_last_address_of_a_threads_instruction_is_known_for_a_while() {
-        let mut heard = Heard::default();
+    fn an_address_is_known_while_it_stays_on_its_line() {
+        let mut samples = HardwareSamples::default();
         for (tid, address) in [(1, 0x100), (2, 0x200)] {
-            heard.hear(&told(tid, 7, address, false), line_of);
-            assert_eq!(heard.address(tid, 7, 2_000), None, "once may be on the way to anywhere");
-            heard.hear(&told(tid, 7, address + 8, false), line_of);
+            samples.record(&sample(tid, 7, address, false), line_of);
+            assert_eq!(samples.address(tid, 7, 2_000), None, "one sample does not show a steady address");
+            samples.record(&sample(tid, 7, address + 8, false), line_of);
         }
-        assert_eq!((heard.address(1, 7, 2_000), heard.address(2, 7, 0)), (Some(0x108), Some(0x208)));
-        assert_eq!((heard.address(1, 8, 2_000), heard.address(3, 7, 2_000)), (None, None));
-        assert_eq!(heard.address(1, 7, LATELY_NS + 1_001), None, "long ago");
-        heard.hear(&told(1, 7, 0x140, false), line_of);
-        assert_eq!(heard.address(1, 7, 2_000), None, "it has moved on");
+        assert_eq!((samples.address(1, 7, 2_000), samples.address(2, 7, 0)), (Some(0x108), Some(0x208)));
+        assert_eq!((samples.address(1, 8, 2_000), samples.address(3, 7, 2_000)), (None, None));
+        assert_eq!(samples.address(1, 7, MAX_ADDRESS_AGE_NS + 1_001), None, "too old");
+        samples.record(&sample(1, 7, 0x140, false), line_of);
+        assert_eq!(samples.address(1, 7, 2_000), None, "another line");
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
-        let mut heard = Heard::default();
-        (0..=MOST as u64).for_each(|number| heard.hear(&told(1, number, number * 64, true), line_of));
-        assert_eq!((heard.touched.len(), heard.contended.len()), (1, MOST));
-        heard.hear(&told(1, 0, 0, true), line_of);
-        assert_eq!(heard.contended(0), 2, "what is counted goes on to be");
+    fn the_number_of_entries_is_bounded() {
+        let mut samples = HardwareSamples::default();
+        let most = MAX_HARDWARE_ENTRIES;
+        (0..=most as u64).for_each(|number| samples.record(&sample(1, number, number * 64, true), line_of));
+        assert_eq!((samples.addresses.len(), samples.contended.len()), (1, most));
+        samples.record(&sample(1, 0, 0, true), line_of);
+        assert_eq!(samples.contended(0), 2, "a known line is still counted");
     }
 
     #[test]
     fn hits_on_modified_lines_are_counted_by_line() {
-        let mut heard = Heard::default();
+        let mut samples = HardwareSamples::default();
         for (address, is_contended) in [(0x100, true), (0x138, true), (0x140, true), (0x100, false)] {
-            heard.hear(&told(1, 7, address, is_contended), line_of);
+            samples.record(&sample(1, 7, address, is_contended), line_of);
         }
-        assert_eq!([4, 5, 6].map(|line| heard.contended(line)), [2, 1, 0]);
-        heard.hear(&Told { touched: None, ..told(1, 7, 0, true) }, |_| panic!("it touched nothing"));
+        assert_eq!([4, 5, 6].map(|line| samples.contended(line)), [2, 1, 0]);
+        samples.record(&Told { touched: None, ..sample(1, 7, 0, true) }, |_| panic!("the sample has no address"));
     }
 }

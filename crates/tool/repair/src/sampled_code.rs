@@ -1,9 +1,12 @@
-//! The accesses that a sample stands for: those of one lap around the loop that it was taken in.
+//! The accesses that a sample represents: those of one lap of the loop in which it was taken.
 //!
-//! A thread is seldom stopped at the very instruction that waits. The code around it is decoded once for each loop and kept; each sample walks it with
-//! its own registers. Where there is no loop, only the instructions up to the next jump count: what comes behind it may never run. Nor may what a
-//! lap can leave out; that counts as long as a loop has few samples, and then where one was taken in it. What the registers do not show the processor may have
-//! told: addresses, and where jumps led.
+//! A sample is rarely taken at the instruction that waits for memory. So the code around the sampled instruction is decoded once per loop
+//! and kept. Each sample walks it with its own registers. Addresses and jump targets that the registers do not show come from hardware
+//! samples where the processor has them.
+//!
+//! Invariants:
+//! - Without a loop only the instructions up to the next jump count, because the code after it may not run.
+//! - A block that a lap can skip counts while its loop has few samples; later it counts if a sample was taken in it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -14,179 +17,176 @@ use fieldstone_rewrite::walk::Access;
 use fieldstone_rewrite::{Block, Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
 use fieldstone_sys::sampling;
 
-use super::callers::callers;
+use crate::callers::callers;
+use crate::tuning::{MAX_CALLERS, MAX_CODE_REGIONS, SAMPLES_TO_SEE_ALL_BLOCKS};
 
-/// Places, by sampled instruction, that are kept decoded. A program has few places where it spends its time.
-const MOST_PLACES: usize = 4096;
-/// Calls around a sample that are looked at.
-const MOST_CALLS: usize = 8;
-/// Addresses that user code can have; what lies outside was made of a register that is not known.
-const USER: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
+/// Addresses of user code on x86-64. An address outside comes from a register with an unknown value.
+const USER_ADDRESSES: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
 
-/// Samples in a loop after which one has been taken in each of its blocks that is run now and then.
-const ENOUGH: u32 = 16;
-
-/// Code that was sampled.
+/// The decoded code of a program around its sampled instructions.
 #[derive(Debug, Default)]
-pub(super) struct Around {
-    /// By instruction: an instruction that is here was sampled. Those of a loop have one in common.
-    places: BTreeMap<u64, Option<Arc<Place>>>,
-    /// Samples in each loop, by its head.
+pub(crate) struct SampledCode {
+    /// By sampled instruction; `None` where the code cannot be decoded. Instructions of one loop share a region.
+    regions: BTreeMap<u64, Option<Arc<CodeRegion>>>,
+    /// Number of samples per loop, by the address of its head.
     samples: HashMap<u64, u32>,
-    /// Where jumps were seen to lead.
+    /// Targets of indirect jumps from branch records.
     taken: Taken,
-    /// By return address: the code around the call.
-    callers: BTreeMap<u64, Option<Arc<Place>>>,
+    /// The code around calls, by return address.
+    callers: BTreeMap<u64, Option<Arc<CodeRegion>>>,
 }
 
+/// Control flow around one instruction.
 #[derive(Debug)]
-struct Place {
+struct CodeRegion {
     flow: Flow,
-    within: Option<Loop>,
-    /// The blocks of it that are in no smaller one.
-    own: BTreeSet<u64>,
-    /// The code in it that a lap may leave out.
+    /// The innermost loop around the instruction.
+    inner_loop: Option<Loop>,
+    /// Starts of the blocks that are in this loop and in no smaller one.
+    own_blocks: BTreeSet<u64>,
+    /// Blocks that a lap can skip.
     optional: Vec<Range<u64>>,
-    /// That which is only known since a jump was seen to lead there: others may lead elsewhere.
-    seen: Vec<Range<u64>>,
-    /// Those of all loops around it, the innermost first.
+    /// Blocks that are known only from branch records; the jump may have other targets.
+    recorded: Vec<Range<u64>>,
+    /// Counters of all loops around the instruction, the innermost loop first.
     counters: Vec<Counter>,
 }
 
-/// Reads memory of a process: as the process sees it where pages of it are elsewhere, and `own` where it is not held.
-pub(super) fn with_memory<R>(process: Option<&Process>, own: &dyn Memory, read: impl FnOnce(&dyn Memory) -> R) -> R {
+/// Calls `read` with the memory of a process as the program sees it: through `process` while pages are moved, else `plain`.
+pub(crate) fn with_memory<R>(process: Option<&Process>, plain: &dyn Memory, read: impl FnOnce(&dyn Memory) -> R) -> R {
     match process.map(Process::as_seen) {
         Some(seen) => read(&seen),
-        None => read(own),
+        None => read(plain),
     }
 }
 
-impl Around {
-    /// The accesses of a lap around the sampled instruction. Costs a system call for each page that is read from the program's memory,
-    /// and the first time at an instruction the decoding of its surroundings. `told` has the addresses that instructions touched lately.
-    pub(super) fn accesses(
+impl SampledCode {
+    /// The accesses of one lap around the sampled instruction. `recorded_address` returns the address that an instruction accessed in a
+    /// recent hardware sample. Cost: one system call for each page that is read, and one decoding per new region.
+    pub(crate) fn accesses(
         &mut self,
         memory: &dyn Memory,
         registers: &sampling::Registers,
-        told: &dyn Fn(u64) -> Option<u64>,
+        recorded_address: &dyn Fn(u64) -> Option<u64>,
     ) -> Vec<Access> {
-        let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
-        let within = place.within.as_ref();
-        let walk = Walk::around_told(&place.flow, within, &of_sample(registers), &Pages::of(memory), told);
-        let samples = place.within.as_ref().map(|within| self.samples.entry(within.head).or_default());
-        let is_young = samples.is_some_and(|samples| {
+        let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
+        let inner_loop = region.inner_loop.as_ref();
+        let pages = Pages::of(memory);
+        let walk = Walk::around_told(&region.flow, inner_loop, &walk_registers(registers), &pages, recorded_address);
+        let samples = region.inner_loop.as_ref().map(|inner| self.samples.entry(inner.head).or_default());
+        let has_few_samples = samples.is_some_and(|samples| {
             *samples = samples.saturating_add(1);
-            *samples <= ENOUGH
+            *samples <= SAMPLES_TO_SEE_ALL_BLOCKS
         });
-        let first = place.flow.block_at(registers.rip);
-        let was_sampled = |block: &Range<u64>| self.places.range(block.clone()).next().is_some();
-        let may_run =
+        let first = region.flow.block_at(registers.rip);
+        let was_sampled = |block: &Range<u64>| self.regions.range(block.clone()).next().is_some();
+        let can_run =
             |blocks: &[Range<u64>], ip| blocks.iter().find(|block| block.contains(&ip)).is_none_or(was_sampled);
-        let runs = |ip: u64| match &place.within {
-            Some(_) => (is_young || may_run(&place.optional, ip)) && may_run(&place.seen, ip),
+        let runs = |ip: u64| match &region.inner_loop {
+            Some(_) => (has_few_samples || can_run(&region.optional, ip)) && can_run(&region.recorded, ip),
             None => first.is_some_and(|block| (block.start..block.end).contains(&ip)),
         };
-        let counts = |access: &Access| USER.contains(&access.address) && runs(access.ip);
+        let counts = |access: &Access| USER_ADDRESSES.contains(&access.address) && runs(access.ip);
         walk.accesses.into_iter().filter(counts).collect()
     }
 
-    /// The counters of the loops around the sampled instruction, and of those around the innermost call in a loop that it was taken in, with
-    /// their values.
-    pub(super) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(Counter, u64)> {
-        let Some(place) = self.place(memory, registers.rip) else { return Vec::new() };
-        let registers = of_sample(registers);
+    /// The counters of the loops around the sampled instruction and around its innermost caller that is in a loop, with their values.
+    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(Counter, u64)> {
+        let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
+        let registers = walk_registers(registers);
         let value = |registers: &Registers, counter: &Counter| Some((*counter, counter.value(registers, memory)?));
-        let mut found: Vec<_> = place.counters.iter().filter_map(|counter| value(&registers, counter)).collect();
-        let mut called = vec![place];
-        for caller in callers(memory, &registers).into_iter().take(MOST_CALLS) {
-            let Some(place) = self.caller(memory, caller.rip) else { continue };
+        let mut found: Vec<_> = region.counters.iter().filter_map(|counter| value(&registers, counter)).collect();
+        let mut called = vec![region];
+        for caller in callers(memory, &registers).into_iter().take(MAX_CALLERS) {
+            let Some(region) = self.caller(memory, caller.rip) else { continue };
             let is_kept = |counter: &&Counter| called.iter().all(|callee| counter.is_kept_by(&callee.flow));
-            found.extend(place.counters.iter().filter(is_kept).filter_map(|counter| value(&caller, counter)));
-            if !place.counters.is_empty() {
+            found.extend(region.counters.iter().filter(is_kept).filter_map(|counter| value(&caller, counter)));
+            if !region.counters.is_empty() {
                 break;
             }
-            called.push(place);
+            called.push(region);
         }
         found
     }
 
-    /// A jump was taken whose target only the run tells: code that has it is read anew when it leads there for the first time. One that leads
-    /// out of all code around it, as a PLT's does, is of no use.
-    pub(super) fn saw_jump(&mut self, from: u64, to: u64) {
+    /// Adds a taken indirect jump from a branch record. Regions that contain the jump are decoded again. A jump to distant code, such as
+    /// that of a PLT, is ignored.
+    pub(crate) fn record_jump(&mut self, from: u64, to: u64) {
         let is_near = from.abs_diff(to) <= 2 * WINDOW_BYTES;
-        if is_near && self.taken.len() < MOST_PLACES && self.taken.insert((from, to)) {
-            let has_it = |place: &Arc<Place>| place.flow.instructions.contains_key(&from);
-            self.places.retain(|_, place| !place.as_ref().is_some_and(has_it));
+        if is_near && self.taken.len() < MAX_CODE_REGIONS && self.taken.insert((from, to)) {
+            let has_jump = |region: &Arc<CodeRegion>| region.flow.instructions.contains_key(&from);
+            self.regions.retain(|_, region| !region.as_ref().is_some_and(has_jump));
         }
     }
 
-    /// Code changed: a library came or went, a loop was led elsewhere, another program runs.
-    pub(super) fn forget(&mut self) {
+    /// Removes all regions. To be called when the code has changed: a library, a redirected loop, another program.
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    fn place(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<Place>> {
-        if let Some(known) = self.places.get(&ip) {
+    fn region(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<CodeRegion>> {
+        if let Some(known) = self.regions.get(&ip) {
             return known.clone();
         }
-        if self.places.len() >= MOST_PLACES {
-            self.forget();
+        if self.regions.len() >= MAX_CODE_REGIONS {
+            self.clear();
         }
-        let place = self.around(ip).or_else(|| Place::read(memory, ip, &self.taken).map(Arc::new));
-        self.places.insert(ip, place.clone());
-        place
+        let region = self.region_around(ip).or_else(|| CodeRegion::decode(memory, ip, &self.taken).map(Arc::new));
+        self.regions.insert(ip, region.clone());
+        region
     }
 
-    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<Place>> {
-        if self.callers.len() >= MOST_PLACES {
+    fn caller(&mut self, memory: &dyn Memory, ip: u64) -> Option<Arc<CodeRegion>> {
+        if self.callers.len() >= MAX_CODE_REGIONS {
             self.callers.clear();
         }
-        let read = || Place::read(memory, ip, &Taken::default()).map(Arc::new);
-        self.callers.entry(ip).or_insert_with(read).clone()
+        let decode = || CodeRegion::decode(memory, ip, &Taken::default()).map(Arc::new);
+        self.callers.entry(ip).or_insert_with(decode).clone()
     }
 
-    /// What is known of the loop that this instruction is in.
-    fn around(&self, ip: u64) -> Option<Arc<Place>> {
+    /// The known region whose loop is the innermost one around this instruction.
+    fn region_around(&self, ip: u64) -> Option<Arc<CodeRegion>> {
         let near = ip.saturating_sub(WINDOW_BYTES)..ip.saturating_add(WINDOW_BYTES);
-        self.places.range(near).find_map(|(_, place)| place.as_ref().filter(|place| place.is_innermost_at(ip))).cloned()
+        let mut near = self.regions.range(near).filter_map(|(_, region)| region.as_ref());
+        near.find(|region| region.is_innermost_at(ip)).cloned()
     }
 }
 
-impl Place {
-    fn read(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
+impl CodeRegion {
+    fn decode(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
         let loops = plain.loops();
-        // What may be left out for another way that nobody saw counts no laps.
-        let counters = loops.iter().filter_map(|within| Counter::of(&plain, within)).collect();
-        let (flow, within, seen) = match Self::wider(memory, ip, taken) {
+        // Counters come from the plain flow: a jump may have targets that were not recorded.
+        let counters = loops.iter().filter_map(|inner| Counter::of(&plain, inner)).collect();
+        let (flow, inner_loop, recorded) = match Self::flow_with_jumps(memory, ip, taken) {
             Some(flow) => {
-                let within = flow.loops().into_iter().next();
-                let blocks = within.iter().flat_map(|within| &within.blocks).map(|start| &flow.blocks[start]);
-                let is_seen = |block: &&Block| !plain.instructions.contains_key(&block.start);
-                let seen = blocks.filter(is_seen).map(|block| block.start..block.end).collect();
-                (flow, within, seen)
+                let inner_loop = flow.loops().into_iter().next();
+                let blocks = inner_loop.iter().flat_map(|inner| &inner.blocks).map(|start| &flow.blocks[start]);
+                let is_recorded = |block: &&Block| !plain.instructions.contains_key(&block.start);
+                let recorded = blocks.filter(is_recorded).map(|block| block.start..block.end).collect();
+                (flow, inner_loop, recorded)
             }
             None => (plain, loops.into_iter().next(), Vec::new()),
         };
-        let own = within.as_ref().map(|within| flow.own_blocks(within)).unwrap_or_default();
-        let optional = within.iter().flat_map(|within| flow.optional_blocks(within));
+        let own_blocks = inner_loop.as_ref().map(|inner| flow.own_blocks(inner)).unwrap_or_default();
+        let optional = inner_loop.iter().flat_map(|inner| flow.optional_blocks(inner));
         let optional = optional.map(|block| block.start..block.end).collect();
-        Some(Self { within, own, optional, seen, counters, flow })
+        Some(Self { inner_loop, own_blocks, optional, recorded, counters, flow })
     }
 
-    /// The flow with the jumps that were taken; none where none were, or they are of code that was there before.
-    fn wider(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Flow> {
+    /// The flow with recorded jumps. `None` if there are no records, or if they belong to code that was replaced.
+    fn flow_with_jumps(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Flow> {
         if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }
 
-    /// Whether its loop is the smallest one around this instruction.
+    /// Whether the region's loop is the innermost one around this instruction.
     fn is_innermost_at(&self, ip: u64) -> bool {
-        self.flow.block_at(ip).is_some_and(|block| self.own.contains(&block.start))
+        self.flow.block_at(ip).is_some_and(|block| self.own_blocks.contains(&block.start))
     }
 }
 
-/// The registers of a sample, as a walk takes them.
-pub(super) const fn of_sample(sampled: &sampling::Registers) -> Registers {
+/// The registers of a sample in the type that [`Walk`] takes.
+pub(crate) const fn walk_registers(sampled: &sampling::Registers) -> Registers {
     let sampling::Registers { gpr, rip, rflags, fs_base, gs_base } = *sampled;
     Registers { gpr, rip, rflags, fs_base, gs_base }
 }
@@ -201,41 +201,41 @@ mod tests {
     const SWITCH: [u8; 11] = [0xff, 0xc9, 0xff, 0x24, 0xcf, 0x48, 0x83, 0x06, 0x01, 0xeb, 0xf5];
 
     #[test]
-    fn a_jump_that_was_seen_makes_a_loop_of_a_switch() {
+    fn a_recorded_jump_makes_a_loop_of_a_switch() {
         let image = Image { start: 0x40_0000, bytes: SWITCH.to_vec() };
         let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[6], registers.gpr[7]) = (0x50_0000, 0x60_0000);
-        let mut around = Around::default();
-        let seen = |around: &mut Around| {
-            let accesses = around.accesses(&image, &registers, &|_| None);
+        let mut code = SampledCode::default();
+        let addresses = |code: &mut SampledCode| {
+            let accesses = code.accesses(&image, &registers, &|_| None);
             accesses.iter().map(|access| access.address).collect::<Vec<_>>()
         };
         let jump = [0x5f_fff8 + (u64::from(u32::MAX) + 1) * 8];
-        assert_eq!(seen(&mut around), jump, "nobody knows where it leads");
-        around.saw_jump(0x40_0002, 0x40_0005);
-        assert_eq!(seen(&mut around), jump, "it may lead elsewhere");
-        let there = sampling::Registers { rip: 0x40_0009, ..registers };
-        assert!(!around.accesses(&image, &there, &|_| None).is_empty());
-        assert_eq!(seen(&mut around), [jump[0], 0x50_0000], "a thread was seen there, too");
-        around.saw_jump(0x40_0002, 0x80_0000);
-        assert_eq!(around.taken.len(), 1, "far away");
-        // What was read of other code that was there does not hinder.
-        around.saw_jump(0x40_0002, 0x40_0006);
-        assert_eq!(seen(&mut around), jump);
+        assert_eq!(addresses(&mut code), jump, "the target is unknown");
+        code.record_jump(0x40_0002, 0x40_0005);
+        assert_eq!(addresses(&mut code), jump, "the jump may have other targets");
+        let target = sampling::Registers { rip: 0x40_0009, ..registers };
+        assert!(!code.accesses(&image, &target, &|_| None).is_empty());
+        assert_eq!(addresses(&mut code), [jump[0], 0x50_0000], "a sample was taken at the target");
+        code.record_jump(0x40_0002, 0x80_0000);
+        assert_eq!(code.taken.len(), 1, "a distant target is ignored");
+        // A target in the middle of an instruction: a record of code that was replaced.
+        code.record_jump(0x40_0002, 0x40_0006);
+        assert_eq!(addresses(&mut code), jump);
     }
 
     #[test]
-    fn an_address_that_only_the_processor_knows_is_an_access_of_the_lap() {
+    fn an_address_from_a_hardware_sample_is_an_access_of_the_lap() {
         // head: call rax (2); add [rcx], 1 (4); jmp head (2)
         let image = Image { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
         let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[1], registers.gpr[4]) = (0x50_0000, 0x70_0000);
-        let mut around = Around::default();
-        let told = |ip| (ip == 0x40_0002).then_some(0x50_0040);
-        let accesses = around.accesses(&image, &registers, &told);
+        let mut code = SampledCode::default();
+        let recorded_address = |ip| (ip == 0x40_0002).then_some(0x50_0040);
+        let accesses = code.accesses(&image, &registers, &recorded_address);
         let found: Vec<_> =
             accesses.iter().map(|access| (access.address, access.bytes, access.read, access.write)).collect();
         assert_eq!(found, [(0x6f_fff8, 8, false, true), (0x50_0040, 8, true, true)]);
-        assert_eq!(around.accesses(&image, &registers, &|_| None).len(), 1, "the call has lost rcx");
+        assert_eq!(code.accesses(&image, &registers, &|_| None).len(), 1, "rcx is unknown after the call");
     }
 }
