@@ -1,4 +1,4 @@
-//! Names for the instructions that touch a line.
+//! Function, file and line of the instructions that access a line.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -6,53 +6,51 @@ use std::path::Path;
 use fieldstone_report::sharing::Code;
 use fieldstone_sharing::Line;
 
-use super::owners::Owners;
-use super::watcher::Watcher;
+use crate::line_monitor::LineMonitor;
+use crate::memory_objects::MemoryObjects;
+use crate::tuning::MAX_REPORTED_INSTRUCTIONS;
 use fieldstone_symbols::Symbols;
 
-/// Instructions that are told of a line: the heaviest.
-const MOST: usize = 8;
-
-/// Names of instructions; each is looked up once.
+/// A cache of instruction names.
 #[derive(Debug, Default)]
-pub(super) struct Codes {
+pub(crate) struct InstructionNames {
     symbols: Symbols,
     known: HashMap<u64, Code>,
 }
 
-impl Codes {
-    /// The heaviest instructions that touch the line, with who was seen at them: one of each thread at least, as far as there is room.
-    pub(super) fn of(&mut self, line: &Line, owners: &Owners, watcher: &Watcher) -> Vec<Code> {
+impl InstructionNames {
+    /// The [`MAX_REPORTED_INSTRUCTIONS`] heaviest instructions that access the line, with their threads. The heaviest instruction of each
+    /// thread comes before others in the choice.
+    pub(crate) fn heaviest_on(&mut self, line: &Line, objects: &MemoryObjects, monitor: &LineMonitor) -> Vec<Code> {
         let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {
-                let code = codes.entry(site.site).or_insert_with(|| self.name(site.site, owners));
+                let code = codes.entry(site.site).or_insert_with(|| self.name(site.site, objects));
                 code.weight += f64::from(site.weight);
-                (code.reads, code.writes) = watcher.reads_and_writes(site.site);
+                (code.reads, code.writes) = monitor.reads_and_writes(site.site);
                 code.threads.push(thread.thread);
             }
         }
         let mut codes: Vec<Code> = codes.into_values().collect();
         heaviest_first(&mut codes);
-        // Of each thread the heaviest, before others: so that nobody who fights goes unnamed.
         let mut named = BTreeSet::new();
-        let is_first = |code: &Code| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
-        let (mut told, rest): (Vec<Code>, Vec<Code>) = codes.into_iter().partition(is_first);
-        told.extend(rest);
-        told.truncate(MOST);
-        heaviest_first(&mut told);
-        told
+        let is_first_of_thread = |code: &Code| code.threads.iter().filter(|&&thread| named.insert(thread)).count() > 0;
+        let (mut chosen, rest): (Vec<Code>, Vec<Code>) = codes.into_iter().partition(is_first_of_thread);
+        chosen.extend(rest);
+        chosen.truncate(MAX_REPORTED_INSTRUCTIONS);
+        heaviest_first(&mut chosen);
+        chosen
     }
 
-    /// What the instruction at `ip` is of.
-    pub(super) fn name(&mut self, ip: u64, owners: &Owners) -> Code {
+    /// Module, function, file and line of the instruction at `ip`; fields are empty where they are unknown.
+    pub(crate) fn name(&mut self, ip: u64, objects: &MemoryObjects) -> Code {
         if let Some(known) = self.known.get(&ip) {
             return known.clone();
         }
-        let frame = owners.frame(ip);
+        let frame = objects.frame(ip);
         let stack = self.symbols.name(std::slice::from_ref(&frame)).stack;
-        let own = own_frame(stack.iter().map(|name| name.file.as_deref()));
-        let code = stack.into_iter().nth(own).map_or_else(Code::default, |name| Code {
+        let index = program_frame(stack.iter().map(|name| name.file.as_deref()));
+        let code = stack.into_iter().nth(index).map_or_else(Code::default, |name| Code {
             ip: frame.offset,
             function: name.function,
             file: name.file.map(|file| file.to_string_lossy().into_owned()),
@@ -65,14 +63,14 @@ impl Codes {
     }
 }
 
-/// The inmost of functions inlined into each other, by their files, that is the program's own: that of a library's atomic says nothing. The inmost
-/// of all where none is.
-fn own_frame<'a>(mut files: impl Iterator<Item = Option<&'a Path>>) -> usize {
-    files.position(|file| file.is_some_and(|file| !is_of_library(file))).unwrap_or(0)
+/// The index of the innermost inlined function whose file is not part of a library, or 0 if all are. `files` has the innermost first. The
+/// name of a library's atomic operation does not help the reader.
+fn program_frame<'a>(mut files: impl Iterator<Item = Option<&'a Path>>) -> usize {
+    files.position(|file| file.is_some_and(|file| !is_library_source(file))).unwrap_or(0)
 }
 
-/// Whether it is source that comes with a compiler.
-fn is_of_library(file: &Path) -> bool {
+/// Whether the file is source code of a compiler or of an installed library.
+fn is_library_source(file: &Path) -> bool {
     let folders = ["/usr/include", "/usr/lib", "/rustc"];
     folders.iter().any(|folder| file.starts_with(folder))
         || file.to_string_lossy().contains("/rustlib/src/rust/library/")
@@ -87,12 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inlined_code_of_a_library_is_passed_over() {
-        let own = |files: &[&str]| own_frame(files.iter().map(|&file| (!file.is_empty()).then(|| Path::new(file))));
+    fn inlined_code_of_a_library_is_skipped() {
+        let frame = |files: &[&str]| {
+            program_frame(files.iter().map(|&file| (!file.is_empty()).then(|| Path::new(file))))
+        };
         let atomic = "/usr/include/c++/12/bits/atomic_base.h";
-        assert_eq!(own(&[atomic, "src/queue.cpp", "src/main.cpp"]), 1);
-        assert_eq!(own(&["/rustc/5980/library/core/src/sync/atomic.rs", "/home/me/src/main.rs"]), 1);
-        assert_eq!(own(&["src/queue.cpp", atomic]), 0);
-        assert_eq!((own(&[atomic, ""]), own(&[])), (0, 0), "nothing better is known");
+        assert_eq!(frame(&[atomic, "src/queue.cpp", "src/main.cpp"]), 1);
+        assert_eq!(frame(&["/rustc/5980/library/core/src/sync/atomic.rs", "/home/me/src/main.rs"]), 1);
+        assert_eq!(frame(&["src/queue.cpp", atomic]), 0);
+        assert_eq!((frame(&[atomic, ""]), frame(&[])), (0, 0), "no file of the program is known");
     }
 }

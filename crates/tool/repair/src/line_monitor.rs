@@ -1,4 +1,9 @@
-//! Samples of a running program, added up to what its threads do in which cache lines.
+//! Samples of a running program, accumulated to the accesses of each thread to each cache line.
+//!
+//! ```text
+//!   Sampler ──→ sample ── SampleBudget, Concurrency ──→ SampledCode ──→ accesses ──→ Lines ──→ judged lines
+//!           └─→ hardware samples ──→ HardwareSamples ───────┘  └─→ loop counters ──→ Progress
+//! ```
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::metadata;
@@ -14,97 +19,98 @@ use fieldstone_sys::process::threads;
 use fieldstone_sys::sampling::{Sample, Sampler};
 use serde::{Deserialize, Serialize};
 
-use super::around::{Around, of_sample, with_memory};
-use super::budget::Budget;
-use super::company::Company;
-use super::heard::Heard;
-use fieldstone_launch::clock::{now_ns, processor_ns};
+use crate::budget::SampleBudget;
+use crate::concurrency::Concurrency;
 use crate::error::Result;
+use crate::hardware_samples::HardwareSamples;
+use crate::sampled_code::{SampledCode, walk_registers, with_memory};
+use crate::tuning::{MAX_LINE_SAMPLES, MIN_COST_SAMPLES};
+use fieldstone_launch::clock::{now_ns, processor_ns};
 
-/// Samples that tell what a line costs.
-const ENOUGH: u64 = 20;
-/// Samples that are kept of a watched line.
-const MOST_KEPT: usize = 8;
-
-/// What was seen so far.
+/// Counts of samples since the monitor was opened. The names in JSON are part of the schema `fieldstone-repair/1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Seen {
+pub struct SamplingStats {
     /// Samples that were taken.
     pub samples: u64,
-    /// Those that were walked.
-    pub walked: u64,
-    /// Those that were not, since their threads ran alone.
-    pub alone: u64,
-    /// Those of the walked that showed no access.
-    pub blind: u64,
-    /// Accesses that the others showed.
+    /// Samples that were analysed.
+    #[serde(rename = "walked")]
+    pub analysed: u64,
+    /// Samples that were skipped because only one thread was running.
+    #[serde(rename = "alone")]
+    pub single_threaded: u64,
+    /// Analysed samples without a memory access.
+    #[serde(rename = "blind")]
+    pub without_access: u64,
+    /// Accesses of the other analysed samples.
     pub accesses: u64,
-    /// Samples that found no room in the kernel's buffers.
+    /// Samples that the kernel dropped because its buffers were full.
     pub lost: u64,
-    /// Accesses and jumps that the processors told beside, where they do.
-    pub told: u64,
-    /// Samples that were no 64-bit code's.
+    /// Accesses and jumps from hardware samples; 0 where the processor has none.
+    #[serde(rename = "told")]
+    pub hardware_records: u64,
+    /// Samples outside 64-bit code.
     pub unusable: u64,
-    /// Times that the kernel held samples back, since they came too fast.
+    /// Number of times the kernel limited the rate of samples.
     pub throttled: u64,
-    /// Times that no samples were taken for a while, since nothing happened.
+    /// Number of pauses of sampling.
     pub pauses: u64,
-    /// Programs that took the place of the first one, by exec.
+    /// Number of times the process started another program by execve(2).
     pub execs: u64,
     /// Whether the program has ended.
     pub ended: bool,
 }
 
-/// What is kept of a line once it is worth it.
+/// The samples of one line since the line is tracked.
 #[derive(Debug)]
-struct Watched {
-    /// The last samples whose laps came by it, with their threads.
-    last: VecDeque<(u32, Registers)>,
-    /// Samples whose laps came by it, and all that were looked at, since it is watched.
+struct TrackedLine {
+    /// The most recent samples whose laps accessed the line, with their threads. At most [`MAX_LINE_SAMPLES`].
+    recent: VecDeque<(u32, Registers)>,
+    /// Samples whose laps accessed the line.
     laps: u64,
-    all: u64,
+    /// [`LineMonitor::weighed_samples`] when tracking began.
+    samples_before: u64,
 }
 
-/// Looks on while a program runs.
+/// Samples a process and accumulates its accesses per line.
 #[derive(Debug)]
-pub struct Watcher {
+pub(crate) struct LineMonitor {
     pid: u32,
     sampler: Sampler,
-    /// How many threads the process had when that was asked last; and which, when a pause began.
+    /// Number of threads at the last call of [`Self::has_new_threads`].
     threads: u64,
-    known: Option<BTreeSet<u32>>,
+    /// The threads at the start of a pause; `None` while samples are taken.
+    threads_at_pause: Option<BTreeSet<u32>>,
     memory: Memory,
-    /// Where the program has memory as long as it lives: another one has other memory.
+    /// An address that is mapped during the whole life of the program, and not mapped in another program.
     anchor: Option<u64>,
-    around: Around,
-    heard: Heard,
+    code: SampledCode,
+    hardware: HardwareSamples,
     lines: Lines,
-    /// Whose samples are not looked at, where that is asked for.
-    company: Option<Company>,
-    budget: Budget,
-    seen: Seen,
+    /// Decides which samples are skipped as single-threaded; `None` if all are analysed.
+    concurrency: Option<Concurrency>,
+    budget: SampleBudget,
+    stats: SamplingStats,
     samples: Vec<Sample>,
-    looked_ns: u64,
-    /// Threads that have ended, and are forgotten when their lines have been judged.
+    /// Time of the last analysis.
+    analysed_ns: u64,
+    /// Threads that have ended. Their accesses are removed after their lines have been judged.
     ended: Vec<u32>,
-    /// Lines that were seen since they were judged.
-    touched: BTreeSet<u64>,
-    /// Lines that are watched.
-    watched: HashMap<u64, Watched>,
-    /// Whether the instructions that touch them read and write.
+    /// Lines with accesses since the last judgement.
+    accessed: BTreeSet<u64>,
+    tracked: HashMap<u64, TrackedLine>,
+    /// Whether an instruction reads and writes tracked lines.
     kinds: HashMap<u64, (bool, bool)>,
-    /// How fast the threads get on, where that is asked for.
+    /// Progress of the threads; `None` if it is not measured.
     progress: Option<Progress>,
 }
 
-impl Watcher {
-    /// Samples process `pid` from now on, `hertz` times a second that a thread runs. Looking at the samples takes no more than about
-    /// `share` of a processor.
+impl LineMonitor {
+    /// Starts to sample process `pid`, `hertz` times per second of thread time. The analysis takes about `share` of one processor.
     ///
     /// # Errors
-    /// Where this user may not, with the way out.
-    pub fn open(pid: u32, hertz: u32, settings: Settings, share: f64) -> Result<Self> {
+    /// Where this user may not sample the process, with the remedy.
+    pub(crate) fn open(pid: u32, hertz: u32, settings: Settings, share: f64) -> Result<Self> {
         let (sampler, memory) = (Sampler::open(pid, hertz)?, Memory::open(pid)?);
         Ok(Self {
             pid,
@@ -112,48 +118,48 @@ impl Watcher {
             anchor: anchor(pid),
             sampler,
             threads: 0,
-            known: None,
-            around: Around::default(),
-            heard: Heard::default(),
+            threads_at_pause: None,
+            code: SampledCode::default(),
+            hardware: HardwareSamples::default(),
             lines: Lines::new(settings)?,
-            company: None,
-            budget: Budget::of(share, settings.window_ns),
-            seen: Seen::default(),
+            concurrency: None,
+            budget: SampleBudget::new(share, settings.window_ns),
+            stats: SamplingStats::default(),
             samples: Vec::new(),
-            looked_ns: now_ns(),
+            analysed_ns: now_ns(),
             ended: Vec::new(),
-            touched: BTreeSet::new(),
-            watched: HashMap::new(),
+            accessed: BTreeSet::new(),
+            tracked: HashMap::new(),
             kinds: HashMap::new(),
             progress: None,
         })
     }
 
-    /// Leaves out what a thread does while it runs alone.
+    /// Skips samples of a thread that runs alone.
     #[must_use]
-    pub fn without_loners(self) -> Self {
-        let company = Company::of(self.hertz(), self.lines.settings().window_ns);
-        Self { company: Some(company), ..self }
+    pub(crate) fn concurrent_only(self) -> Self {
+        let concurrency = Concurrency::new(self.hertz(), self.lines.settings().window_ns);
+        Self { concurrency: Some(concurrency), ..self }
     }
 
-    /// Looks how fast the threads get on, too.
+    /// Measures the progress of the threads.
     #[must_use]
-    pub fn with_progress(self) -> Self {
+    pub(crate) fn with_progress(self) -> Self {
         Self { progress: Some(Progress::default()), ..self }
     }
 
-    /// How fast they get on: nothing, where that was not asked for.
+    /// Progress of the threads. `None` without [`Self::with_progress`].
     #[must_use]
-    pub const fn progress(&self) -> Option<&Progress> {
+    pub(crate) const fn progress(&self) -> Option<&Progress> {
         self.progress.as_ref()
     }
 
-    /// Takes in the samples since the last look; threads that had ended then are forgotten now. `process` is the one that is watched, where
-    /// pages of it are moved: bytes are counted where it thinks that they are.
+    /// Analyses the samples since the last call. Threads that had ended at the last call are removed. `process` is the sampled process
+    /// while pages are moved: accesses are counted at the addresses that the program uses.
     ///
     /// # Errors
-    /// Where sampling has broken down while the program lives.
-    pub fn look(&mut self, process: Option<&Process>) -> Result<Seen> {
+    /// Where sampling fails although the program runs.
+    pub(crate) fn analyse(&mut self, process: Option<&Process>) -> Result<SamplingStats> {
         for thread in std::mem::take(&mut self.ended) {
             self.lines.forget(thread);
             self.progress.iter_mut().for_each(|progress| progress.forget(thread));
@@ -161,110 +167,112 @@ impl Watcher {
         let mut samples = std::mem::take(&mut self.samples);
         samples.clear();
         let drained = self.sampler.drain(&mut samples)?;
-        self.seen.samples += samples.len() as u64;
-        self.seen.lost += drained.lost;
-        self.seen.unusable += drained.unusable;
-        self.seen.throttled += drained.throttled;
-        self.seen.ended |= drained.ended;
-        // Who holds it is told of an exec. What ends has no memory either, but no other one.
+        self.stats.samples += samples.len() as u64;
+        self.stats.lost += drained.lost;
+        self.stats.unusable += drained.unusable;
+        self.stats.throttled += drained.throttled;
+        self.stats.ended |= drained.ended;
+        // An execve(2) of a traced process is reported by ptrace. A process that ends has no memory and no anchor.
         if process.is_none()
-            && !self.seen.ended
+            && !self.stats.ended
             && self.is_another_program()
             && let Some(anchor) = anchor(self.pid)
         {
-            self.begin_anew(anchor)?;
+            self.restart(anchor)?;
             samples.clear();
             self.sampler.drain_told(&mut Vec::new());
         }
-        self.hear(process);
+        self.record_hardware_samples(process);
         let began = processor_ns();
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
-            let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
-            if !self.budget.takes(sample.tid, sample.time_ns) {
+            let is_alone = self
+                .concurrency
+                .as_mut()
+                .is_some_and(|concurrency| !concurrency.record(sample.tid, sample.time_ns));
+            if !self.budget.accepts(sample.tid, sample.time_ns) {
                 continue;
             }
             if is_alone {
-                self.seen.alone += 1;
+                self.stats.single_threaded += 1;
                 self.lines.record_elsewhere(1.0, sample.time_ns);
             } else {
                 self.count(sample, process);
             }
         }
         let now = now_ns();
-        self.budget.settle(processor_ns() - began, now - self.looked_ns);
-        self.looked_ns = now;
+        self.budget.charge(processor_ns() - began, now - self.analysed_ns);
+        self.analysed_ns = now;
         self.samples = samples;
         self.ended = drained.exited;
-        Ok(self.seen)
+        Ok(self.stats)
     }
 
-    /// Takes in what the processors tell.
-    fn hear(&mut self, process: Option<&Process>) {
-        let mut told = Vec::new();
-        self.sampler.drain_told(&mut told);
-        self.seen.told += told.len() as u64;
-        for told in told {
-            let home = |address| process.map_or(address, |process| process.seen_at(address));
-            self.heard.hear(&told, |address| line_of(&self.lines, home(address)));
-            told.jumps.iter().for_each(|&(from, to)| self.around.saw_jump(from, to));
+    fn record_hardware_samples(&mut self, process: Option<&Process>) {
+        let mut samples = Vec::new();
+        self.sampler.drain_told(&mut samples);
+        self.stats.hardware_records += samples.len() as u64;
+        for sample in samples {
+            let original = |address| process.map_or(address, |process| process.seen_at(address));
+            self.hardware.record(&sample, |address| line_of(&self.lines, original(address)));
+            sample.jumps.iter().for_each(|&(from, to)| self.code.record_jump(from, to));
         }
     }
 
-    /// Whether another program runs in the process than that of the last look.
+    /// Whether the process runs another program than at the last analysis.
     #[must_use]
-    pub fn is_another_program(&self) -> bool {
-        let is_gone = |at: u64| fieldstone_rewrite::Memory::read(&self.memory, at, &mut [0]) == 0;
-        self.anchor.is_some_and(is_gone)
+    pub(crate) fn is_another_program(&self) -> bool {
+        let is_unmapped = |at: u64| fieldstone_rewrite::Memory::read(&self.memory, at, &mut [0]) == 0;
+        self.anchor.is_some_and(is_unmapped)
     }
 
-    /// Forgets what the program did that ran here before.
-    fn begin_anew(&mut self, anchor: u64) -> Result<()> {
+    /// Removes all data of the program that ran before.
+    fn restart(&mut self, anchor: u64) -> Result<()> {
         self.memory = Memory::open(self.pid)?;
         self.anchor = Some(anchor);
         self.lines = Lines::new(*self.lines.settings())?;
         self.progress = self.progress.take().map(|_| Progress::default());
-        self.around.forget();
-        self.heard = Heard::default();
-        self.touched.clear();
-        self.watched.clear();
+        self.code.clear();
+        self.hardware = HardwareSamples::default();
+        self.accessed.clear();
+        self.tracked.clear();
         self.kinds.clear();
         self.ended.clear();
-        self.seen.execs += 1;
+        self.stats.execs += 1;
         Ok(())
     }
 
-    /// Each access of a lap stands for as much of the sample.
+    /// Counts the accesses of a sample's lap. The weight of the sample, 1, is divided equally among them.
     fn count(&mut self, sample: &Sample, process: Option<&Process>) {
-        self.seen.walked += 1;
-        let home = |address| process.map_or(address, |process| process.seen_at(address));
+        self.stats.analysed += 1;
+        let original = |address| process.map_or(address, |process| process.seen_at(address));
         let (accesses, counters) = with_memory(process, &self.memory, |memory| {
-            let told = |ip| self.heard.address(sample.tid, ip, sample.time_ns);
-            let accesses = self.around.accesses(memory, &sample.registers, &told);
-            let is_asked = self.progress.is_some() && !accesses.is_empty();
-            let counters = is_asked.then(|| self.around.counters(memory, &sample.registers));
+            let recorded_address = |ip| self.hardware.address(sample.tid, ip, sample.time_ns);
+            let accesses = self.code.accesses(memory, &sample.registers, &recorded_address);
+            let needs_counters = self.progress.is_some() && !accesses.is_empty();
+            let counters = needs_counters.then(|| self.code.counters(memory, &sample.registers));
             (accesses, counters.unwrap_or_default())
         });
         if accesses.is_empty() {
-            self.seen.blind += 1;
+            self.stats.without_access += 1;
             self.lines.record_elsewhere(1.0, sample.time_ns);
             return;
         }
         let weight = 1.0 / accesses.len() as f64;
-        let mut lines: Vec<u64> = accesses.iter().map(|access| self.line_of(home(access.address))).collect();
+        let mut lines: Vec<u64> = accesses.iter().map(|access| self.line_of(original(access.address))).collect();
         lines.sort_unstable();
         lines.dedup();
-        self.note_progress(sample, process, &counters, &lines);
-        self.note_laps(sample, &lines);
-        self.touched.extend(lines);
+        self.record_progress(sample, process, &counters, &lines);
+        self.record_laps(sample, &lines);
+        self.accessed.extend(lines);
         for access in accesses {
-            let address = home(access.address);
-            if self.watched.contains_key(&self.line_of(address)) {
+            let address = original(access.address);
+            if self.tracked.contains_key(&self.line_of(address)) {
                 let (reads, writes) = self.kinds.entry(access.ip).or_default();
                 *reads |= access.read;
                 *writes |= access.write;
             }
-            self.seen.accesses += 1;
+            self.stats.accesses += 1;
             self.lines.record(&Access {
                 address,
                 bytes: access.bytes,
@@ -280,8 +288,8 @@ impl Watcher {
         }
     }
 
-    /// Where the counters of its loops are, which come by these lines.
-    fn note_progress(
+    /// Records the values of the loop counters of a sample whose lap accesses these lines.
+    fn record_progress(
         &mut self,
         sample: &Sample,
         process: Option<&Process>,
@@ -290,10 +298,10 @@ impl Watcher {
     ) {
         let Some(progress) = &mut self.progress else { return };
         for &(counter, value) in counters {
-            let own = process.map_or(counter.ip, |process| process.original(counter.ip));
+            let original_ip = process.map_or(counter.ip, |process| process.original(counter.ip));
             let mark = Mark {
                 thread: sample.tid,
-                counter: own,
+                counter: original_ip,
                 value,
                 step: counter.step,
                 bytes: counter.bytes,
@@ -304,28 +312,28 @@ impl Watcher {
         }
     }
 
-    /// The heaviest lines that several threads came by, of those that were seen since the last call: judged, with what each costs at most; and all
-    /// other lines of the pages of findings. Those that several threads use are watched from now on.
+    /// Judges the lines with new accesses by several threads, the `most` heaviest ones, and all other lines of the pages of findings.
+    /// Each has an upper bound of its cost; `None` if there are too few samples. Lines that are not private are tracked from now on.
     #[must_use]
-    pub fn judged(&mut self, most: usize) -> Vec<(Judged, Option<Cost>)> {
+    pub(crate) fn judge_lines(&mut self, most: usize) -> Vec<(Judged, Option<Cost>)> {
         let now = now_ns();
         let all = self.lines.total(now);
-        let touched = std::mem::take(&mut self.touched).into_iter();
-        let met = touched.filter(|&line| self.lines.threads_at(line) > 1);
-        let mut met: Vec<Line> = met.filter_map(|line| self.lines.line(line, now)).collect();
-        met.sort_by(|one, other| other.weight.total_cmp(&one.weight));
-        met.truncate(most);
-        let mut judged: Vec<Judged> = met.into_iter().map(Judged::new).collect();
-        judged.extend(self.beside_findings(&judged, now));
+        let accessed = std::mem::take(&mut self.accessed).into_iter();
+        let shared = accessed.filter(|&line| self.lines.threads_at(line) > 1);
+        let mut shared: Vec<Line> = shared.filter_map(|line| self.lines.line(line, now)).collect();
+        shared.sort_by(|one, other| other.weight.total_cmp(&one.weight));
+        shared.truncate(most);
+        let mut judged: Vec<Judged> = shared.into_iter().map(Judged::new).collect();
+        judged.extend(self.neighbours_of_findings(&judged, now));
         for judged in judged.iter().filter(|judged| !matches!(judged.verdict, Verdict::Private)) {
-            self.watch(judged.line.address);
+            self.track(judged.line.address);
         }
-        let cost = |judged: &Judged| self.cost_at_most(judged.line.address).or_else(|| Cost::of(&judged.line, all));
+        let cost = |judged: &Judged| self.max_cost(judged.line.address).or_else(|| Cost::of(&judged.line, all));
         judged.into_iter().map(|judged| (cost(&judged), judged)).map(|(cost, judged)| (judged, cost)).collect()
     }
 
-    /// The other lines of findings' pages, and the one before each page: rules are made for whole pages.
-    fn beside_findings(&self, judged: &[Judged], now: u64) -> Vec<Judged> {
+    /// The other lines of the findings' pages, and the last line before each page: a plan is made for a whole page.
+    fn neighbours_of_findings(&self, judged: &[Judged], now: u64) -> Vec<Judged> {
         let known: BTreeSet<u64> = judged.iter().map(|judged| judged.line.address).collect();
         let findings = judged.iter().filter(|judged| judged.verdict.is_finding());
         let pages: BTreeSet<u64> = findings.map(|judged| judged.line.address / PAGE_BYTES).collect();
@@ -336,13 +344,13 @@ impl Watcher {
         others.into_iter().filter_map(|line| self.lines.line(line, now)).map(Judged::new).collect()
     }
 
-    /// Each watched line that a lap comes by, once.
-    fn note_laps(&mut self, sample: &Sample, lines: &[u64]) {
+    /// Counts a lap for each tracked line of `lines`.
+    fn record_laps(&mut self, sample: &Sample, lines: &[u64]) {
         for line in lines {
-            if let Some(watched) = self.watched.get_mut(line) {
-                watched.laps += 1;
-                watched.last.truncate(MOST_KEPT - 1);
-                watched.last.push_front((sample.tid, of_sample(&sample.registers)));
+            if let Some(tracked) = self.tracked.get_mut(line) {
+                tracked.laps += 1;
+                tracked.recent.truncate(MAX_LINE_SAMPLES - 1);
+                tracked.recent.push_front((sample.tid, walk_registers(&sample.registers)));
             }
         }
     }
@@ -351,135 +359,135 @@ impl Watcher {
         line_of(&self.lines, address)
     }
 
-    /// From now on, keeps the last samples that showed an access to the line at this address, and counts them.
-    fn watch(&mut self, line: u64) {
-        let all = self.looked_at();
-        self.watched.entry(line).or_insert_with(|| Watched { last: VecDeque::new(), laps: 0, all });
+    /// Starts to track the line at this address.
+    fn track(&mut self, line: u64) {
+        let samples_before = self.weighed_samples();
+        self.tracked.entry(line).or_insert_with(|| TrackedLine { recent: VecDeque::new(), laps: 0, samples_before });
     }
 
-    /// What a watched line costs at most: the share of the time that was spent in code that comes by it. None for a line that is not
-    /// watched, and with too few samples.
+    /// Upper bound of the cost of a tracked line: the share of the time that threads spent in loops that access it. `None` for a line
+    /// that is not tracked, and below [`MIN_COST_SAMPLES`] samples.
     #[must_use]
-    pub fn cost_at_most(&self, line: u64) -> Option<Cost> {
-        let watched = self.watched.get(&line)?;
-        let all = self.looked_at() - watched.all;
-        Cost::new(watched.laps as f64, all as f64).filter(|_| all >= ENOUGH)
+    pub(crate) fn max_cost(&self, line: u64) -> Option<Cost> {
+        let tracked = self.tracked.get(&line)?;
+        let all = self.weighed_samples() - tracked.samples_before;
+        Cost::new(tracked.laps as f64, all as f64).filter(|_| all >= MIN_COST_SAMPLES)
     }
 
-    /// Samples of which it is known what they stand for.
-    const fn looked_at(&self) -> u64 {
-        self.seen.walked + self.seen.alone
+    /// Number of samples that count as time in a cost: the analysed and the single-threaded ones.
+    const fn weighed_samples(&self) -> u64 {
+        self.stats.analysed + self.stats.single_threaded
     }
 
-    /// Threads that came by a watched line, with the registers that they had somewhere in the loop around the access.
-    pub fn samples_of(&self, line: u64) -> impl Iterator<Item = &(u32, Registers)> {
-        self.watched.get(&line).into_iter().flat_map(|watched| &watched.last)
+    /// Recent samples of a tracked line: the thread, and its registers in the loop around the access.
+    pub(crate) fn samples_of(&self, line: u64) -> impl Iterator<Item = &(u32, Registers)> {
+        self.tracked.get(&line).into_iter().flat_map(|tracked| &tracked.recent)
     }
 
-    /// Whether the instruction at `ip` reads and writes a watched line.
+    /// Whether the instruction at `ip` reads and writes a tracked line.
     #[must_use]
-    pub fn reads_and_writes(&self, ip: u64) -> (bool, bool) {
+    pub(crate) fn reads_and_writes(&self, ip: u64) -> (bool, bool) {
         self.kinds.get(&ip).copied().unwrap_or_default()
     }
 
-    /// Waits for so long, or until the program ends; whether it has.
+    /// Waits for `timeout` or until the program ends; returns whether it has ended.
     ///
     /// # Errors
-    /// As poll(2).
-    pub fn wait(&mut self, so_long: Duration) -> Result<bool> {
-        self.seen.ended |= self.sampler.wait(so_long)?;
-        Ok(self.seen.ended)
+    /// The errno of poll(2).
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool> {
+        self.stats.ended |= self.sampler.wait(timeout)?;
+        Ok(self.stats.ended)
     }
 
-    /// Takes no samples until it is to resume; whether it can.
-    pub fn pause(&mut self) -> bool {
-        if self.known.is_none()
+    /// Stops sampling until [`Self::resume`]; returns whether sampling is paused.
+    pub(crate) fn pause(&mut self) -> bool {
+        if self.threads_at_pause.is_none()
             && let Ok(known) = threads(self.pid)
             && self.sampler.pause().unwrap_or(false)
         {
-            self.known = Some(known.into_iter().collect());
-            self.seen.pauses += 1;
+            self.threads_at_pause = Some(known.into_iter().collect());
+            self.stats.pauses += 1;
         }
-        self.known.is_some()
+        self.threads_at_pause.is_some()
     }
 
-    /// Takes samples again; of a process that is about to end there are none.
+    /// Resumes sampling. A process that is about to end gives no samples, which is no error.
     ///
     /// # Errors
-    /// As [`Watcher::open`].
-    pub fn resume(&mut self) -> Result<()> {
-        if self.known.is_none() {
+    /// Those of [`Self::open`].
+    pub(crate) fn resume(&mut self) -> Result<()> {
+        if self.threads_at_pause.is_none() {
             return Ok(());
         }
         match self.sampler.resume() {
             Err(fieldstone_sys::Error::NoSuchProcess { .. }) => {}
             resumed => {
                 resumed?;
-                self.known = None;
+                self.threads_at_pause = None;
                 self.progress.iter_mut().for_each(Progress::rest);
             }
         }
         Ok(())
     }
 
-    /// Whether the process has threads that it had not when that was asked last, or when a pause began; also before one of them was seen.
-    pub fn has_new_threads(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.threads, how_many_threads(self.pid));
-        // As many may be others. There are few where there are pauses.
-        let is_new =
+    /// Whether the process has more threads than at the last call, or other threads than at the start of a pause.
+    pub(crate) fn has_new_threads(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.threads, thread_count(self.pid));
+        // New threads can replace ended ones. The list is short in programs where sampling pauses.
+        let has_new =
             |known: &BTreeSet<u32>| threads(self.pid).is_ok_and(|now| now.iter().any(|tid| !known.contains(tid)));
-        before < self.threads || self.known.as_ref().is_some_and(is_new)
+        before < self.threads || self.threads_at_pause.as_ref().is_some_and(has_new)
     }
 
-    /// Whether the process had one thread when that was asked last.
+    /// Whether the process had one thread at the last call of [`Self::has_new_threads`].
     #[must_use]
-    pub const fn is_alone(&self) -> bool {
+    pub(crate) const fn is_single_threaded(&self) -> bool {
         self.threads <= 1
     }
 
-    /// Code of the program was changed.
-    pub fn forget_code(&mut self) {
-        self.around.forget();
+    /// Removes decoded code. To be called when code of the program was changed.
+    pub(crate) fn clear_code(&mut self) {
+        self.code.clear();
     }
 
-    /// What was seen so far.
+    /// Counts since the monitor was opened.
     #[must_use]
-    pub const fn seen(&self) -> Seen {
-        self.seen
+    pub(crate) const fn stats(&self) -> SamplingStats {
+        self.stats
     }
 
-    /// Samples a second that a thread runs.
+    /// Samples per second of thread time.
     #[must_use]
-    pub const fn hertz(&self) -> u32 {
+    pub(crate) const fn hertz(&self) -> u32 {
         self.sampler.hertz()
     }
 
-    /// How it samples: the clock's means, and what the processors tell by.
+    /// The clock and the hardware events that give samples, such as `perf's software clock, IBS`.
     #[must_use]
-    pub fn means(&self) -> String {
-        let told_by = self.sampler.told_by();
-        let words: Vec<String> = told_by.iter().map(|by| format!(", {by}")).collect();
-        format!("{}{}", self.sampler.means(), words.concat())
+    pub(crate) fn means(&self) -> String {
+        let events = self.sampler.told_by();
+        let events: Vec<String> = events.iter().map(|event| format!(", {event}")).collect();
+        format!("{}{}", self.sampler.means(), events.concat())
     }
 
-    /// Loads of a line that found it modified in another processor's cache, as far as the processors told; none where they tell nothing.
+    /// Number of sampled loads that found the line modified in the cache of another processor; 0 without hardware samples.
     #[must_use]
-    pub fn contended(&self, line: u64) -> u64 {
-        self.heard.contended(line)
+    pub(crate) fn contended(&self, line: u64) -> u64 {
+        self.hardware.contended(line)
     }
 }
 
-/// The line that an address is on, or the pair of lines where they are counted so.
+/// The address of the line, or of the pair of lines, that contains `address`.
 fn line_of(lines: &Lines, address: u64) -> u64 {
     address - address % u64::from(lines.settings().unit_bytes())
 }
 
-/// By the links of their directory, which are two more: told without a list. None where the process is gone.
-fn how_many_threads(pid: u32) -> u64 {
+/// The number of threads, from the link count of their directory, which is larger by two. 0 if the process has ended.
+fn thread_count(pid: u32) -> u64 {
     metadata(format!("/proc/{pid}/task")).map_or(0, |list| list.nlink().saturating_sub(2))
 }
 
-/// The first page of the kernel's own code in the program, which it keeps, or of any memory that can be read.
+/// The address of the vDSO, which a program keeps until it ends, or else of any readable memory.
 fn anchor(pid: u32) -> Option<u64> {
     let table = mappings(pid).ok()?;
     let readable = || table.iter().filter(|mapping| mapping.permissions.starts_with('r'));

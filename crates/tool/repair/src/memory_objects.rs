@@ -1,92 +1,90 @@
-//! Whose memory a line is, for `fieldstone sharing`: the objects of the process, in the words of the report.
+//! The objects on a line for the report of `fieldstone sharing`: variables, heap blocks, mappings and stacks.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
+use fieldstone_report::sharing::{Kind as ReportKind, Place as ReportPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Object};
 
 use fieldstone_symbols::objects::{Kind, Objects, Place};
 use fieldstone_symbols::Frame;
 
-/// Mappings and blocks that were looked at this long ago may have changed.
-const FRESH: Duration = Duration::from_millis(200);
-/// The smallest step from one object of a line to the next.
-const STEP: u64 = 8;
+use crate::tuning::{OBJECT_LIST_AGE, OBJECT_STEP_BYTES};
 
-/// The objects of one process; none where they cannot be read.
+/// The objects of one process. Without objects where they cannot be read.
 #[derive(Debug)]
-pub(super) struct Owners {
+pub(crate) struct MemoryObjects {
     pid: u32,
     objects: Option<Objects>,
-    looked: Option<Instant>,
+    refreshed: Option<Instant>,
 }
 
-impl Owners {
-    pub(super) fn of(pid: u32) -> Self {
-        Self { pid, objects: Objects::of(pid).ok(), looked: None }
+impl MemoryObjects {
+    /// Reads the objects of process `pid`.
+    pub(crate) fn new(pid: u32) -> Self {
+        Self { pid, objects: Objects::of(pid).ok(), refreshed: None }
     }
 
-    /// The process.
-    pub(super) const fn pid(&self) -> u32 {
+    /// The number of the process.
+    pub(crate) const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Looks at mappings and blocks again where that was long ago.
-    pub(super) fn look(&mut self) {
-        if self.looked.is_some_and(|looked| looked.elapsed() <= FRESH) {
+    /// Reads mappings and heap blocks again if they are older than [`OBJECT_LIST_AGE`].
+    pub(crate) fn refresh(&mut self) {
+        if self.refreshed.is_some_and(|refreshed| refreshed.elapsed() <= OBJECT_LIST_AGE) {
             return;
         }
-        self.looked = Some(Instant::now());
+        self.refreshed = Some(Instant::now());
         if self.objects.as_mut().is_some_and(|objects| objects.look_again().is_err()) {
             self.objects = None;
         }
     }
 
-    /// The file that the instruction at `ip` is of, and where in it.
-    pub(super) fn frame(&self, ip: u64) -> Frame {
+    /// The file of the instruction at `ip` and its offset there; without a file where none is known.
+    pub(crate) fn frame(&self, ip: u64) -> Frame {
         let known = self.objects.as_ref().and_then(|objects| objects.code(ip));
         known.unwrap_or(Frame { module: None, offset: ip })
     }
 
-    /// The objects on a line that its threads meet on: what else lies there is none of theirs.
-    pub(super) fn places(&mut self, judged: &Judged) -> Vec<ToldPlace> {
+    /// The objects in the contended ranges of a line, in the order of addresses.
+    pub(crate) fn places(&mut self, judged: &Judged) -> Vec<ReportPlace> {
         let Some(objects) = &mut self.objects else { return Vec::new() };
-        let mut places: Vec<ToldPlace> = Vec::new();
-        for bytes in met_on(judged) {
+        let mut places: Vec<ReportPlace> = Vec::new();
+        for bytes in contended_ranges(judged) {
             let mut at = bytes.start;
             while at < bytes.end {
                 let mut place = objects.at(at, judged.line.bytes.into());
-                // Where malloc does not tell whose it is, nothing is known of what is around.
+                // Without a known heap block, the range of the place says nothing about its neighbours.
                 if place.untold.is_some() {
                     place.range = at..bytes.end;
                 }
-                at = place.range.end.max(at + STEP) / STEP * STEP;
-                let told = told(place);
-                if places.iter().all(|other| (other.address, &other.name) != (told.address, &told.name)) {
-                    places.push(told);
+                at = place.range.end.max(at + OBJECT_STEP_BYTES) / OBJECT_STEP_BYTES * OBJECT_STEP_BYTES;
+                let place = report_place(place);
+                if places.iter().all(|other| (other.address, &other.name) != (place.address, &place.name)) {
+                    places.push(place);
                 }
             }
         }
         places
     }
 
-    /// The structure that the memory at `address` has, by the variables that were in view when these samples were taken.
-    pub(super) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
+    /// The structure at `address`, from variables that were in scope in these samples and pointed there. `None` if there is none.
+    pub(crate) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
         self.objects.as_mut()?.typed(address, samples)
     }
 
-    /// A thread was seen with these registers.
-    pub(super) fn saw(&mut self, thread: u32, registers: &Registers) {
+    /// Records the registers of a thread: its stack pointer shows which mapping is its stack.
+    pub(crate) fn record_registers(&mut self, thread: u32, registers: &Registers) {
         if let Some(objects) = &mut self.objects {
             objects.saw(thread, registers);
         }
     }
 }
 
-/// The bytes that threads meet on, in order; all of a line of which that is not known.
-pub(super) fn met_on(judged: &Judged) -> Vec<Range<u64>> {
+/// The byte ranges of a line that several threads use, in the order of addresses. The whole line where they are unknown.
+pub(crate) fn contended_ranges(judged: &Judged) -> Vec<Range<u64>> {
     let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
     let mut bytes: Vec<Range<u64>> = owners.flat_map(|owner| owner.bytes.iter().cloned()).collect();
     bytes.sort_by_key(|range| range.start);
@@ -97,18 +95,19 @@ pub(super) fn met_on(judged: &Judged) -> Vec<Range<u64>> {
     bytes
 }
 
-fn told(place: Place) -> ToldPlace {
+/// Converts a place to the type of the report.
+fn report_place(place: Place) -> ReportPlace {
     let kind = match place.kind {
-        Kind::Global => Told::Global,
-        Kind::Heap => Told::Heap,
-        Kind::Mapping => Told::Mapping,
-        Kind::Stack | Kind::ThreadLocal => Told::Stack,
-        Kind::Nothing => Told::Unknown,
+        Kind::Global => ReportKind::Global,
+        Kind::Heap => ReportKind::Heap,
+        Kind::Mapping => ReportKind::Mapping,
+        Kind::Stack | Kind::ThreadLocal => ReportKind::Stack,
+        Kind::Nothing => ReportKind::Unknown,
     };
-    // What a block is called by its size is told by the size.
-    let name = if kind == Told::Heap { String::new() } else { place.name };
-    let structure = place.object.filter(|object| kind != Told::Heap || !object.members.is_empty());
-    ToldPlace {
+    // The name of a heap block contains only its size, which the report has too.
+    let name = if kind == ReportKind::Heap { String::new() } else { place.name };
+    let structure = place.object.filter(|object| kind != ReportKind::Heap || !object.members.is_empty());
+    ReportPlace {
         kind,
         name,
         module: place.module,
