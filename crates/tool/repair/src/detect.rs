@@ -1,7 +1,7 @@
-//! `fieldstone sharing`: looking on until the program ends or the time is over, and telling what was found.
+//! `fieldstone sharing`: samples a program until it ends or a time limit is over, and collects the lines for the report.
 //!
-//! What is known of a line goes when its threads end. So each line is judged again and again, and as long as it is a finding its last version
-//! stays, with whose memory it was at that time.
+//! The accesses of a thread are removed when it ends. So each line is judged at every analysis. While a line is a finding its last state
+//! is kept, with the objects that were there at that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitStatus;
@@ -16,94 +16,85 @@ use fieldstone_sharing::{Judged, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended};
 use fieldstone_sys::turns;
 
-use super::code::Codes;
-use super::follow::Stop;
-use super::owners::{Owners, met_on};
-use super::watcher::{Seen, Watcher};
 use crate::error::Result;
+use crate::instruction_names::InstructionNames;
+use crate::line_monitor::{LineMonitor, SamplingStats};
+use crate::memory_objects::{MemoryObjects, contended_ranges};
+use crate::session::StopFlag;
+use crate::tuning::{
+    DETECT_CPU_SHARE, DETECT_HERTZ, DETECT_INTERVAL, DETECT_MAX_LINES, DETECT_MIN_SHARE, DETECT_MIN_WEIGHT,
+    MAX_OBJECT_LOOKUPS, MEMORY_RELEASE_TO_END,
+};
 use fieldstone_launch::launch::Treatment;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::signals::Forward;
 
-/// What looking at samples may take of a processor.
-const SHARE: f64 = 0.1;
-/// How often samples are looked at and lines judged.
-const LOOK: Duration = Duration::from_millis(20);
-/// A process has given its memory back so long before it has ended, at most.
-const LONGEST_END: Duration = Duration::from_millis(100);
-/// The heaviest lines that are judged.
-const MOST_LINES: usize = 256;
-/// What is told takes this share of the threads' time at least, and so many samples.
-const LEAST_SHARE: f64 = 0.01;
-const LEAST_WEIGHT: f64 = 8.0;
-/// Whose memory a line is, and of what type, is asked so often: what the first samples do not show, later ones rarely do.
-const MOST_ASKED: u32 = 5;
-
-/// How to look.
+/// How a program is sampled.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// Samples a second that a thread runs.
+pub struct DetectOptions {
+    /// Samples per second of thread time.
     pub hertz: u32,
-    /// How lines are counted.
+    /// How accesses are counted per line.
     pub settings: Settings,
-    /// For how long, at most.
+    /// Time limit; `None` until the program ends.
     pub duration: Option<Duration>,
 }
 
-impl Default for Look {
-    /// A thousand samples a second that never fade, to the program's end.
+impl Default for DetectOptions {
+    /// 1000 samples per second, which do not fade, until the program ends.
     fn default() -> Self {
-        Self { hertz: 1000, settings: Settings { half_life_ns: None, ..Settings::default() }, duration: None }
+        Self { hertz: DETECT_HERTZ, settings: Settings { half_life_ns: None, ..Settings::default() }, duration: None }
     }
 }
 
-/// What was found.
+/// The result of a detection.
 #[derive(Clone, Debug, Default)]
-pub struct Looked {
-    /// How it was looked at.
+pub struct Detection {
+    /// How the program was sampled.
     pub sampling: Sampling,
-    /// For how long.
+    /// Duration of sampling, in seconds.
     pub duration_s: f64,
-    /// The threads that were seen.
+    /// Threads with accesses to the reported lines.
     pub threads: Vec<Thread>,
     /// Lines that are shared falsely, the costliest first.
     pub findings: Vec<Found>,
-    /// Lines that threads meet on otherwise.
+    /// Other lines that several threads use, the costliest first.
     pub others: Vec<Found>,
-    /// What could not be seen, a sentence each.
+    /// Limits of this run: what was not sampled or not analysed, one text each.
     pub unseen: Vec<String>,
 }
 
-/// Looks on while process `pid` runs, until it ends, the time is over or `stop` is set.
+/// Samples process `pid` until it ends, the time limit is over or `stop` is set.
 ///
 /// # Errors
-/// Where this user may not look on, with the way out.
-pub fn look_on(pid: u32, look: &Look, stop: &Stop) -> Result<Looked> {
-    let watcher = Watcher::open(pid, look.hertz, look.settings, SHARE)?;
+/// Where this user may not sample the process, with the remedy.
+pub fn detect(pid: u32, options: &DetectOptions, stop: &StopFlag) -> Result<Detection> {
+    let monitor = LineMonitor::open(pid, options.hertz, options.settings, DETECT_CPU_SHARE)?;
     let repairer = repaired_by(pid);
-    let mut looked = look_by(watcher, look, &mut Owners::of(pid), stop)?;
-    let parted =
-        |by| format!("what process {by} has parted already: this one is under repair, which has to end first (Ctrl-C)");
-    looked.unseen.extend(repairer.map(parted));
-    Ok(looked)
+    let mut detection = detect_with(monitor, options, &mut MemoryObjects::new(pid), stop)?;
+    let separated = |by| {
+        format!("lines that process {by} has already separated: it repairs this process. End the repair first (Ctrl-C)")
+    };
+    detection.unseen.extend(repairer.map(separated));
+    Ok(detection)
 }
 
-/// Runs `program` in the foreground to its end, and looks on until its end, the limit, or a signal that asks the program to end.
+/// Runs `program` in the foreground until it ends. Samples it until its end, the time limit, or a signal that ends the program.
 ///
 /// # Errors
-/// The program cannot be started, or not be looked at: then it is ended.
-pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Looked)> {
-    let stop = Stop::default();
+/// Where the program cannot be started. Where it cannot be sampled, it is killed.
+pub fn detect_in_program(program: &Program, options: &DetectOptions) -> Result<(ExitStatus, Detection)> {
+    let stop = StopFlag::default();
     let mut forward = Forward::prepare()?.noting(&stop);
     let mut running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
-    let look = *look;
-    let looking = match Watcher::open(pid, look.hertz, look.settings, SHARE) {
-        Ok(watcher) => spawn(move || look_by(watcher, &look, &mut Owners::of(pid), &stop)),
-        // It was over before it could be looked at: nothing was seen of it.
-        Err(_) if ends_at_once(pid) => {
-            let looked = Looked { unseen: unseen(&Seen::default()), ..Looked::default() };
-            return Ok((forward.until_end(pid)?, looked));
+    let options = *options;
+    let sampling = match LineMonitor::open(pid, options.hertz, options.settings, DETECT_CPU_SHARE) {
+        Ok(monitor) => spawn(move || detect_with(monitor, &options, &mut MemoryObjects::new(pid), &stop)),
+        // The program ended before it could be sampled.
+        Err(_) if ends_soon(pid) => {
+            let detection = Detection { unseen: limits(&SamplingStats::default()), ..Detection::default() };
+            return Ok((forward.until_end(pid)?, detection));
         }
         Err(error) => {
             let _ = running.child.kill();
@@ -112,72 +103,79 @@ pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Lo
         }
     };
     let status = forward.until_end(pid)?;
-    match looking.join() {
-        Ok(looked) => Ok((status, looked?)),
+    match sampling.join() {
+        Ok(detection) => Ok((status, detection?)),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
-/// Whether a process that cannot be looked at is over, or about to be.
-fn ends_at_once(pid: u32) -> bool {
+/// Whether a process that cannot be sampled has ended, or ends within [`MEMORY_RELEASE_TO_END`].
+fn ends_soon(pid: u32) -> bool {
     let began = Instant::now();
-    while !has_ended(pid) && began.elapsed() < LONGEST_END {
+    while !has_ended(pid) && began.elapsed() < MEMORY_RELEASE_TO_END {
         turns::nap();
     }
     has_ended(pid)
 }
 
-fn look_by(watcher: Watcher, look: &Look, owners: &mut Owners, stop: &Stop) -> Result<Looked> {
+fn detect_with(
+    monitor: LineMonitor,
+    options: &DetectOptions,
+    objects: &mut MemoryObjects,
+    stop: &StopFlag,
+) -> Result<Detection> {
     let began = Instant::now();
-    let mut looking = Looking {
-        watcher,
-        codes: Codes::default(),
+    let mut detector = Detector {
+        monitor,
+        names: InstructionNames::default(),
         lines: BTreeMap::new(),
         threads: BTreeMap::new(),
-        asked: BTreeMap::new(),
-        apart: BTreeSet::new(),
+        lookups: BTreeMap::new(),
+        not_concurrent: BTreeSet::new(),
     };
-    let is_over = || look.duration.is_some_and(|limit| began.elapsed() >= limit) || stop.load(Relaxed);
+    let is_over = || options.duration.is_some_and(|limit| began.elapsed() >= limit) || stop.load(Relaxed);
     let mut ended = false;
     while !ended && !is_over() {
-        let execs = looking.watcher.seen().execs;
-        ended = looking.watcher.wait(LOOK)?;
-        ended |= looking.watcher.look(None)?.ended;
-        if looking.watcher.seen().execs > execs {
-            *owners = Owners::of(owners.pid());
-            looking.codes = Codes::default();
+        let execs = detector.monitor.stats().execs;
+        ended = detector.monitor.wait(DETECT_INTERVAL)?;
+        ended |= detector.monitor.analyse(None)?.ended;
+        if detector.monitor.stats().execs > execs {
+            *objects = MemoryObjects::new(objects.pid());
+            detector.names = InstructionNames::default();
         }
-        looking.judge(owners, ended);
+        detector.judge(objects, ended);
     }
-    Ok(looking.finish(began.elapsed()))
+    Ok(detector.finish(began.elapsed()))
 }
 
-struct Looking {
-    watcher: Watcher,
-    codes: Codes,
+/// Collects the lines for the report.
+struct Detector {
+    monitor: LineMonitor,
+    names: InstructionNames,
     lines: BTreeMap<u64, Found>,
     threads: BTreeMap<u32, Thread>,
-    /// How often it was asked whose memory a line is.
-    asked: BTreeMap<u64, u32>,
-    /// Lines that several threads were seen at, and not at the same time.
-    apart: BTreeSet<u64>,
+    /// Number of lookups of the objects on a line.
+    lookups: BTreeMap<u64, u32>,
+    /// Lines that several threads use, but not at the same time.
+    not_concurrent: BTreeSet<u64>,
 }
 
-impl Looking {
-    fn judge(&mut self, owners: &mut Owners, ended: bool) {
-        for (judged, cost) in self.watcher.judged(MOST_LINES) {
-            let Some(cost) = cost.filter(|cost| cost.share.likely >= LEAST_SHARE) else { continue };
+impl Detector {
+    /// Judges lines with new accesses and updates those for the report. `ended`: the process has no memory any more.
+    fn judge(&mut self, objects: &mut MemoryObjects, ended: bool) {
+        for (judged, cost) in self.monitor.judge_lines(DETECT_MAX_LINES) {
+            let Some(cost) = cost.filter(|cost| cost.share.likely >= DETECT_MIN_SHARE) else { continue };
             let line = judged.line.address;
             if matches!(judged.verdict, Verdict::Private | Verdict::Undecided) {
                 let several = judged.line.threads.len() > 1;
-                self.apart.extend(several.then_some(line));
+                self.not_concurrent.extend(several.then_some(line));
                 continue;
             }
-            if judged.line.weight < LEAST_WEIGHT {
+            if judged.line.weight < DETECT_MIN_WEIGHT {
                 continue;
             }
             let known = self.lines.get(&line);
-            // What it has become, unless a thread that fought has ended since.
+            // A finding stays one: the new verdict may lack the accesses of a thread that has ended.
             if known.is_some_and(|known| known.judged.verdict.is_finding() && !judged.verdict.is_finding()) {
                 continue;
             }
@@ -192,14 +190,14 @@ impl Looking {
             });
             (found.judged, found.cost) = (judged, cost);
             if !ended {
-                self.ask(&mut found, owners);
+                self.look_up(&mut found, objects);
             }
             self.lines.insert(line, found);
         }
     }
 
-    /// Whose memory it is, while there is somebody to ask.
-    fn ask(&mut self, found: &mut Found, owners: &mut Owners) {
+    /// Looks up the threads, instructions and objects of a line while the process has memory.
+    fn look_up(&mut self, found: &mut Found, objects: &mut MemoryObjects) {
         let line = &found.judged.line;
         for thread in &line.threads {
             self.threads.entry(thread.thread).or_insert_with(|| Thread {
@@ -208,44 +206,46 @@ impl Looking {
                 start: None,
             });
         }
-        let samples: Vec<(u32, Registers)> = self.watcher.samples_of(line.address).copied().collect();
-        samples.iter().for_each(|(thread, registers)| owners.saw(*thread, registers));
-        owners.look();
-        found.code = self.codes.of(line, owners, &self.watcher);
-        let asked = self.asked.entry(line.address).or_default();
-        if samples.is_empty() || *asked == MOST_ASKED {
+        let samples: Vec<(u32, Registers)> = self.monitor.samples_of(line.address).copied().collect();
+        samples.iter().for_each(|(thread, registers)| objects.record_registers(*thread, registers));
+        objects.refresh();
+        found.code = self.names.heaviest_on(line, objects, &self.monitor);
+        let lookups = self.lookups.entry(line.address).or_default();
+        if samples.is_empty() || *lookups == MAX_OBJECT_LOOKUPS {
             return;
         }
-        *asked += 1;
+        *lookups += 1;
         if found.places.is_empty() {
-            found.places = owners.places(&found.judged);
+            found.places = objects.places(&found.judged);
         }
         let registers: Vec<Registers> = samples.into_iter().map(|(_, registers)| registers).collect();
         for place in found.places.iter_mut().filter(|place| place.object.is_none()) {
-            let used = met_on(&found.judged).into_iter().map(|bytes| bytes.start).find(|at| place.has(*at));
-            place.object = owners.typed(used.unwrap_or(place.address.max(found.judged.line.address)), &registers);
+            let mut used = contended_ranges(&found.judged).into_iter().map(|bytes| bytes.start);
+            let used = used.find(|at| place.has(*at)).unwrap_or(place.address.max(found.judged.line.address));
+            place.object = objects.typed(used, &registers);
             narrow(place);
         }
         found.places.dedup_by_key(|place| (place.address, place.bytes, place.name.clone()));
     }
 
-    fn finish(self, duration: Duration) -> Looked {
-        let seen = self.watcher.seen();
+    /// The detection after `duration` of sampling, with final costs and advice.
+    fn finish(self, duration: Duration) -> Detection {
+        let stats = self.monitor.stats();
         let sampling = Sampling {
-            means: self.watcher.means(),
-            hertz: f64::from(self.watcher.hertz()),
-            samples: seen.samples,
-            lost: seen.lost,
-            accesses: seen.accesses,
-            apart: self.apart.iter().filter(|line| !self.lines.contains_key(line)).count() as u64,
+            means: self.monitor.means(),
+            hertz: f64::from(self.monitor.hertz()),
+            samples: stats.samples,
+            lost: stats.lost,
+            accesses: stats.accesses,
+            apart: self.not_concurrent.iter().filter(|line| !self.lines.contains_key(line)).count() as u64,
         };
         let mut lines: Vec<Found> = self.lines.into_values().collect();
         let judged: Vec<Judged> = lines.iter().map(|found| found.judged.clone()).collect();
         let refused = rules::plan(&judged, rules::MOST_VIEWS, |_| false).refused;
         for found in &mut lines {
-            // Of all the time, that after its threads had ended too.
-            found.cost = self.watcher.cost_at_most(found.judged.line.address).unwrap_or(found.cost);
-            found.contended = self.watcher.contended(found.judged.line.address);
+            // The share of the whole run, including the time after the line's threads had ended.
+            found.cost = self.monitor.max_cost(found.judged.line.address).unwrap_or(found.cost);
+            found.contended = self.monitor.contended(found.judged.line.address);
             found.redesign = redesign(found, &judged);
             let why = refused.iter().find(|refused| refused.line == found.judged.line.address);
             found.refused = why.map(|refused| refused.why.words());
@@ -253,51 +253,51 @@ impl Looking {
         lines.sort_by(|one, other| other.cost.share.likely.total_cmp(&one.cost.share.likely));
         let (findings, others) = lines.into_iter().partition(|found| found.judged.verdict.is_finding());
         let threads = self.threads.into_values().collect();
-        let unseen = unseen(&seen);
-        Looked { sampling, duration_s: duration.as_secs_f64(), threads, findings, others, unseen }
+        let unseen = limits(&stats);
+        Detection { sampling, duration_s: duration.as_secs_f64(), threads, findings, others, unseen }
     }
 }
 
-/// What could not be seen.
-fn unseen(seen: &Seen) -> Vec<String> {
-    let mut unseen = Vec::new();
-    if seen.samples == 0 && seen.unusable > 0 {
-        unseen.push(format!("the whole run: all {} samples are of 32-bit code, which is not decoded", seen.unusable));
-    } else if seen.samples == 0 {
-        unseen.push(
+/// The limits of a run with these counts, one text each.
+fn limits(stats: &SamplingStats) -> Vec<String> {
+    let mut limits = Vec::new();
+    if stats.samples == 0 && stats.unusable > 0 {
+        limits.push(format!("the whole run: all {} samples are of 32-bit code, which is not decoded", stats.unusable));
+    } else if stats.samples == 0 {
+        limits.push(
             "the whole run: no sample was taken, because the program slept all the time or ended too soon. Programs that it starts are \
              not sampled: start one of them instead, or use --pid"
                 .to_owned(),
         );
     }
-    if seen.throttled > 0 {
-        let often = seen.throttled;
-        unseen.push(format!("some of the time: the kernel held samples back {often} times: take fewer (--hertz)"));
+    if stats.throttled > 0 {
+        let times = stats.throttled;
+        limits.push(format!("some of the time: the kernel limited the rate of samples {times} times: lower it (--hertz)"));
     }
-    if seen.execs > 0 {
-        unseen.push("what ran before another program took its place (exec), but for what was found by then".to_owned());
+    if stats.execs > 0 {
+        limits.push("the program that ran before an exec, except for what was found until then".to_owned());
     }
-    if seen.lost > 0 {
-        unseen.push(format!("{} samples found no room in the kernel's buffers: take fewer (--hertz)", seen.lost));
+    if stats.lost > 0 {
+        limits.push(format!("{} samples were lost, because the kernel's buffers were full: lower the rate (--hertz)", stats.lost));
     }
-    if seen.walked < seen.samples / 2 {
-        unseen.push(format!("only {} of {} samples were looked at, to stay cheap", seen.walked, seen.samples));
+    if stats.analysed < stats.samples / 2 {
+        limits.push(format!("only {} of {} samples were analysed, to limit overhead", stats.analysed, stats.samples));
     }
-    if seen.blind > seen.walked / 2 {
-        unseen.push(format!(
-            "{} of {} samples showed no access with a known address: thread-local memory, or code that was not understood",
-            seen.blind, seen.walked
+    if stats.without_access > stats.analysed / 2 {
+        limits.push(format!(
+            "{} of {} samples showed no access with a known address: thread-local memory, or code that cannot be decoded",
+            stats.without_access, stats.analysed
         ));
     }
-    unseen
+    limits
 }
 
-/// Lets a place be the object that was found in it, where the object is all of it, or where it is a mapping of which nothing else is known.
+/// Narrows a place to the object in it, if the object covers the place, or if the place is a mapping without another name.
 fn narrow(place: &mut Place) {
     let Some(object) = &place.object else { return };
     let bytes = object.stride.saturating_mul(object.elements);
-    let has = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
-    if has(place.address) && has((place.address + place.bytes).saturating_sub(1)) {
+    let contains = |at: u64| at.checked_sub(object.address).is_some_and(|offset| offset < bytes);
+    if contains(place.address) && contains((place.address + place.bytes).saturating_sub(1)) {
         (place.address, place.bytes) = (object.address, bytes);
     } else if place.kind == Kind::Mapping {
         place.name = format!("{} in a {}", object.name, place.name);
@@ -305,10 +305,11 @@ fn narrow(place: &mut Place) {
     }
 }
 
-/// The layout in which nothing of the line's object fights, seen over all of its lines. Where all threads meet on one member, no layout parts them.
+/// A layout of the line's object without false sharing, from all lines of the object. `None` without a typed object. A layout cannot separate
+/// threads that all use one member; then the best layout is returned.
 fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
     let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();
-    let parts = redesigns.iter().position(fieldstone_sharing::Redesign::parts_all);
-    if redesigns.is_empty() { None } else { Some(redesigns.swap_remove(parts.unwrap_or(0))) }
+    let complete = redesigns.iter().position(fieldstone_sharing::Redesign::parts_all);
+    if redesigns.is_empty() { None } else { Some(redesigns.swap_remove(complete.unwrap_or(0))) }
 }

@@ -1,505 +1,322 @@
-//! Following a program from the first sample to its end, repairing what is found.
+//! A repair session: one thread samples, judges, moves pages and serves the program, from the start to the end of the repair.
 //!
-//! One thread does all of it, in the process that traces: waits for the program's accesses, looks at the samples every few milliseconds,
-//! judges, moves. What happens is told as it happens.
+//! ```text
+//!   a round:  update the requests of rules ─→ serve the program for 5 ms (12 ms in a pause)
+//!             ─→ analyse samples, judge lines, move pages ─→ report events ─→ pause sampling?
+//! ```
+//! The thread traces the program, so it must be the one that serves it. Events are reported as they happen.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Process, Touch};
-use fieldstone_sharing::requests::{Action, Request};
+use fieldstone_remap::Process;
+use fieldstone_sharing::requests::Request;
 use fieldstone_sharing::{Cost, Judged, Settings, Verdict};
 use fieldstone_sys::process::has_ended;
-use serde::{Deserialize, Serialize};
 
-use super::asked::Asked;
-use super::code::Codes;
-use super::owners::Owners;
-use super::repairer::{Did, Repairer, Undone, costs_enough, is_worth_it};
-use super::watcher::{Seen, Watcher};
-use fieldstone_launch::clock::now_ns;
 use crate::error::Result;
+use crate::event::{RepairEvent, TimedEvent};
+use crate::line_monitor::LineMonitor;
+use crate::repairer::{Repairer, costs_enough, is_worth_repair};
+use crate::rule_accesses::RuleAccesses;
+use crate::tuning::{
+    ANALYSES_BETWEEN_PAUSES, FIRST_PAUSE, MAX_PAUSE, MAX_SUSPECTS, MISSING_SYMBOL_DELAY, PAUSED_INTERVAL,
+    QUIET_ANALYSES, REPAIR_CPU_SHARE, REPAIR_HERTZ, REPAIR_INTERVAL, REPAIR_MAX_LINES,
+};
+use fieldstone_launch::clock::now_ns;
 
-/// Samples a second that a thread runs.
-const HERTZ: u32 = 1000;
-/// What looking at them may take of a processor.
-const SHARE: f64 = 0.003;
-/// How often samples are looked at, and lines judged.
-const LOOK: Duration = Duration::from_millis(5);
-/// After so many looks without news the program is left alone: a thousand samples a second cost a thread some 2 % of its time. Then come a few
-/// looks, and where they show nothing new it is left alone for twice as long. Whether it has new threads is asked meanwhile.
-const CALM: u32 = 10;
-const FEW: u32 = 5;
-const FIRST_REST: Duration = Duration::from_millis(230);
-const LONGEST_REST: Duration = Duration::from_millis(920);
-const STEP: Duration = Duration::from_millis(12);
-/// Lines that are remembered as nothing new.
-const MOST_SUSPECTED: usize = 4096;
-/// What a rule is about may be loaded later; it is told as missing after so long.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The heaviest lines that are judged.
-const MOST_LINES: usize = 64;
-
-/// Asks a follower to let go, from another thread or a handler of signals.
-pub type Stop = Arc<AtomicBool>;
-
-/// What happened, and when.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
-    /// Milliseconds since the follower began.
-    pub at_ms: f64,
-    /// What.
-    #[serde(flatten)]
-    pub what: Happened,
-}
-
-/// What can happen.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Happened {
-    /// A line is shared falsely.
-    Found {
-        /// Its address.
-        line: u64,
-        /// The share of the threads' time that it takes at most.
-        share: f64,
-    },
-    /// A page was moved.
-    Moved {
-        /// Its address.
-        page: u64,
-        /// Pages that its bytes are spread over, beside its own.
-        views: u32,
-        /// Lines that are mended by it.
-        lines: Vec<u64>,
-    },
-    /// A page was left where it is.
-    Refused {
-        /// Its address.
-        page: u64,
-        /// Why.
-        why: String,
-    },
-    /// What a rule asks for cannot be done.
-    Denied {
-        /// The page.
-        page: u64,
-        /// Why.
-        why: String,
-    },
-    /// A line fights to the end, since its bytes cannot be parted.
-    Left {
-        /// Its address.
-        line: u64,
-        /// Why.
-        why: String,
-    },
-    /// A page was put back.
-    Undone {
-        /// Its address.
-        page: u64,
-        /// Why.
-        why: String,
-    },
-    /// An access was led to its new place for the first time.
-    Led {
-        /// The instruction.
-        ip: u64,
-        /// The thread.
-        thread: u32,
-    },
-    /// Bytes were touched that a rule watches.
-    Touched {
-        /// Where the rule says that they are.
-        rule: String,
-        /// The thread.
-        thread: u32,
-        /// The address.
-        address: u64,
-        /// How many bytes.
-        bytes: u32,
-        /// They were read.
-        read: bool,
-        /// They were written.
-        write: bool,
-        /// The instruction.
-        ip: u64,
-        /// What that is of, where a rule asks for it.
-        code: Option<String>,
-    },
-    /// How often bytes were touched that a rule counts.
-    Counted {
-        /// Where the rule says that they are.
-        rule: String,
-        /// The thread.
-        thread: u32,
-        /// The instruction.
-        ip: u64,
-        /// What that is of.
-        code: Option<String>,
-        /// How often it read them.
-        reads: u64,
-        /// How often it wrote them.
-        writes: u64,
-    },
-    /// A rule is about a variable that is in no file that the program has loaded.
-    Missing {
-        /// Where the rule says that it is.
-        rule: String,
-    },
-    /// It runs another program now.
-    Exec,
-    /// It has ended, or was let go; the last event.
-    Over(Seen),
-}
-
-impl Happened {
-    /// Whether a rule asks to be told of it.
-    #[must_use]
-    pub const fn is_asked_for(&self) -> bool {
-        matches!(self, Self::Touched { .. } | Self::Counted { .. } | Self::Missing { .. } | Self::Denied { .. })
-    }
-}
+/// Set by another thread or a signal handler to end a session.
+pub type StopFlag = Arc<AtomicBool>;
 
 /// How a process is repaired.
 #[derive(Clone, Debug, Default)]
-pub struct Manner {
-    /// What is asked for, beside what is found.
+pub struct RepairOptions {
+    /// Bytes to isolate or to watch, in addition to what the detector finds.
     pub rules: Vec<Request>,
-    /// Whether what a thread has on several lines is brought together on as few as can be.
+    /// Whether a thread's data on several lines of a page is packed on as few lines as possible.
     pub consolidated: bool,
-    /// Whether accesses are led to ladders, and no loop to a clone: slower, to be held against it.
-    pub by_ladders: bool,
+    /// Whether accesses are redirected by ladders, without clones of loops. Slower; for comparison with the thesis.
+    pub uses_ladders: bool,
 }
 
-/// Follows process `pid` until it ends or `stop` is set; then it is as it was. `tell` is called for what happens. The program's threads wait for
-/// the calling one: it had better [come first](fieldstone_sys::turns::come_first).
+/// Repairs process `pid` until it ends or `stop` is set, then puts everything back. `report` gets each event. Threads of the program wait
+/// for the calling thread, which should have [priority](fieldstone_sys::turns::come_first).
 ///
 /// # Errors
-/// Where this user may not look on or may not hold it, with the way out; the process runs on, as it was.
-pub fn repair(pid: u32, manner: &Manner, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
-    let mut follow = match Follow::begin(pid, manner) {
-        // It was over before it could be looked at.
+/// Where this user may not sample or trace the process, with the remedy. The process continues without repair.
+pub fn repair(
+    pid: u32,
+    options: &RepairOptions,
+    stop: &StopFlag,
+    report: &mut dyn FnMut(TimedEvent),
+) -> Result<()> {
+    let mut session = match RepairSession::begin(pid, options) {
+        // The process ended before it could be sampled.
         Err(_) if has_ended(pid) => return Ok(()),
         begun => begun?,
     };
-    let result = follow.until(stop, tell);
-    follow.tell_missing(tell);
-    follow.tell_counts(tell);
-    follow.tell_left(tell);
-    let let_go = if follow.watcher.seen().ended { Ok(()) } else { follow.repairer.let_go() };
-    // What goes wrong since the process is gone is its end.
+    let result = session.run(stop, report);
+    let missing = session.rules.take_missing();
+    session.report_all(&missing, report);
+    session.report_counts(report);
+    session.report_inseparable(report);
+    let released = if session.monitor.stats().ended { Ok(()) } else { session.repairer.release() };
+    // Errors of a process that has ended are caused by its end.
     if !has_ended(pid) {
         result?;
-        let_go?;
+        released?;
     }
-    follow.tell(Happened::Over(follow.watcher.seen()), tell);
+    session.report(RepairEvent::SessionEnd(session.monitor.stats()), report);
     Ok(())
 }
 
-struct Follow {
-    pid: u32,
-    rules: Vec<Request>,
-    watcher: Watcher,
-    repairer: Repairer,
-    asked: Asked,
-    /// How often each instruction of each thread read and wrote what a rule counts.
-    counts: BTreeMap<(String, u32, u64), (u64, u64)>,
-    /// Names for instructions, asked for while the program is there.
-    owners: Option<Owners>,
-    codes: Codes,
-    names: BTreeMap<u64, String>,
-    began: Instant,
-    found: Vec<u64>,
-    missed: bool,
-    /// Looks since a thread came, a line was suspected for the first time, or something was done.
-    calm: u32,
-    /// Until when it is left alone, and for how long the next time.
-    rests_until: Option<Instant>,
-    next_rest: Duration,
-    /// Lines by their addresses, and whether they were findings.
-    suspected: HashSet<(u64, bool)>,
+/// What a round has produced.
+#[derive(Debug, Default)]
+struct Round {
+    events: Vec<RepairEvent>,
+    /// Whether a thread accessed bytes that rules watch.
+    has_accesses: bool,
+    /// Whether the traced process has ended, or runs another program.
+    is_over: bool,
 }
 
-impl Follow {
-    fn begin(pid: u32, manner: &Manner) -> Result<Self> {
-        // Without it nothing can be moved, and samples would cost time for nothing.
+impl Round {
+    /// Whether anything has happened, so that sampling must not pause.
+    const fn has_news(&self) -> bool {
+        !self.events.is_empty() || self.has_accesses || self.is_over
+    }
+
+    /// Whether code of the program has changed, so that decoded code is stale.
+    fn has_new_code(&self) -> bool {
+        self.is_over || self.events.iter().any(|event| matches!(event, RepairEvent::PagePutBack { .. }))
+    }
+}
+
+#[derive(Debug)]
+struct RepairSession {
+    pid: u32,
+    monitor: LineMonitor,
+    repairer: Repairer,
+    rules: RuleAccesses,
+    began: Instant,
+    /// Lines that were reported as found.
+    found: Vec<u64>,
+    /// Analyses in a row without news.
+    quiet_analyses: u32,
+    /// End of the pause; `None` while samples are taken.
+    paused_until: Option<Instant>,
+    next_pause: Duration,
+    /// Addresses of known suspects, each with whether it was a finding.
+    suspects: HashSet<(u64, bool)>,
+}
+
+impl RepairSession {
+    fn begin(pid: u32, options: &RepairOptions) -> Result<Self> {
+        // Without userfaultfd no page can be moved, and samples would cost time without use.
         Process::check_userfault(pid)?;
-        // First, since the program may wait for what somebody has left behind.
-        let repairer = Repairer::new(pid, manner.consolidated)?.by_ladders(manner.by_ladders);
-        let watcher = watch(pid)?;
+        // Before sampling: the program may wait at pages that a killed repairer has left behind.
+        let repairer = Repairer::new(pid, options.consolidated)?.with_ladders(options.uses_ladders);
+        let monitor = open_monitor(pid)?;
         Ok(Self {
             pid,
-            rules: manner.rules.clone(),
-            watcher,
+            monitor,
             repairer,
-            asked: Asked::of(pid, manner.rules.clone())?,
-            counts: BTreeMap::new(),
-            owners: None,
-            codes: Codes::default(),
-            names: BTreeMap::new(),
+            rules: RuleAccesses::new(pid, options.rules.clone())?,
             began: Instant::now(),
             found: Vec::new(),
-            missed: false,
-            calm: 0,
-            rests_until: None,
-            next_rest: FIRST_REST,
-            suspected: HashSet::new(),
+            quiet_analyses: 0,
+            paused_until: None,
+            next_pause: FIRST_PAUSE,
+            suspects: HashSet::new(),
         })
     }
 
-    fn until(&mut self, stop: &Stop, tell: &mut dyn FnMut(Event)) -> Result<()> {
+    /// Runs rounds until the process has ended or `stop` is set.
+    fn run(&mut self, stop: &StopFlag, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            let mut did = Vec::new();
-            self.ask(&mut did, tell)?;
-            let ended = self.serve(&mut did, tell)?;
-            let served = did.len();
-            let over = did.contains(&Did::Over);
-            // What was seen before is of another program then.
-            let ended = ended || if over { self.has_ended()? } else { self.look(&mut did, tell)? };
-            self.tell_done(&did[served..], tell);
-            let is_new = self.watcher.has_new_threads() || !did.is_empty();
-            if is_new || self.repairer.is_trying() {
-                self.look_closely();
+            let mut round = Round::default();
+            self.update_requests(&mut round, report)?;
+            let mut ended = self.serve(&mut round, report)?;
+            let reported = round.events.len();
+            if !ended {
+                // After an exec, the samples belong to the program before.
+                ended = if round.is_over { self.has_ended()? } else { self.analyse(&mut round, report)? };
+            }
+            self.report_all(&round.events[reported..], report);
+            let is_new = self.monitor.has_new_threads() || round.has_news();
+            if is_new || self.repairer.is_comparing() {
+                self.reset_pauses();
                 self.resume()?;
             } else {
-                self.rest();
+                self.count_quiet_analysis();
             }
-            // Where a clone was, another may come.
-            if did.iter().any(|did| matches!(did, Did::Undone { .. } | Did::Over)) {
-                self.watcher.forget_code();
+            if round.has_new_code() {
+                self.monitor.clear_code();
             }
             if ended {
                 return Ok(());
             }
-            if over {
-                self.tell(Happened::Exec, tell);
-                self.begin_anew(tell)?;
-                self.watcher = watch(self.pid)?;
+            if round.is_over {
+                self.report(RepairEvent::Exec, report);
+                self.restart(report)?;
+                self.monitor = open_monitor(self.pid)?;
             }
         }
         Ok(())
     }
 
-    /// Takes in the last samples; whether it is the process that is over, and not only its program.
+    /// Analyses the last samples; returns whether the process has ended, and not only its program by an exec.
     fn has_ended(&mut self) -> Result<bool> {
         let has_ended = has_ended(self.pid);
-        Ok(self.watcher.look(None)?.ended || has_ended)
+        Ok(self.monitor.analyse(None)?.ended || has_ended)
     }
 
-    /// Another program runs in the process.
-    fn begin_anew(&mut self, tell: &mut dyn FnMut(Event)) -> Result<()> {
-        self.tell_counts(tell);
-        self.tell_left(tell);
-        self.repairer.begin_anew();
-        self.asked = Asked::of(self.pid, self.rules.clone())?;
-        (self.owners, self.codes, self.missed) = (None, Codes::default(), false);
-        self.names.clear();
+    /// Removes all data of the program that ran before, and reports its last events.
+    fn restart(&mut self, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
+        self.report_counts(report);
+        self.report_inseparable(report);
+        self.repairer.restart();
+        self.rules.restart()?;
         self.found.clear();
-        self.suspected.clear();
-        self.rests_until = None;
-        self.look_closely();
+        self.suspects.clear();
+        self.paused_until = None;
+        self.reset_pauses();
         Ok(())
     }
 
-    /// Serves the program until it is time to look again, and tells what was done at once; whether it has ended.
-    fn serve(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
-        self.tell_done(did, tell);
-        // Threads that begin are looked at at once. One that runs alone leaves room for that beside it.
-        let is_short = self.rests_until.is_none() || self.watcher.is_alone();
-        let until = Instant::now() + if is_short { LOOK } else { STEP };
+    /// Serves the program until the next analysis is due, and reports events at once; returns whether the process has ended.
+    fn serve(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
+        self.report_all(&round.events, report);
+        // A process with one thread leaves processor time for short intervals, so its new threads are sampled sooner.
+        let is_short = self.paused_until.is_none() || self.monitor.is_single_threaded();
+        let until = Instant::now() + if is_short { REPAIR_INTERVAL } else { PAUSED_INTERVAL };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
-            let before = did.len();
-            let served = self.repairer.serve(rest, did)?;
-            self.tell_done(&did[before..], tell);
-            if !served && self.watcher.wait(rest)? {
+            let before = round.events.len();
+            let served = self.repairer.serve(rest, &mut self.rules, &mut round.events)?;
+            round.has_accesses |= served.has_accesses;
+            round.is_over |= served.is_over;
+            self.report_all(&round.events[before..], report);
+            if !served.is_attached && self.monitor.wait(rest)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// There is something new.
-    const fn look_closely(&mut self) {
-        (self.calm, self.next_rest) = (0, FIRST_REST);
+    /// Makes the next pause a first one.
+    const fn reset_pauses(&mut self) {
+        (self.quiet_analyses, self.next_pause) = (0, FIRST_PAUSE);
     }
 
-    /// There is nothing new: when that is so for long enough, the program is left alone.
-    fn rest(&mut self) {
-        self.calm += 1;
-        if self.calm < CALM || self.rests_until.is_some() {
+    /// Counts an analysis without news, and pauses sampling after enough of them.
+    fn count_quiet_analysis(&mut self) {
+        self.quiet_analyses += 1;
+        if self.quiet_analyses < QUIET_ANALYSES || self.paused_until.is_some() {
             return;
         }
-        if self.watcher.pause() {
-            self.rests_until = Some(Instant::now() + self.next_rest);
-            self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
+        if self.monitor.pause() {
+            self.paused_until = Some(Instant::now() + self.next_pause);
+            self.next_pause = (self.next_pause * 2).min(MAX_PAUSE);
         } else {
-            self.calm = 0;
+            self.quiet_analyses = 0;
         }
     }
 
     fn resume(&mut self) -> Result<()> {
-        self.rests_until = None;
-        self.watcher.resume()
+        self.paused_until = None;
+        self.monitor.resume()
     }
 
-    /// Takes in samples and judges; whether the program has ended.
-    fn look(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<bool> {
-        if let Some(until) = self.rests_until {
-            let is_another = self.repairer.process().is_none() && self.watcher.is_another_program();
+    /// Analyses samples, judges lines and repairs them; returns whether the process has ended. In a pause only trials are ended.
+    fn analyse(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
+        if let Some(until) = self.paused_until {
+            let is_another = self.repairer.process().is_none() && self.monitor.is_another_program();
             if Instant::now() < until && !is_another {
-                // What is repaired may come to cost more than it saves meanwhile.
-                self.repairer.consider(&[], None, now_ns(), did)?;
+                // A moved page can begin to cost more than it gains.
+                self.repairer.update(&[], None, now_ns(), &mut round.events)?;
                 return Ok(false);
             }
-            self.calm = CALM - FEW;
+            self.quiet_analyses = QUIET_ANALYSES - ANALYSES_BETWEEN_PAUSES;
             self.resume()?;
         }
-        let execs = self.watcher.seen().execs;
-        let seen = self.watcher.look(self.repairer.process())?;
-        if seen.ended {
+        let execs = self.monitor.stats().execs;
+        let stats = self.monitor.analyse(self.repairer.process())?;
+        if stats.ended {
             return Ok(true);
         }
-        if seen.execs > execs {
-            self.begin_anew(tell)?;
-            self.tell(Happened::Exec, tell);
+        if stats.execs > execs {
+            self.restart(report)?;
+            self.report(RepairEvent::Exec, report);
             return Ok(false);
         }
-        let judged = self.watcher.judged(MOST_LINES);
-        if self.suspect(&judged) {
-            self.look_closely();
+        let judged = self.monitor.judge_lines(REPAIR_MAX_LINES);
+        if self.has_new_suspect(&judged) {
+            self.reset_pauses();
         }
-        for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_it(judged, cost.as_ref())) {
+        for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_repair(judged, cost.as_ref())) {
             let line = judged.line.address;
-            // Bytes are counted where the program thinks that they are, so what a rule has parted looks as before.
-            if !self.repairer.has_parted_as_asked(line) && !self.found.contains(&line) {
+            // Accesses are counted at their original addresses, so a line that a rule has separated still looks contended.
+            if !self.repairer.is_separated_by_request(line) && !self.found.contains(&line) {
                 self.found.push(line);
-                self.tell(Happened::Found { line, share: cost.map_or(0.0, |cost| cost.share.likely) }, tell);
+                let share = cost.map_or(0.0, |cost| cost.share.likely);
+                self.report(RepairEvent::LineFound { line, share }, report);
             }
         }
-        self.repairer.consider(&judged, self.watcher.progress(), now_ns(), did)?;
+        self.repairer.update(&judged, self.monitor.progress(), now_ns(), &mut round.events)?;
         Ok(false)
     }
 
-    /// Whether there is something new that is a finding, or may turn out to be one.
-    fn suspect(&mut self, judged: &[(Judged, Option<Cost>)]) -> bool {
-        if self.suspected.len() >= MOST_SUSPECTED {
-            self.suspected.clear();
+    /// Whether a line is a finding, or undecided, for the first time.
+    fn has_new_suspect(&mut self, judged: &[(Judged, Option<Cost>)]) -> bool {
+        if self.suspects.len() >= MAX_SUSPECTS {
+            self.suspects.clear();
         }
         let mut is_new = false;
         for (judged, _) in judged.iter().filter(|(_, cost)| costs_enough(cost.as_ref())) {
             let is_finding = judged.verdict.is_finding();
             if is_finding || matches!(judged.verdict, Verdict::Undecided) {
-                is_new |= self.suspected.insert((judged.line.address, is_finding));
+                is_new |= self.suspects.insert((judged.line.address, is_finding));
             }
         }
         is_new
     }
 
-    /// Has done what is asked for now.
-    fn ask(&mut self, did: &mut Vec<Did>, tell: &mut dyn FnMut(Event)) -> Result<()> {
-        if self.asked.look(now_ns(), self.repairer.process()) {
-            self.repairer.ask(self.asked.pages(), did)?;
+    /// Passes changed requests to the repairer, and reports missing symbols once their delay is over.
+    fn update_requests(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
+        if let Some(pages) = self.rules.changed_pages(now_ns(), self.repairer.process()) {
+            self.repairer.set_requests(pages, &mut round.events)?;
         }
-        // A library may still come.
-        if self.began.elapsed() > PATIENCE {
-            self.tell_missing(tell);
+        if self.began.elapsed() > MISSING_SYMBOL_DELAY {
+            let missing = self.rules.take_missing();
+            self.report_all(&missing, report);
         }
         Ok(())
     }
 
-    /// Tells once of rules that are about nothing.
-    fn tell_missing(&mut self, tell: &mut dyn FnMut(Event)) {
-        if !std::mem::replace(&mut self.missed, true) {
-            let missing: Vec<String> = self.asked.missing().map(|rule| rule.at.to_string()).collect();
-            missing.into_iter().for_each(|rule| self.tell(Happened::Missing { rule }, tell));
-        }
+    fn report(&self, kind: RepairEvent, report: &mut dyn FnMut(TimedEvent)) {
+        report(TimedEvent { at_ms: self.began.elapsed().as_secs_f64() * 1e3, kind });
     }
 
-    fn tell(&self, what: Happened, tell: &mut dyn FnMut(Event)) {
-        tell(Event { at_ms: self.began.elapsed().as_secs_f64() * 1e3, what });
+    fn report_all(&self, events: &[RepairEvent], report: &mut dyn FnMut(TimedEvent)) {
+        events.iter().for_each(|event| self.report(event.clone(), report));
     }
 
-    /// All but that the program is over: that is told by who asks whether another one runs there.
-    fn tell_done(&mut self, did: &[Did], tell: &mut dyn FnMut(Event)) {
-        for did in did {
-            let what = match did.clone() {
-                Did::Touched(touch) => {
-                    self.tell_touch(touch, tell);
-                    continue;
-                }
-                Did::Over => continue,
-                Did::Moved(plan) => Happened::Moved { page: plan.page, views: plan.views, lines: plan.lines },
-                Did::Refused { page, why } => Happened::Refused { page, why },
-                Did::Denied { page, why } => Happened::Denied { page, why },
-                Did::Undone { page, why } => Happened::Undone { page, why: words(&why) },
-                Did::Led { ip, thread } => Happened::Led { ip, thread },
-            };
-            self.tell(what, tell);
-        }
+    fn report_counts(&mut self, report: &mut dyn FnMut(TimedEvent)) {
+        let counts = self.rules.take_counts();
+        self.report_all(&counts, report);
     }
 
-    fn tell_touch(&mut self, touch: Touch, tell: &mut dyn FnMut(Event)) {
-        let Touch { thread, ip, address, bytes, read, write } = touch;
-        let rules: Vec<(Action, String)> =
-            self.asked.watching(address, bytes).map(|rule| (rule.action, rule.at.to_string())).collect();
-        for (action, rule) in rules {
-            if action == Action::Count {
-                // Its name while the code is there.
-                self.name(ip);
-                let (reads, writes) = self.counts.entry((rule, thread, ip)).or_default();
-                *reads += u64::from(read);
-                *writes += u64::from(write);
-                continue;
-            }
-            let code = if action == Action::Trace { self.name(ip) } else { None };
-            self.tell(Happened::Touched { rule, thread, address, bytes, read, write, ip, code }, tell);
+    fn report_inseparable(&mut self, report: &mut dyn FnMut(TimedEvent)) {
+        for (line, why) in self.repairer.take_inseparable() {
+            self.report(RepairEvent::LineLeft { line, why: why.words() }, report);
         }
-    }
-
-    fn tell_counts(&mut self, tell: &mut dyn FnMut(Event)) {
-        for ((rule, thread, ip), (reads, writes)) in std::mem::take(&mut self.counts) {
-            let code = self.names.get(&ip).cloned();
-            self.tell(Happened::Counted { rule, thread, ip, code, reads, writes }, tell);
-        }
-    }
-
-    fn tell_left(&mut self, tell: &mut dyn FnMut(Event)) {
-        for (line, why) in self.repairer.take_left() {
-            self.tell(Happened::Left { line, why: why.words() }, tell);
-        }
-    }
-
-    /// Function, file and line of an instruction.
-    fn name(&mut self, ip: u64) -> Option<String> {
-        if let Some(name) = self.names.get(&ip) {
-            return Some(name.clone());
-        }
-        let owners = self.owners.get_or_insert_with(|| Owners::of(self.pid));
-        let code = self.codes.name(ip, owners);
-        let place = code.file.map(|file| format!(" ({file}:{})", code.line.unwrap_or(0))).unwrap_or_default();
-        let of = if code.function.is_empty() { code.module } else { code.function };
-        let name = Some(format!("{of}{place}")).filter(|_| !of.is_empty())?;
-        self.names.insert(ip, name.clone());
-        Some(name)
     }
 }
 
-fn watch(pid: u32) -> Result<Watcher> {
-    Ok(Watcher::open(pid, HERTZ, Settings::default(), SHARE)?.without_loners().with_progress())
-}
-
-fn words(why: &Undone) -> String {
-    match why {
-        Undone::NoGain(Some(times)) => format!("the threads ran {times:.2} times as fast as before"),
-        Undone::NoGain(None) => {
-            "its code is entered and left at each access, and no gain was seen: that can cost more than the line"
-                .to_owned()
-        }
-        Undone::By(why) => why.to_string(),
-        Undone::ByHand(a_second) => format!("{a_second} accesses a second had to be redirected one by one"),
-        Undone::Changed => "its rules changed".to_owned(),
-    }
+/// Opens the monitor of a repair: samples of concurrent threads, with their progress.
+fn open_monitor(pid: u32) -> Result<LineMonitor> {
+    let monitor = LineMonitor::open(pid, REPAIR_HERTZ, Settings::default(), REPAIR_CPU_SHARE)?;
+    Ok(monitor.concurrent_only().with_progress())
 }
