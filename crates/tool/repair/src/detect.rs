@@ -73,7 +73,7 @@ pub fn detect(pid: u32, options: &DetectOptions, stop: &StopFlag) -> Result<Dete
     let repairer = repaired_by(pid);
     let mut detection = detect_with(monitor, options, &mut MemoryObjects::new(pid), stop)?;
     let separated = |by| {
-        format!("lines that process {by} has already separated: it repairs this process. End the repair first (Ctrl-C)")
+        format!("lines that process {by} has already separated: this one is under repair. End the repair first (Ctrl-C)")
     };
     detection.unseen.extend(repairer.map(separated));
     Ok(detection)
