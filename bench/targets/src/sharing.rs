@@ -238,7 +238,7 @@ mod tests {
         let mut nothing = repaired(1.5, &[]);
         assert!(Expects::Untouched.is_met_by(&nothing) && Expects::Anything.is_met_by(&nothing));
         assert!(!Expects::Repaired.is_met_by(&nothing) && !Expects::TakenBack.is_met_by(&nothing));
-        nothing.stats.seen.samples = 0;
+        nothing.stats.sampling.samples = 0;
         assert!(!Expects::Untouched.is_met_by(&nothing) && !Expects::Anything.is_met_by(&nothing));
         let moved = repaired(1.5, &[0x1000]);
         assert!(Expects::Repaired.is_met_by(&moved) && !Expects::Untouched.is_met_by(&moved));

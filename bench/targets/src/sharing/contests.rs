@@ -1,6 +1,6 @@
 //! Which programs are held against which, cell by cell. All have two threads, each on a processor of its own.
 
-use fieldstone_repair::Happened;
+use fieldstone_repair::RepairEvent;
 
 use super::repair::{Repaired, lines_in_force, was_parted};
 
@@ -20,7 +20,7 @@ pub(super) enum Expects {
 impl Expects {
     /// Whether that is what was done; and whether anything was looked at: else nothing was done for want of a repairer.
     pub(super) fn is_met_by(self, Repaired { run, stats }: &Repaired) -> bool {
-        let moved = stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. }));
+        let moved = stats.events.iter().any(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
         let in_force = lines_in_force(&stats.events) > 0;
         let is_met = match self {
             Self::Repaired => was_parted(&stats.events, run.threads_s()),
@@ -28,7 +28,7 @@ impl Expects {
             Self::TakenBack => moved && !in_force,
             Self::Anything => true,
         };
-        is_met && stats.seen.samples > 0
+        is_met && stats.sampling.samples > 0
     }
 
     /// What runs did that were not as expected.

@@ -96,7 +96,7 @@ impl Part {
 }
 
 /// An event, and when it was heard of, in seconds.
-type Heard = (f64, Event);
+type Heard = (f64, TimedEvent);
 
 fn hear(lines: ChildStdout) -> Vec<Heard> {
     let lines = BufReader::new(lines).lines().map_while(Result::ok).map(|line| (now_s(), line));
@@ -111,7 +111,7 @@ fn now_s() -> f64 {
 
 fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
     let repairer_began_s = heard.iter().map(|(at_s, event)| at_s - event.at_ms * 1e-3).min_by(f64::total_cmp);
-    let events: Vec<Event> = heard.iter().map(|(_, event)| event.clone()).collect();
+    let events: Vec<TimedEvent> = heard.iter().map(|(_, event)| event.clone()).collect();
     match (repairer_began_s, complete_at_ms(&events, first_thread, threads_s)) {
         (Some(repairer_began_s), Some(complete_ms)) => (repairer_began_s - began_s) * 1e3 + complete_ms,
         _ => f64::INFINITY,
@@ -122,7 +122,7 @@ fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, threads_s: f64
 mod tests {
     use super::super::contests::tests::check_words;
     use super::*;
-    use fieldstone_repair::Happened;
+    use fieldstone_repair::RepairEvent;
 
     #[test]
     fn the_programs_know_their_words() {
@@ -131,13 +131,13 @@ mod tests {
 
     #[test]
     fn both_clocks_are_brought_together() {
-        let moved = Happened::Moved { page: 0x7000, views: 1, lines: vec![0x7000] };
-        let led = Happened::Led { ip: 1, thread: 8 };
+        let moved = RepairEvent::PageMoved { page: 0x7000, views: 1, lines: vec![0x7000] };
+        let led = RepairEvent::AccessRedirected { ip: 1, thread: 8 };
         // The repairer began at 100.005; the first line was 3 ms on its way, the others took no time.
         let heard = [
-            (100.038, Event { at_ms: 30.0, what: moved }),
-            (100.037, Event { at_ms: 32.0, what: led }),
-            (100.305, Event { at_ms: 300.0, what: Happened::Led { ip: 2, thread: 7 } }),
+            (100.038, TimedEvent { at_ms: 30.0, kind: moved }),
+            (100.037, TimedEvent { at_ms: 32.0, kind: led }),
+            (100.305, TimedEvent { at_ms: 300.0, kind: RepairEvent::AccessRedirected { ip: 2, thread: 7 } }),
         ];
         let found = milliseconds(&heard, 7, 100.0, 1.0);
         assert!((found - 37.0).abs() < 1e-6, "{found}");

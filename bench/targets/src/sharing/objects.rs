@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, ensure};
 use fieldstone_stats::{median, order};
-use fieldstone_repair::{Happened, RepairStats};
+use fieldstone_repair::{RepairEvent, RepairStats};
 
 use super::contests::Size;
 use super::workload::{Place, Run, sized};
@@ -84,12 +84,12 @@ fn print_row(place: &Place, program: &str, option: &'static str) -> anyhow::Resu
 
 /// What became of the repair of a run, in words without numbers.
 fn end(stats: &RepairStats) -> String {
-    let last = stats.events.iter().rev().find_map(|event| match &event.what {
-        Happened::Moved { .. } => Some("moved, stays".to_owned()),
-        Happened::Undone { why, .. } => {
+    let last = stats.events.iter().rev().find_map(|event| match &event.kind {
+        RepairEvent::PageMoved { .. } => Some("moved, stays".to_owned()),
+        RepairEvent::PagePutBack { why, .. } => {
             Some(format!("put back: {}", why.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ')))
         }
-        Happened::Refused { why, .. } => Some(format!("left: {why}")),
+        RepairEvent::PageRefused { why, .. } => Some(format!("left: {why}")),
         _ => None,
     });
     last.unwrap_or_else(|| "nothing moved".to_owned())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_repair::{Event, Happened, RepairStats};
+use fieldstone_repair::{TimedEvent, RepairEvent, RepairStats};
 
 use super::workload::Run;
 
@@ -15,14 +15,14 @@ pub(super) struct Repaired {
 }
 
 /// The lines that are parted when the last of these events has happened.
-pub(super) fn lines_in_force(events: &[Event]) -> usize {
+pub(super) fn lines_in_force(events: &[TimedEvent]) -> usize {
     let mut moved: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for event in events {
-        match &event.what {
-            Happened::Moved { page, lines, .. } => {
+        match &event.kind {
+            RepairEvent::PageMoved { page, lines, .. } => {
                 moved.insert(*page, lines.iter().copied().collect());
             }
-            Happened::Undone { page, .. } => {
+            RepairEvent::PagePutBack { page, .. } => {
                 moved.remove(page);
             }
             _ => {}
@@ -33,8 +33,8 @@ pub(super) fn lines_in_force(events: &[Event]) -> usize {
 
 /// Whether lines were parted in the end, or for most of the time that the threads took: when they have ended, the program may have the kernel
 /// write what lies beside.
-pub(super) fn was_parted(events: &[Event], threads_s: f64) -> bool {
-    let ends = |event: &Event| matches!(event.what, Happened::Moved { .. } | Happened::Undone { .. });
+pub(super) fn was_parted(events: &[TimedEvent], threads_s: f64) -> bool {
+    let ends = |event: &TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. } | RepairEvent::PagePutBack { .. });
     let changes: Vec<usize> = (0..events.len()).filter(|&index| ends(&events[index])).collect();
     let parted_ms = |pair: &[usize]| {
         let is_parted = lines_in_force(&events[..=pair[0]]) > 0;
@@ -46,10 +46,10 @@ pub(super) fn was_parted(events: &[Event], threads_s: f64) -> bool {
 /// When the repair was complete, as the events tell the time: pages moved, and the last access of a thread other than the first led
 /// away. The first thread comes by again when the others have ended, to add up. Nothing where lines were not parted, or no access
 /// was led away: then nobody came by.
-pub(super) fn complete_at_ms(events: &[Event], first_thread: u32, threads_s: f64) -> Option<f64> {
-    let is_led = |event: &&Event| matches!(event.what, Happened::Led { thread, .. } if thread != first_thread);
+pub(super) fn complete_at_ms(events: &[TimedEvent], first_thread: u32, threads_s: f64) -> Option<f64> {
+    let is_led = |event: &&TimedEvent| matches!(event.kind, RepairEvent::AccessRedirected { thread, .. } if thread != first_thread);
     let last_led = events.iter().filter(is_led).map(|event| event.at_ms).max_by(f64::total_cmp)?;
-    let is_moved = |event: &&Event| matches!(event.what, Happened::Moved { .. });
+    let is_moved = |event: &&TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. });
     let last_moved = events.iter().filter(is_moved).map(|event| event.at_ms).max_by(f64::total_cmp)?;
     was_parted(events, threads_s).then_some(last_led.max(last_moved))
 }
@@ -63,22 +63,22 @@ pub(super) mod tests {
     const PAGE: u64 = 0x7000;
     const MAIN: u32 = 100;
 
-    fn moved(at_ms: f64, lines: &[u64]) -> Event {
-        Event { at_ms, what: Happened::Moved { page: PAGE, views: 2, lines: lines.to_vec() } }
+    fn moved(at_ms: f64, lines: &[u64]) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::PageMoved { page: PAGE, views: 2, lines: lines.to_vec() } }
     }
 
-    fn undone(at_ms: f64) -> Event {
-        Event { at_ms, what: Happened::Undone { page: PAGE, why: "its rules changed".to_owned() } }
+    fn undone(at_ms: f64) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::PagePutBack { page: PAGE, why: "its rules changed".to_owned() } }
     }
 
-    const fn led(at_ms: f64, thread: u32) -> Event {
-        Event { at_ms, what: Happened::Led { ip: 0x1234, thread } }
+    const fn led(at_ms: f64, thread: u32) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::AccessRedirected { ip: 0x1234, thread } }
     }
 
     /// A record that ends with these lines parted.
     pub(in crate::sharing) fn stats_of(lines: &[u64]) -> RepairStats {
         let events = if lines.is_empty() { Vec::new() } else { vec![moved(20.0, lines)] };
-        RepairStats { seen: Seen { samples: 1000, ..Seen::default() }, events, ..RepairStats::default() }
+        RepairStats { sampling: SamplingStats { samples: 1000, ..SamplingStats::default() }, events, ..RepairStats::default() }
     }
 
     #[test]

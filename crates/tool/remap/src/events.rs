@@ -80,7 +80,7 @@ pub enum Route {
 
 /// What was done for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum RemapEvent {
     /// An access at `ip` was redirected.
     Redirected {
         /// The thread.
@@ -118,7 +118,7 @@ impl Process {
     ///
     /// # Errors
     /// Where the process is gone, or refuses what has to be done.
-    pub fn serve(&mut self, wait: Duration) -> Result<Vec<Done>> {
+    pub fn serve(&mut self, wait: Duration) -> Result<Vec<RemapEvent>> {
         let mut done = Vec::new();
         if self.wait(wait) {
             for _ in 0..MOST_MESSAGES {
@@ -128,7 +128,7 @@ impl Process {
         }
         done.extend(self.attend()?);
         done.extend(self.attend_children()?);
-        if !self.threads.is_over() && !done.contains(&Done::Over) {
+        if !self.threads.is_over() && !done.contains(&RemapEvent::Over) {
             done.extend(self.look_after_descriptor()?);
         }
         Ok(done)
@@ -191,7 +191,7 @@ impl Process {
         Ok(())
     }
 
-    fn answer(&mut self, message: Message) -> Result<Vec<Done>> {
+    fn answer(&mut self, message: Message) -> Result<Vec<RemapEvent>> {
         let done = match message {
             Message::Fault(event) => self.fault(event).map(Vec::from_iter),
             Message::Fork(watch) => {
@@ -207,7 +207,7 @@ impl Process {
         if self.threads.is_over() { Ok(Vec::new()) } else { done }
     }
 
-    fn fault(&mut self, event: Event) -> Result<Option<Done>> {
+    fn fault(&mut self, event: Event) -> Result<Option<RemapEvent>> {
         let page = page_with(event.address as u64);
         if !self.ours.moved.contains_key(&page) {
             // It was put back meanwhile: try again.
@@ -244,20 +244,20 @@ impl Process {
         Ok(())
     }
 
-    fn gone(&mut self, range: &Range<usize>) -> Result<Vec<Done>> {
+    fn gone(&mut self, range: &Range<usize>) -> Result<Vec<RemapEvent>> {
         let mut done = Vec::new();
         for page in self.moved_in(range) {
             self.give_up(page)?;
-            done.push(Done::PutBack { page, why: Why::Gone });
+            done.push(RemapEvent::PutBack { page, why: Why::Gone });
         }
         Ok(done)
     }
 
     /// Puts pages back where the program has moved them itself.
-    fn follow(&mut self, from: &Range<usize>, to: u64) -> Result<Vec<Done>> {
+    fn follow(&mut self, from: &Range<usize>, to: u64) -> Result<Vec<RemapEvent>> {
         let pages = self.moved_in(from);
         self.put_back_at(&pages, to.wrapping_sub(from.start as u64))?;
-        Ok(pages.into_iter().map(|page| Done::PutBack { page, why: Why::Gone }).collect())
+        Ok(pages.into_iter().map(|page| RemapEvent::PutBack { page, why: Why::Gone }).collect())
     }
 
     /// Lets threads end that are about to. The kernel marks the robust mutexes that they hold, and waits for no page then: what of them is
@@ -296,7 +296,7 @@ impl Process {
     }
 
     /// Signals on their way to a thread, new threads, the end.
-    pub(crate) fn attend(&mut self) -> Result<Vec<Done>> {
+    pub(crate) fn attend(&mut self) -> Result<Vec<RemapEvent>> {
         let (ours, memory) = (&self.ours, &self.memory);
         let mut trapped = Vec::new();
         let happening = self.threads.attend(&mut |held| {
@@ -307,14 +307,14 @@ impl Process {
         self.see_off()?;
         // Led on one by one, as any other access that no clone knows.
         let led = |(thread, ip)| {
-            Some(Done::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false, route: Route::Alone })
+            Some(RemapEvent::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false, route: Route::Alone })
         };
-        let mut done: Vec<Done> = trapped.into_iter().filter_map(led).collect();
+        let mut done: Vec<RemapEvent> = trapped.into_iter().filter_map(led).collect();
         done.append(&mut self.late);
         if let Some(Happening::Exec | Happening::Ended) = happening {
             self.threads.let_go();
             self.ours.moved.clear();
-            done.push(Done::Over);
+            done.push(RemapEvent::Over);
         }
         Ok(done)
     }

@@ -16,7 +16,7 @@ use fieldstone_sys::userfault::Userfaultfd;
 
 use crate::births::Birth;
 use crate::error::Result;
-use crate::events::Done;
+use crate::events::RemapEvent;
 use crate::memory::Memory;
 use crate::ours::Ours;
 use crate::page::Moved;
@@ -112,7 +112,7 @@ impl Process {
     }
 
     /// Gives children that were forked their pages back, and lets them go. All threads stand still.
-    fn restore_children(&mut self) -> Result<Vec<Done>> {
+    fn restore_children(&mut self) -> Result<Vec<RemapEvent>> {
         let mut done = Vec::new();
         for child in self.threads.children() {
             let birth = self.birth_of(&child);
@@ -125,14 +125,14 @@ impl Process {
                 let over = self.births.remove(number);
                 self.end_birth(over)?;
             }
-            done.push(Done::Child(child.thread()));
+            done.push(RemapEvent::Child(child.thread()));
         }
         self.end_births_of_the_dead()?;
         Ok(done)
     }
 
     /// The same while threads run: they are stopped for it if there are such children.
-    pub(crate) fn attend_children(&mut self) -> Result<Vec<Done>> {
+    pub(crate) fn attend_children(&mut self) -> Result<Vec<RemapEvent>> {
         if self.threads.born() == 0 {
             return Ok(Vec::new());
         }

@@ -84,7 +84,7 @@ mod undo;
 
 pub use error::{Error, Result};
 #[cfg(target_arch = "x86_64")]
-pub use events::{Done, Route, Touch, Why};
+pub use events::{RemapEvent, Route, Touch, Why};
 pub use memory::Memory;
 #[cfg(target_arch = "x86_64")]
 pub use ours::AsSeen;

@@ -16,7 +16,7 @@ use fieldstone_sys::turns;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
-use crate::events::Done;
+use crate::events::RemapEvent;
 use crate::forks::LONGEST;
 use crate::home::Way;
 use crate::memory::Memory;
@@ -28,7 +28,7 @@ impl Process {
     ///
     /// # Errors
     /// Where the process, or such a child, refuses.
-    pub(crate) fn take_in_orphans(&mut self, home: Option<u64>) -> Result<Vec<Done>> {
+    pub(crate) fn take_in_orphans(&mut self, home: Option<u64>) -> Result<Vec<RemapEvent>> {
         let mut done = Vec::new();
         if self.ours.moved.is_empty() {
             self.threads.stop_all()?;
@@ -43,7 +43,7 @@ impl Process {
             if !has_ended(child) {
                 restored?;
             }
-            done.push(Done::Child(child));
+            done.push(RemapEvent::Child(child));
         }
         self.end_births(&|_| true)?;
         Ok(done)

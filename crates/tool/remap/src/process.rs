@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::births::{Birth, left_births};
 use crate::error::{Error, Result};
-use crate::events::{Done, Why};
+use crate::events::{RemapEvent, Why};
 use crate::held::Held;
 use crate::home::{self, Way};
 use crate::memory::Memory;
@@ -56,7 +56,7 @@ pub struct Process {
     /// Messages that were taken while a page was put back.
     pub(crate) heard: Vec<Message>,
     /// What was done for them.
-    pub(crate) late: Vec<Done>,
+    pub(crate) late: Vec<RemapEvent>,
     /// What becomes readable when a thread of it has stopped by itself.
     pub(crate) alarm: Option<OwnedFd>,
     /// When it was looked last whether it still has the descriptor.
@@ -159,7 +159,7 @@ impl Process {
     ///
     /// # Errors
     /// As for [`Self::open`]; where another process is at it already, too.
-    pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<Done>> {
+    pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<RemapEvent>> {
         Self::open_with(pid, shared)?.release()
     }
 
@@ -232,7 +232,7 @@ impl Process {
     ///
     /// # Errors
     /// As for [`Self::open`].
-    pub(crate) fn look_after_descriptor(&mut self) -> Result<Vec<Done>> {
+    pub(crate) fn look_after_descriptor(&mut self) -> Result<Vec<RemapEvent>> {
         if self.looked.elapsed() < BETWEEN_LOOKS {
             return Ok(Vec::new());
         }

@@ -16,7 +16,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::events::{Done, Route, Touch, Why};
+use crate::events::{RemapEvent, Route, Touch, Why};
 use crate::futex;
 use crate::held::is_of_64_bits;
 use crate::process::Process;
@@ -50,7 +50,7 @@ impl Site {
 
 impl Process {
     /// Serves `thread`, which waits for `page` in user mode.
-    pub(crate) fn redirect(&mut self, thread: u32, page: u64) -> Result<Option<Done>> {
+    pub(crate) fn redirect(&mut self, thread: u32, page: u64) -> Result<Option<RemapEvent>> {
         if !self.threads.stop(thread)? {
             // It has ended, or it was asked to stop before and goes round in the kernel since, or it is none of the process's: another
             // one looks in.
@@ -62,7 +62,7 @@ impl Process {
         done
     }
 
-    fn redirect_stopped(&mut self, thread: u32, page: u64) -> Result<Option<Done>> {
+    fn redirect_stopped(&mut self, thread: u32, page: u64) -> Result<Option<RemapEvent>> {
         let Some(held) = self.threads.get_mut(thread) else { return Ok(None) };
         let mut kernel = held.tracee.registers()?;
         if self.ours.protections.contains(kernel.rip) {
@@ -95,8 +95,8 @@ impl Process {
             read: operand.read,
             write: operand.write,
         };
-        let redirected = Done::Redirected { thread, ip: registers.rip, page, new, route };
-        Ok(Some(if target.is_watched { Done::Touched(touch) } else { redirected }))
+        let redirected = RemapEvent::Redirected { thread, ip: registers.rip, page, new, route };
+        Ok(Some(if target.is_watched { RemapEvent::Touched(touch) } else { redirected }))
     }
 
     /// Where the thread goes on, whether code was made for that, and which kind of code it is.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fieldstone_sys::turns;
 
 use crate::error::{Error, Result};
-use crate::events::{Done, Why};
+use crate::events::{RemapEvent, Why};
 use crate::heads::Head;
 use crate::home;
 use crate::page::Moved;
@@ -28,8 +28,8 @@ impl Process {
     ///
     /// # Errors
     /// Where the process is gone.
-    pub fn put_page_back(&mut self, page: u64, why: Why) -> Result<Done> {
-        self.put_back_at(&[page], 0).map(|()| Done::PutBack { page, why })
+    pub fn put_page_back(&mut self, page: u64, why: Why) -> Result<RemapEvent> {
+        self.put_back_at(&[page], 0).map(|()| RemapEvent::PutBack { page, why })
     }
 
     /// Puts the bytes of pages where the program looks for them now: so far behind where that was.
@@ -61,11 +61,11 @@ impl Process {
     ///
     /// # Errors
     /// Where the process is gone.
-    pub fn put_all_back(&mut self) -> Result<Vec<Done>> {
+    pub fn put_all_back(&mut self) -> Result<Vec<RemapEvent>> {
         self.put_back_all(&Why::Asked)
     }
 
-    pub(crate) fn put_back_all(&mut self, why: &Why) -> Result<Vec<Done>> {
+    pub(crate) fn put_back_all(&mut self, why: &Why) -> Result<Vec<RemapEvent>> {
         let pages: Vec<u64> = self.ours.moved.keys().copied().collect();
         pages.into_iter().map(|page| self.put_page_back(page, why.clone())).collect()
     }
@@ -74,7 +74,7 @@ impl Process {
     ///
     /// # Errors
     /// Where the process is gone.
-    pub fn release(mut self) -> Result<Vec<Done>> {
+    pub fn release(mut self) -> Result<Vec<RemapEvent>> {
         let mut done = self.put_all_back()?;
         self.await_last_births()?;
         for _ in 0..MOST_ROUNDS {

@@ -6,7 +6,7 @@ mod stage;
 
 use std::time::Duration;
 
-use fieldstone_remap::{Done, Wanted, Why};
+use fieldstone_remap::{RemapEvent, Wanted, Why};
 use stage::{Stage, apart, put_back, redirected};
 
 /// A loop that is entered at its condition, inside of the five bytes that a jump at its head takes.
@@ -154,10 +154,10 @@ fn a_files_code_that_the_program_writes_anew_is_not_run_as_it_was() {
     let mut done = Vec::new();
     // Moved again each time that it is put back.
     let begun = std::time::Instant::now();
-    while !running.has_ended() && !done.contains(&Done::Over) {
+    while !running.has_ended() && !done.contains(&RemapEvent::Over) {
         assert!(begun.elapsed() < Duration::from_secs(60), "it hangs");
         let then = process.serve(Duration::from_millis(1)).unwrap();
-        if then.iter().any(|done| matches!(done, Done::PutBack { .. })) {
+        if then.iter().any(|done| matches!(done, RemapEvent::PutBack { .. })) {
             let _ = process.move_page(&apart(running.page));
         }
         done.extend(then);
@@ -165,7 +165,7 @@ fn a_files_code_that_the_program_writes_anew_is_not_run_as_it_was() {
             break;
         }
     }
-    let gone = |done: &&Done| matches!(done, Done::PutBack { why: Why::Gone, .. });
+    let gone = |done: &&RemapEvent| matches!(done, RemapEvent::PutBack { why: Why::Gone, .. });
     assert!(done.iter().filter(gone).count() >= 3, "{done:?}");
     process.put_all_back().unwrap();
     let (_, told) = running.finish(&mut process);
@@ -192,7 +192,7 @@ fn what_goes_on_in_the_copy_of_a_head_goes_with_it() {
         .move_page(&Wanted { watched: std::iter::once(watched..watched + 4096).collect(), ..apart(watched) })
         .unwrap();
     let then = running.go_on(&mut process);
-    assert!(then.iter().filter(|done| matches!(done, Done::Touched(_))).count() >= 50, "{then:?}");
+    assert!(then.iter().filter(|done| matches!(done, RemapEvent::Touched(_))).count() >= 50, "{then:?}");
     process.put_page_back(page, Why::Asked).unwrap();
     process.move_page(&apart(page)).unwrap();
     let (_, told) = running.finish(&mut process);

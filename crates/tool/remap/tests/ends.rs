@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Error, Process, Why};
+use fieldstone_remap::{RemapEvent, Error, Process, Why};
 use fieldstone_sys::ptrace::Tracee;
 use stage::{Running, Stage, apart, put_back};
 
@@ -73,7 +73,7 @@ fn who_closes_all_descriptors_has_the_page_put_back() {
     let Some(mut process) = running.remap() else { return };
     running.settle(&mut process);
     let done = running.go_on(&mut process);
-    assert!(done.contains(&Done::PutBack { page: running.page, why: Why::Closed }), "{done:?}");
+    assert!(done.contains(&RemapEvent::PutBack { page: running.page, why: Why::Closed }), "{done:?}");
     process.move_page(&apart(running.page)).unwrap();
     running.settle(&mut process);
     process.put_all_back().unwrap();
@@ -148,7 +148,7 @@ fn a_process_that_is_killed_while_a_page_moves_is_over() {
         while !over && begun.elapsed() < Duration::from_secs(20) {
             let moved = process.move_page(&apart(running.page)).is_ok();
             let served = process.serve(Duration::from_millis(1));
-            over = served.as_ref().is_ok_and(|done| done.contains(&Done::Over));
+            over = served.as_ref().is_ok_and(|done| done.contains(&RemapEvent::Over));
             last = Some(served);
             if moved && !over {
                 let _ = process.put_all_back();

@@ -4,16 +4,16 @@
 
 mod stage;
 
-use fieldstone_remap::{Done, Error};
+use fieldstone_remap::{RemapEvent, Error};
 use stage::{CHILD, Stage, apart, redirected, while_the_page_comes_and_goes};
 
 /// Runs a program whose second and third page are moved too, and does `meanwhile` with these.
-fn with_more_pages(meanwhile: &str) -> Option<Vec<Done>> {
+fn with_more_pages(meanwhile: &str) -> Option<Vec<RemapEvent>> {
     with_more_pages_and("", meanwhile)
 }
 
 /// The same with functions and variables of its own.
-fn with_more_pages_and(more: &str, meanwhile: &str) -> Option<Vec<Done>> {
+fn with_more_pages_and(more: &str, meanwhile: &str) -> Option<Vec<RemapEvent>> {
     let globals = "static int times; static __attribute__((noinline)) void add(volatile uint64_t *word, int n) { for (int i = 0; i < n; i++) ++*word; }
         static void fresh(char *at, unsigned char byte) { for (int i = 0; i < 8192; i++) CHECK((unsigned char)at[i] == byte); }";
     let mut running = Stage::of(meanwhile).with(globals).with(more).start();
@@ -54,7 +54,7 @@ fn pages_are_unmapped_together_and_others_take_their_place() {
          fresh(second, 0); add(one + 8, 1000); CHECK(one[8] == 1000); }}"
     );
     let Some(then) = with_more_pages(&body) else { return };
-    let gone = then.iter().filter(|done| matches!(done, Done::PutBack { why: fieldstone_remap::Why::Gone, .. }));
+    let gone = then.iter().filter(|done| matches!(done, RemapEvent::PutBack { why: fieldstone_remap::Why::Gone, .. }));
     assert_eq!(gone.count(), 2, "{then:?}");
 }
 
@@ -125,7 +125,7 @@ fn a_page_that_may_not_be_written_any_more_is_not_written() {
              CHECK(!mprotect(second, 4096, PROT_READ | PROT_WRITE)); add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
         );
         let Some(then) = with_more_pages_and(FAULTS, &body) else { return };
-        let gone = then.iter().filter(|done| matches!(done, Done::PutBack { why: fieldstone_remap::Why::Gone, .. }));
+        let gone = then.iter().filter(|done| matches!(done, RemapEvent::PutBack { why: fieldstone_remap::Why::Gone, .. }));
         assert_eq!(gone.count(), 1, "one page, and no other: {then:?}");
     }
 }
@@ -140,7 +140,7 @@ fn protecting_other_memory_is_as_ever() {
          add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
     );
     let Some(then) = with_more_pages_and(FAULTS, &body) else { return };
-    assert!(!then.iter().any(|done| matches!(done, Done::PutBack { .. })), "{then:?}");
+    assert!(!then.iter().any(|done| matches!(done, RemapEvent::PutBack { .. })), "{then:?}");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn forked_children_have_their_pages_where_they_were() {
     // Two threads fork at the same time.
     let body = "counters[100] = 7; pthread_t t; CHECK(!pthread_create(&t, 0, forks, 0)); forks(0); pthread_join(t, 0);";
     let Some(then) = Stage::of(body).with(&globals).right_all_the_same() else { return };
-    assert!(then.iter().filter(|done| matches!(done, Done::Child(_))).count() >= 20, "{then:?}");
+    assert!(then.iter().filter(|done| matches!(done, RemapEvent::Child(_))).count() >= 20, "{then:?}");
 }
 
 /// A page goes back while a child is being born: much memory is copied for it, which takes some time.
@@ -237,7 +237,7 @@ fn processes_that_share_the_memory_run_beside_its_threads() {
         for (int i = 0; i < 5; i++) { pid_t pid = clone(beside, stack + 65536, CLONE_VM | SIGCHLD, 0); CHECK(pid > 0); int status;
             CHECK(waitpid(pid, &status, 0) == pid); CHECK(!status); CHECK(counters[100] == begin + (i + 1) * 3000000UL); }";
     let Some(then) = Stage::of(body).with(globals).right_all_the_same() else { return };
-    assert!(redirected(&then) > 0 && !then.iter().any(|done| matches!(done, Done::Child(_))), "{then:?}");
+    assert!(redirected(&then) > 0 && !then.iter().any(|done| matches!(done, RemapEvent::Child(_))), "{then:?}");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_program_that_another_takes_the_place_of_is_let_go() {
         running.settle(&mut process);
         running.say();
         let done = running.serve_until(&mut process, |_| false);
-        assert!(done.contains(&Done::Over), "{done:?}");
+        assert!(done.contains(&RemapEvent::Over), "{done:?}");
         let (_, told) = running.finish(&mut process);
         assert_eq!(told, ["another"]);
     }

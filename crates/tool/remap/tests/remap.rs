@@ -4,7 +4,7 @@
 
 mod stage;
 
-use fieldstone_remap::{Done, Why};
+use fieldstone_remap::{RemapEvent, Why};
 use stage::{Stage, apart, put_back, redirected};
 
 #[test]
@@ -28,7 +28,7 @@ fn a_page_is_put_back_when_that_is_asked() {
     let mut running = Stage::of("usleep(1000);").start();
     let Some(mut process) = running.remap() else { return };
     running.settle(&mut process);
-    assert_eq!(process.put_all_back().unwrap(), [Done::PutBack { page: running.page, why: Why::Asked }]);
+    assert_eq!(process.put_all_back().unwrap(), [RemapEvent::PutBack { page: running.page, why: Why::Asked }]);
     process.move_page(&apart(running.page)).unwrap();
     let again = running.settle(&mut process);
     assert!(redirected(&again) >= 2, "{again:?}");
@@ -55,7 +55,7 @@ fn each_access_to_watched_bytes_is_told() {
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
     let touches: Vec<fieldstone_remap::Touch> =
-        then.iter().filter_map(|done| if let Done::Touched(touch) = done { Some(*touch) } else { None }).collect();
+        then.iter().filter_map(|done| if let RemapEvent::Touched(touch) = done { Some(*touch) } else { None }).collect();
     assert!(touches.iter().all(|touch| watched.contains(&touch.address) && touch.bytes == 8), "{touches:?}");
     let at = |word: u64| touches.iter().filter(move |touch| touch.address == page + word * 8);
     let (written, read) = (at(70).filter(|touch| touch.write).count(), at(71).filter(|touch| touch.read).count());
@@ -79,7 +79,7 @@ fn a_page_may_be_watched_alone() {
     process.put_all_back().unwrap();
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
-    assert!(then.iter().filter(|done| matches!(done, Done::Touched(_))).count() >= 1, "{then:?}");
+    assert!(then.iter().filter(|done| matches!(done, RemapEvent::Touched(_))).count() >= 1, "{then:?}");
 }
 
 /// What each thread uses on several lines comes together on one, and goes back to where it was.

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Process, Why};
+use fieldstone_remap::{RemapEvent, Process, Why};
 use stage::{CHILD, Running, Stage, apart, compiled, opened};
 
 /// Moves a page, serves so many times, and ends without letting go of anything, as one that is killed does: a thread is the tracer.
@@ -45,7 +45,7 @@ fn what_is_left_behind_is_put_back_by_who_comes_next() {
         let mut process = Process::open(pid).unwrap();
         let then = running.serve_until(&mut process, |line| line == "done");
         let page = running.page;
-        assert!(then.contains(&Done::PutBack { page, why: Why::Left }), "{then:?}");
+        assert!(then.contains(&RemapEvent::PutBack { page, why: Why::Left }), "{then:?}");
         assert!(!Process::is_left_behind(pid).unwrap());
         // All is as it was: it can begin again, and be let go for good.
         process.move_page(&apart(page)).unwrap();
@@ -133,7 +133,7 @@ fn children_that_are_born_while_nobody_is_there_have_their_pages_where_they_were
         assert!(!running.says("done"), "it went on without anybody");
         let mut process = Process::open(running.child.id()).unwrap();
         let then = running.serve_until(&mut process, |line| line == "done");
-        assert!(then.iter().any(|done| matches!(done, Done::Child(_))), "{born}: {then:?}");
+        assert!(then.iter().any(|done| matches!(done, RemapEvent::Child(_))), "{born}: {then:?}");
         process.release().unwrap();
         let told = running.alone();
         assert_eq!(told.last().map(String::as_str), Some("right right"), "{born}: {told:?}");

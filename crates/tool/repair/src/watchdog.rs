@@ -248,8 +248,7 @@ pub(crate) fn become_rescuer(program: u32) {
 
 /// Makes the process independent of the user: a new session, signals ignored, and descriptors from 3 on closed by exec.
 fn detach_from_user() -> std::io::Result<()> {
-    /// Signals that are not ignored. A fault must end the watchdog, so that it is replaced. The kernel reaps the children of a process that
-    /// ignores SIGCHLD.
+    /// Signals that keep their default action. A fault must end the watchdog, so that it is replaced. SIGCHLD does nothing by default.
     const KEPT: [i32; 7] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGCHLD];
     rustix::process::setsid()?;

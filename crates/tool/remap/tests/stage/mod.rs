@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Done, Error, Process, Wanted, Why};
+use fieldstone_remap::{RemapEvent, Error, Process, Wanted, Why};
 
 /// Two threads that each count in a word of their own, on one line of `counters`. Pages are mapped before and behind it. `second` are four
 /// pages of their own. The page itself is the program's to use from its 16th word on.
@@ -156,7 +156,7 @@ impl Stage {
 
     /// Does `meanwhile` while its words are apart, and again when they are back, and looks for the same result. What was done the
     /// first time. None where that is forbidden.
-    pub(crate) fn right_all_the_same(&self) -> Option<Vec<Done>> {
+    pub(crate) fn right_all_the_same(&self) -> Option<Vec<RemapEvent>> {
         let mut running = self.start();
         let mut process = running.remap()?;
         let before = running.settle(&mut process);
@@ -247,7 +247,7 @@ impl Running {
     }
 
     /// Serves it until both threads count in clones.
-    pub(crate) fn settle(&self, process: &mut Process) -> Vec<Done> {
+    pub(crate) fn settle(&self, process: &mut Process) -> Vec<RemapEvent> {
         let mut done = Vec::new();
         let mut quiet = 0;
         while quiet < 20 {
@@ -260,12 +260,12 @@ impl Running {
     }
 
     /// Serves it for a while, whether its threads count in clones then or not.
-    pub(crate) fn settle_or_not(&self, process: &mut Process) -> Vec<Done> {
+    pub(crate) fn settle_or_not(&self, process: &mut Process) -> Vec<RemapEvent> {
         (0..50).flat_map(|_| process.serve(Duration::from_millis(2)).unwrap()).collect()
     }
 
     /// Lets it do what it does meanwhile, once, and serves it until that is done.
-    pub(crate) fn go_on(&mut self, process: &mut Process) -> Vec<Done> {
+    pub(crate) fn go_on(&mut self, process: &mut Process) -> Vec<RemapEvent> {
         self.say();
         self.serve_until(process, |line| line == "done")
     }
@@ -275,11 +275,11 @@ impl Running {
     }
 
     /// Serves it until it says that, or has ended.
-    pub(crate) fn serve_until(&mut self, process: &mut Process, is_it: impl Fn(&str) -> bool) -> Vec<Done> {
+    pub(crate) fn serve_until(&mut self, process: &mut Process, is_it: impl Fn(&str) -> bool) -> Vec<RemapEvent> {
         let (mut done, begun) = (Vec::new(), Instant::now());
         while !self.over {
             done.extend(process.serve(Duration::from_millis(1)).unwrap());
-            self.over = done.contains(&Done::Over);
+            self.over = done.contains(&RemapEvent::Over);
             assert!(begun.elapsed() < LONGEST, "it hangs: {:?} {:?}", self.told, &done[..done.len().min(20)]);
             match self.lines.try_recv() {
                 Ok(line) if is_it(&line) => break,
@@ -291,7 +291,7 @@ impl Running {
     }
 
     /// Lets it do what it does meanwhile again, and serves it to its end. What was done, and what it has told.
-    pub(crate) fn finish(mut self, process: &mut Process) -> (Vec<Done>, Vec<String>) {
+    pub(crate) fn finish(mut self, process: &mut Process) -> (Vec<RemapEvent>, Vec<String>) {
         self.say();
         self.child.stdin.take();
         let done = self.serve_until(process, |_| false);
@@ -352,12 +352,12 @@ pub(crate) fn apart(page: u64) -> Wanted {
     Wanted { page, owners: vec![word(8), word(9)], consolidated: false, watched: Vec::new() }
 }
 
-pub(crate) fn redirected(done: &[Done]) -> usize {
-    done.iter().filter(|done| matches!(done, Done::Redirected { .. })).count()
+pub(crate) fn redirected(done: &[RemapEvent]) -> usize {
+    done.iter().filter(|done| matches!(done, RemapEvent::Redirected { .. })).count()
 }
 
-pub(crate) fn put_back(done: &[Done]) -> Option<&Why> {
-    done.iter().find_map(|done| if let Done::PutBack { why, .. } = done { Some(why) } else { None })
+pub(crate) fn put_back(done: &[RemapEvent]) -> Option<&Why> {
+    done.iter().find_map(|done| if let RemapEvent::PutBack { why, .. } = done { Some(why) } else { None })
 }
 
 /// Moves the page and puts it back again and again while a program does this, which takes some time.
