@@ -56,7 +56,7 @@ pub(super) fn complete_at_ms(events: &[TimedEvent], first_thread: u32, threads_s
 
 #[cfg(test)]
 pub(super) mod tests {
-    use fieldstone_repair::Seen;
+    use fieldstone_repair::SamplingStats;
 
     use super::*;
 

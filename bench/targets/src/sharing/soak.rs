@@ -151,7 +151,7 @@ fn failure(name: &str, found: &Repaired, expected: &str) -> String {
     }
     told += "--- what the repair did\n";
     for event in &stats.events {
-        told += &format!("{:9.1} ms  {:?}\n", event.at_ms, event.what);
+        told += &format!("{:9.1} ms  {:?}\n", event.at_ms, event.kind);
     }
     told
 }
