@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_repair::{TimedEvent, RepairEvent, RepairStats};
+use fieldstone_repair::{RepairEvent, RepairStats, TimedEvent};
 
 use super::workload::Run;
 
@@ -34,7 +34,8 @@ pub(super) fn lines_in_force(events: &[TimedEvent]) -> usize {
 /// Whether lines were parted in the end, or for most of the time that the threads took: when they have ended, the program may have the kernel
 /// write what lies beside.
 pub(super) fn was_parted(events: &[TimedEvent], threads_s: f64) -> bool {
-    let ends = |event: &TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. } | RepairEvent::PagePutBack { .. });
+    let ends =
+        |event: &TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. } | RepairEvent::PagePutBack { .. });
     let changes: Vec<usize> = (0..events.len()).filter(|&index| ends(&events[index])).collect();
     let parted_ms = |pair: &[usize]| {
         let is_parted = lines_in_force(&events[..=pair[0]]) > 0;
@@ -78,7 +79,11 @@ pub(super) mod tests {
     /// A record that ends with these lines parted.
     pub(in crate::sharing) fn stats_of(lines: &[u64]) -> RepairStats {
         let events = if lines.is_empty() { Vec::new() } else { vec![moved(20.0, lines)] };
-        RepairStats { sampling: SamplingStats { samples: 1000, ..SamplingStats::default() }, events, ..RepairStats::default() }
+        RepairStats {
+            sampling: SamplingStats { samples: 1000, ..SamplingStats::default() },
+            events,
+            ..RepairStats::default()
+        }
     }
 
     #[test]

@@ -9,11 +9,11 @@ use std::thread::spawn;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use fieldstone_launch::signals::asked_to_end;
+use fieldstone_repair::{RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, repair};
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
-use fieldstone_repair::{TimedEvent, RepairEvent, RepairOptions, RepairStats, SamplingStats, check_repair, repair};
-use fieldstone_launch::signals::asked_to_end;
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::turns;
@@ -143,16 +143,22 @@ pub(crate) fn words(event: &TimedEvent) -> String {
         RepairEvent::LineFound { line, share } => {
             format!("line {line:#x}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
         }
-        RepairEvent::PageMoved { page, lines, .. } if lines.is_empty() => format!("page {page:#x}: moved, as is asked for"),
+        RepairEvent::PageMoved { page, lines, .. } if lines.is_empty() => {
+            format!("page {page:#x}: moved, as is asked for")
+        }
         RepairEvent::PageMoved { page, views, lines } => {
             let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
             format!("page {page:#x}: {lines} parted, over {pages}")
         }
         RepairEvent::PageRefused { page, why } => format!("page {page:#x} stays as it is: {why}"),
-        RepairEvent::RuleRefused { page, why } => format!("page {page:#x}, which a rule is about, stays as it is: {why}"),
+        RepairEvent::RuleRefused { page, why } => {
+            format!("page {page:#x}, which a rule is about, stays as it is: {why}")
+        }
         RepairEvent::LineLeft { line, why } => format!("line {line:#x} stays as it is: {why}"),
         RepairEvent::PagePutBack { page, why } => format!("page {page:#x} is back where it was: {why}"),
-        RepairEvent::AccessRedirected { ip, thread } => format!("thread {thread}: the access at {ip:#x} leads to its new place"),
+        RepairEvent::AccessRedirected { ip, thread } => {
+            format!("thread {thread}: the access at {ip:#x} leads to its new place")
+        }
         RepairEvent::WatchedAccess { rule, thread, address, bytes, read, write, ip, code } => {
             let how = kind(*read, *write);
             let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
@@ -243,7 +249,13 @@ mod tests {
     use super::*;
 
     fn stats(samples: u64, alone: u64, events: Vec<RepairEvent>) -> RepairStats {
-        let seen = SamplingStats { samples, analysed: samples - alone, single_threaded: alone, ended: true, ..SamplingStats::default() };
+        let seen = SamplingStats {
+            samples,
+            analysed: samples - alone,
+            single_threaded: alone,
+            ended: true,
+            ..SamplingStats::default()
+        };
         let events = events.into_iter().map(|what| TimedEvent { at_ms: 1.0, kind: what }).collect();
         RepairStats { sampling: seen, events, ..RepairStats::default() }
     }
@@ -268,7 +280,14 @@ mod tests {
 
     #[test]
     fn samples_are_summed_up_with_what_became_of_them() {
-        let seen = SamplingStats { samples: 134, analysed: 8, single_threaded: 126, without_access: 1, ended: true, ..SamplingStats::default() };
+        let seen = SamplingStats {
+            samples: 134,
+            analysed: 8,
+            single_threaded: 126,
+            without_access: 1,
+            ended: true,
+            ..SamplingStats::default()
+        };
         assert_eq!(
             looked(&seen),
             "the program has ended; 134 samples: 8 analysed (1 of them without a memory access), \

@@ -12,13 +12,13 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_report::error::told;
-use fieldstone_report::{RunStats, saved, text};
 use fieldstone_launch::program::Way;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
-#[cfg(target_arch = "x86_64")]
-use fieldstone_repair::{self as sharing, TimedEvent, RepairStats, SamplingStats};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
+#[cfg(target_arch = "x86_64")]
+use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
+use fieldstone_report::error::told;
+use fieldstone_report::{RunStats, saved, text};
 use fieldstone_sys::collapse::Target;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::{Program, outcome};
+use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
 use fieldstone_report::sharing::{self as told, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
-use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
-use fieldstone_launch::signals::asked_to_end;
-use fieldstone_launch::{Program, outcome};
 
 use crate::input;
 use crate::output::{check_files, deliver, style, tell_at_terminal};

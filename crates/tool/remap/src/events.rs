@@ -307,7 +307,13 @@ impl Process {
         self.see_off()?;
         // Led on one by one, as any other access that no clone knows.
         let led = |(thread, ip)| {
-            Some(RemapEvent::Redirected { thread, ip, page: self.ours.heads.page_of(ip)?, new: false, route: Route::Alone })
+            Some(RemapEvent::Redirected {
+                thread,
+                ip,
+                page: self.ours.heads.page_of(ip)?,
+                new: false,
+                route: Route::Alone,
+            })
         };
         let mut done: Vec<RemapEvent> = trapped.into_iter().filter_map(led).collect();
         done.append(&mut self.late);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{RemapEvent, Error, Process, Why};
+use fieldstone_remap::{Error, Process, RemapEvent, Why};
 use fieldstone_sys::ptrace::Tracee;
 use stage::{Running, Stage, apart, put_back};
 

@@ -4,7 +4,7 @@
 
 mod stage;
 
-use fieldstone_remap::{RemapEvent, Error};
+use fieldstone_remap::{Error, RemapEvent};
 use stage::{CHILD, Stage, apart, redirected, while_the_page_comes_and_goes};
 
 /// Runs a program whose second and third page are moved too, and does `meanwhile` with these.
@@ -125,7 +125,8 @@ fn a_page_that_may_not_be_written_any_more_is_not_written() {
              CHECK(!mprotect(second, 4096, PROT_READ | PROT_WRITE)); add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
         );
         let Some(then) = with_more_pages_and(FAULTS, &body) else { return };
-        let gone = then.iter().filter(|done| matches!(done, RemapEvent::PutBack { why: fieldstone_remap::Why::Gone, .. }));
+        let gone =
+            then.iter().filter(|done| matches!(done, RemapEvent::PutBack { why: fieldstone_remap::Why::Gone, .. }));
         assert_eq!(gone.count(), 1, "one page, and no other: {then:?}");
     }
 }

@@ -54,8 +54,10 @@ fn each_access_to_watched_bytes_is_told() {
     process.put_all_back().unwrap();
     let (_, told) = running.finish(&mut process);
     assert_eq!(told.last().map(String::as_str), Some("right right"), "{told:?}");
-    let touches: Vec<fieldstone_remap::Touch> =
-        then.iter().filter_map(|done| if let RemapEvent::Touched(touch) = done { Some(*touch) } else { None }).collect();
+    let touches: Vec<fieldstone_remap::Touch> = then
+        .iter()
+        .filter_map(|done| if let RemapEvent::Touched(touch) = done { Some(*touch) } else { None })
+        .collect();
     assert!(touches.iter().all(|touch| watched.contains(&touch.address) && touch.bytes == 8), "{touches:?}");
     let at = |word: u64| touches.iter().filter(move |touch| touch.address == page + word * 8);
     let (written, read) = (at(70).filter(|touch| touch.write).count(), at(71).filter(|touch| touch.read).count());

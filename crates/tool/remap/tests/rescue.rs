@@ -8,7 +8,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{RemapEvent, Process, Why};
+use fieldstone_remap::{Process, RemapEvent, Why};
 use stage::{CHILD, Running, Stage, apart, compiled, opened};
 
 /// Moves a page, serves so many times, and ends without letting go of anything, as one that is killed does: a thread is the tracer.

@@ -1,7 +1,7 @@
 //! Whether this user can repair programs, checked before a program is started or sampled.
 //!
-//! `fieldstone doctor` prints the same check. For a running process its own rights are checked too, because that process opens the
-//! userfaultfd of a repair.
+//! `fieldstone doctor` prints the same check. For a running process its own rights are checked too,
+//! because that process opens the userfaultfd of a repair.
 
 use fieldstone_remap::{Memory, Process};
 use fieldstone_sys::doctor::{Level, REPAIR, RUN_REPAIR, repair_verdict};
@@ -19,7 +19,8 @@ pub fn check_run_repair() -> Result<()> {
 /// Checks that `repair --pid` can repair process `pid`.
 ///
 /// # Errors
-/// [`Error::RepairUnavailable`], or [`Error::Remap`] where this user cannot access the process or the process lacks a right.
+/// [`Error::RepairUnavailable`], or [`Error::Remap`] where this user cannot access the process or
+/// the process lacks a right.
 pub fn check_repair(pid: u32) -> Result<()> {
     // First, because an ended process or a process of another user has an error of its own.
     Memory::open(pid)?;

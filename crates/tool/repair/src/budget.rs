@@ -1,17 +1,19 @@
 //! A budget for the analysis of samples: a share of one processor.
 //!
-//! A program with hundreds of busy threads gives more samples than the budget allows. Then whole windows of time are analysed, one of n,
-//! the same ones for all threads. Two threads run at the same time if they are sampled in the same windows ([`fieldstone_sharing::Windows`]).
-//! One of n samples of each thread would rarely fall into common windows. Samples of other windows are not counted anywhere.
-//! Processor time that is not used is saved, up to [`MAX_SAVED_NS`]. So the start of a program is analysed in full. A reserve of the same
-//! size exists for the next thread that starts, whatever the others have used.
+//! A program with hundreds of busy threads gives more samples than the budget allows. Then whole
+//! windows of time are analysed, one of n, the same ones for all threads. Two threads run at the
+//! same time if they are sampled in the same windows ([`fieldstone_sharing::Windows`]). One of n
+//! samples of each thread would rarely fall into common windows. Samples of other windows are not
+//! counted anywhere. Processor time that is not used is saved, up to [`MAX_SAVED_NS`]. So the start
+//! of a program is analysed in full. A reserve of the same size exists for the next thread that
+//! starts, whatever the others have used.
 
 use std::collections::HashSet;
 
 use crate::tuning::{ANALYSIS_SLOWDOWN, MAX_BUDGET_THREADS, MAX_SAVED_NS, MAX_WINDOW_RATIO, NEW_THREAD_SHARE};
 
-/// Multiplication by this number distributes consecutive numbers evenly and without a period (Knuth, *The Art of Computer Programming* 3,
-/// section 6.4).
+/// Multiplication by this number distributes consecutive numbers evenly and without a period
+/// (Knuth, *The Art of Computer Programming* 3, section 6.4).
 const FIBONACCI: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Chooses the windows whose samples are analysed.
@@ -23,7 +25,8 @@ pub(crate) struct SampleBudget {
     window_ns: u64,
     /// One of this many windows is analysed.
     ratio: u64,
-    /// Processor time that may be spent in addition to the share, in nanoseconds. Negative after an overrun.
+    /// Processor time that may be spent in addition to the share, in nanoseconds. Negative after an
+    /// overrun.
     saved_ns: f64,
     /// Processor time reserved for a thread that starts, in nanoseconds.
     reserve_ns: f64,
@@ -31,7 +34,8 @@ pub(crate) struct SampleBudget {
 }
 
 impl SampleBudget {
-    /// A budget of this share of one processor, and about half of it more while threads start repeatedly.
+    /// A budget of this share of one processor, and about half of it more while threads start
+    /// repeatedly.
     pub(crate) fn new(share: f64, window_ns: u64) -> Self {
         Self {
             share: share * ANALYSIS_SLOWDOWN,
@@ -62,7 +66,8 @@ impl SampleBudget {
         }
     }
 
-    /// Charges `spent_ns` of processor time for the last `passed_ns`, and adapts the ratio of windows.
+    /// Charges `spent_ns` of processor time for the last `passed_ns`, and adapts the ratio of
+    /// windows.
     pub(crate) fn charge(&mut self, spent_ns: u64, passed_ns: u64) {
         let (spent_ns, allowed_ns) = (spent_ns as f64, passed_ns.max(1) as f64 * self.share);
         self.reserve_ns = (self.reserve_ns + allowed_ns * NEW_THREAD_SHARE).min(MAX_SAVED_NS);
@@ -83,7 +88,8 @@ mod tests {
     /// Samples of a thread in one window.
     const SAMPLES: u64 = 4;
 
-    /// The number of windows, of `windows`, in which samples of both of two threads are accepted, and of at least one.
+    /// The number of windows, of `windows`, in which samples of both of two threads are accepted,
+    /// and of at least one.
     fn accepted(budget: &mut SampleBudget, windows: u64) -> (usize, usize) {
         // The second thread is sampled slightly later.
         let mut in_window = |thread: u32, window: u64| {
@@ -92,7 +98,8 @@ mod tests {
             assert!(accepted == 0 || accepted == SAMPLES, "a part of a window");
             accepted > 0
         };
-        let accepted: Vec<[bool; 2]> = (0..windows).map(|window| [0, 1].map(|thread| in_window(thread, window))).collect();
+        let accepted: Vec<[bool; 2]> =
+            (0..windows).map(|window| [0, 1].map(|thread| in_window(thread, window))).collect();
         let count = |is_counted: fn(&[bool; 2]) -> bool| accepted.iter().filter(|both| is_counted(both)).count();
         (count(|both| both[0] && both[1]), count(|both| both[0] || both[1]))
     }
@@ -135,7 +142,8 @@ mod tests {
     fn a_new_thread_is_analysed_in_full_after_any_spending() {
         let mut budget = SampleBudget::new(0.01, WINDOW_NS);
         let spend = |budget: &mut SampleBudget| (0..99).for_each(|_| budget.charge(9_000_000, 1_000_000));
-        let accepts_all = |budget: &mut SampleBudget, thread| (0..64).all(|window| budget.accepts(thread, window * WINDOW_NS));
+        let accepts_all =
+            |budget: &mut SampleBudget, thread| (0..64).all(|window| budget.accepts(thread, window * WINDOW_NS));
         spend(&mut budget);
         assert!(!accepts_all(&mut budget, 1), "it is the only thread");
         assert!(accepts_all(&mut budget, 2));

@@ -1,14 +1,17 @@
-//! The callers of a sampled instruction, found on its stack. A loop whose body is a call has its counter in the caller.
+//! The callers of a sampled instruction, found on its stack. A loop whose body is a call has its
+//! counter in the caller.
 //!
 //! ```text
-//!   rsp ─→ saved registers, locals      a word is a return address if a call instruction ends at the address
-//!          return address          ←──  that it contains
-//!          …                            [rbp] is the caller's frame pointer if the word is right above rbp
-//!          return address of the caller
+//!   rsp ─→ saved registers, locals   a word is a return address if a call instruction
+//!          return address       ←──  ends at the address that it contains
+//!          …                         [rbp] is the caller's frame pointer if the word
+//!          return address of caller  is right above rbp
 //! ```
-//! No unwind tables are read, so a stale word of an earlier call can look like a return address. The results are evidence only: counters
-//! that do not count steadily are rejected ([`fieldstone_sharing::Progress`]). The stack is read when the sample is analysed, some
-//! milliseconds after it was taken. A thread that repeats the same calls has the same return addresses there.
+//! No unwind tables are read, so a stale word of an earlier call can look like a return address.
+//! The results are evidence only: counters that do not count steadily are rejected
+//! ([`fieldstone_sharing::Progress`]). The stack is read when the sample is analysed, some
+//! milliseconds after it was taken. A thread that repeats the same calls has the same return
+//! addresses there.
 //!
 //! Cost: one read of the stack, and one read of the code for each word that can be an address.
 
@@ -22,7 +25,8 @@ const RSP: usize = 4;
 /// The longest recognised call instruction, in bytes.
 const LONGEST_CALL: usize = 7;
 
-/// The registers of the callers, the innermost first, with the return address as `rip`. Caller-saved registers have the callee's values.
+/// The registers of the callers, the innermost first, with the return address as `rip`.
+/// Caller-saved registers have the callee's values.
 pub(crate) fn callers(memory: &dyn Memory, registers: &Registers) -> Vec<Registers> {
     let mut bytes = [0; MAX_STACK_WORDS * 8];
     let start = registers.gpr[RSP] & !7;
@@ -56,7 +60,8 @@ fn is_after_call(memory: &dyn Memory, address: u64) -> bool {
     bytes[LONGEST_CALL - 5] == 0xe8 || (2..=LONGEST_CALL).any(is_indirect)
 }
 
-/// The length in bytes, without prefixes, of the indirect call (`FF /2`) at the start of `code`. `None` for another instruction.
+/// The length in bytes, without prefixes, of the indirect call (`FF /2`) at the start of `code`.
+/// `None` for another instruction.
 fn indirect_call_bytes(code: &[u8]) -> Option<usize> {
     let &[0xff, form, ref after @ ..] = code else { return None };
     if form & 0x38 != 0x10 {

@@ -1,8 +1,9 @@
-//! Whether a thread runs at the same time as others. Samples of a thread that runs alone need no analysis: it contends with no other.
+//! Whether a thread runs at the same time as others. Samples of a thread that runs alone need no
+//! analysis: it contends with no other.
 //!
 //! ```text
 //!   thread 1   x x x x x x x x x x x x x x x           x: a sample
-//!   thread 2         x x x x                           a thread is alone from one span after the last sample of another
+//!   thread 2         x x x x                           span: SAMPLES_UNTIL_STOPPED samples
 //!              alone |        | span | alone
 //! ```
 
@@ -18,13 +19,15 @@ pub(crate) struct Concurrency {
 }
 
 impl Concurrency {
-    /// Threads are sampled `hertz` times per second of their time. Samples within one window of `window_ns` count as simultaneous.
+    /// Threads are sampled `hertz` times per second of their time. Samples within one window of
+    /// `window_ns` count as simultaneous.
     pub(crate) fn new(hertz: u32, window_ns: u64) -> Self {
         let span_ns = window_ns.max(SAMPLES_UNTIL_STOPPED * 1_000_000_000 / u64::from(hertz.max(1)));
         Self { span_ns, last: None, other_ns: None }
     }
 
-    /// Records a sample of `thread`; returns whether another thread was sampled within the span before it.
+    /// Records a sample of `thread`; returns whether another thread was sampled within the span
+    /// before it.
     pub(crate) fn record(&mut self, thread: u32, at_ns: u64) -> bool {
         if let Some((last, last_ns)) = self.last.replace((thread, at_ns))
             && last != thread
@@ -44,10 +47,7 @@ mod tests {
         let mut concurrency = Concurrency::new(1000, 4_000_000);
         let mut runs_with_another = |thread, at_ms: u64| concurrency.record(thread, at_ms * 1_000_000);
         assert!((0..9).all(|at_ms| !runs_with_another(1, at_ms)), "no other thread was sampled");
-        assert!(
-            runs_with_another(2, 9) && runs_with_another(1, 9) && runs_with_another(1, 10),
-            "both threads run"
-        );
+        assert!(runs_with_another(2, 9) && runs_with_another(1, 9) && runs_with_another(1, 10), "both threads run");
         assert!(
             (10..14).all(|at_ms| runs_with_another(1, at_ms)) && !runs_with_another(1, 14),
             "the other thread has stopped"

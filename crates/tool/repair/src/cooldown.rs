@@ -1,12 +1,13 @@
-//! The interval between two repairs of a page, or of pages that an instruction accesses, after a repair has failed.
+//! The interval between two repairs of a page, or of pages that an instruction accesses, after a
+//! repair has failed.
 //!
 //! ```text
-//!   refused by the kernel ──→ 20 ms, 80 ms, …   (a thread was in a system call, which may end soon)
+//!   refused by the kernel ──→ 20 ms, 80 ms, …   (a system call of a thread may end soon)
 //!   failed ─────────────────→ 1 s, 2 s, 4 s, …  (single redirects, no gain, use by the kernel)
 //!                             └ at most 64 s; the interval is 1 s again after a repair with a gain
 //! ```
-//! Invariant: the share of the time that failed repairs of a page take tends to zero, because each takes at most a fixed time and the
-//! intervals double.
+//! Invariant: the share of the time that failed repairs of a page take tends to zero, because each
+//! takes at most a fixed time and the intervals double.
 
 use crate::tuning::{FIRST_COOLDOWN_NS, FIRST_RETRY_NS, MAX_DOUBLINGS};
 
@@ -32,7 +33,8 @@ impl Cooldown {
         self.refusals = 0;
     }
 
-    /// Records that the page could not be moved; returns whether this is the first refusal in a row. The interval quadruples.
+    /// Records that the page could not be moved; returns whether this is the first refusal in a
+    /// row. The interval quadruples.
     pub(crate) fn record_refusal(&mut self, now_ns: u64) -> bool {
         let interval_ns = FIRST_RETRY_NS << (2 * self.refusals.min(MAX_DOUBLINGS));
         self.next_ns = now_ns + interval_ns.min(FIRST_COOLDOWN_NS << MAX_DOUBLINGS);

@@ -1,7 +1,8 @@
-//! `fieldstone sharing`: samples a program until it ends or a time limit is over, and collects the lines for the report.
+//! `fieldstone sharing`: samples a program until it ends or a time limit is over, and collects the
+//! lines for the report.
 //!
-//! The accesses of a thread are removed when it ends. So each line is judged at every analysis. While a line is a finding its last state
-//! is kept, with the objects that were there at that time.
+//! The accesses of a thread are removed when it ends. So each line is judged at every analysis.
+//! While a line is a finding its last state is kept, with the objects that were there at that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitStatus;
@@ -73,13 +74,16 @@ pub fn detect(pid: u32, options: &DetectOptions, stop: &StopFlag) -> Result<Dete
     let repairer = repaired_by(pid);
     let mut detection = detect_with(monitor, options, &mut MemoryObjects::new(pid), stop)?;
     let separated = |by| {
-        format!("lines that process {by} has already separated: this one is under repair. End the repair first (Ctrl-C)")
+        format!(
+            "lines that process {by} has already separated: this one is under repair. End the repair first (Ctrl-C)"
+        )
     };
     detection.unseen.extend(repairer.map(separated));
     Ok(detection)
 }
 
-/// Runs `program` in the foreground until it ends. Samples it until its end, the time limit, or a signal that ends the program.
+/// Runs `program` in the foreground until it ends. Samples it until its end, the time limit, or a
+/// signal that ends the program.
 ///
 /// # Errors
 /// Where the program cannot be started. Where it cannot be sampled, it is killed.
@@ -161,7 +165,8 @@ struct Detector {
 }
 
 impl Detector {
-    /// Judges lines with new accesses and updates those for the report. `ended`: the process has no memory any more.
+    /// Judges lines with new accesses and updates those for the report. `ended`: the process has no
+    /// memory any more.
     fn judge(&mut self, objects: &mut MemoryObjects, ended: bool) {
         for (judged, cost) in self.monitor.judge_lines(DETECT_MAX_LINES) {
             let Some(cost) = cost.filter(|cost| cost.share.likely >= DETECT_MIN_SHARE) else { continue };
@@ -175,7 +180,8 @@ impl Detector {
                 continue;
             }
             let known = self.lines.get(&line);
-            // A finding stays one: the new verdict may lack the accesses of a thread that has ended.
+            // A finding stays one: the new verdict may lack the accesses of a thread that has
+            // ended.
             if known.is_some_and(|known| known.judged.verdict.is_finding() && !judged.verdict.is_finding()) {
                 continue;
             }
@@ -272,13 +278,18 @@ fn limits(stats: &SamplingStats) -> Vec<String> {
     }
     if stats.throttled > 0 {
         let times = stats.throttled;
-        limits.push(format!("some of the time: the kernel limited the rate of samples {times} times: lower it (--hertz)"));
+        limits.push(format!(
+            "some of the time: the kernel limited the rate of samples {times} times: lower it (--hertz)"
+        ));
     }
     if stats.execs > 0 {
         limits.push("the program that ran before an exec, except for what was found until then".to_owned());
     }
     if stats.lost > 0 {
-        limits.push(format!("{} samples were lost, because the kernel's buffers were full: lower the rate (--hertz)", stats.lost));
+        limits.push(format!(
+            "{} samples were lost, because the kernel's buffers were full: lower the rate (--hertz)",
+            stats.lost
+        ));
     }
     if stats.analysed < stats.samples / 2 {
         limits.push(format!("only {} of {} samples were analysed, to limit overhead", stats.analysed, stats.samples));
@@ -292,7 +303,8 @@ fn limits(stats: &SamplingStats) -> Vec<String> {
     limits
 }
 
-/// Narrows a place to the object in it, if the object covers the place, or if the place is a mapping without another name.
+/// Narrows a place to the object in it, if the object covers the place, or if the place is a
+/// mapping without another name.
 fn narrow(place: &mut Place) {
     let Some(object) = &place.object else { return };
     let bytes = object.stride.saturating_mul(object.elements);
@@ -305,8 +317,9 @@ fn narrow(place: &mut Place) {
     }
 }
 
-/// A layout of the line's object without false sharing, from all lines of the object. `None` without a typed object. A layout cannot separate
-/// threads that all use one member; then the best layout is returned.
+/// A layout of the line's object without false sharing, from all lines of the object. `None`
+/// without a typed object. A layout cannot separate threads that all use one member; then the best
+/// layout is returned.
 fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
     let mut redesigns: Vec<_> = objects.filter_map(|object| object.redesign(judged).ok().flatten()).collect();

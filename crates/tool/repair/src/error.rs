@@ -11,7 +11,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process that repairs a program was killed or has crashed. All pages of the program are back.
+    /// The process that repairs a program was killed or has crashed. All pages of the program are
+    /// back.
     #[error(
         "cannot continue the repair of process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone repair --pid {pid}"
     )]

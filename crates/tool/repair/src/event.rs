@@ -1,11 +1,12 @@
 //! What a repair reports, from the mechanism to the saved file.
 //!
 //! ```text
-//!   remap::RemapEvent ──→ Repairer ──→ RepairEvent ──→ RepairSession ──→ TimedEvent ──→ a line of JSON
-//!   (pages, accesses)     (reasons)                    (time, rules)
+//!   RemapEvent ──→ Repairer ──→ RepairEvent ──→ RepairSession ──→ TimedEvent ──→ JSON
+//!   (of `remap`)   (reasons, rules)             (time)                          (a line each)
 //! ```
-//! The crate `remap` has an event type of its own, because it knows neither rules nor lines and cannot
-//! depend on this crate. The repairer converts each of its events once; there is no third type.
+//! The crate `remap` has an event type of its own, because it knows neither rules nor lines and
+//! cannot depend on this crate. The repairer converts each of its events once; there is no third
+//! type.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,10 @@
-//! Addresses and cache hits from hardware samples, kept until the analysis of a clock sample needs them.
+//! Addresses and cache hits from hardware samples, kept until the analysis of a clock sample needs
+//! them.
 //!
-//! An instruction keeps the last address that a thread accessed with it, if two hardware samples in a row are on the same line. An
-//! instruction that strides through memory cannot be predicted from an old address. A line keeps the number of sampled loads that found
-//! it modified in the cache of another processor (HITM).
+//! An instruction keeps the last address that a thread accessed with it, if two hardware samples in
+//! a row are on the same line. An instruction that strides through memory cannot be predicted from
+//! an old address. A line keeps the number of sampled loads that found it modified in the cache of
+//! another processor (HITM).
 
 use std::collections::HashMap;
 
@@ -10,7 +12,8 @@ use fieldstone_sys::sampling::{Told, Touched};
 
 use crate::tuning::{MAX_ADDRESS_AGE_NS, MAX_HARDWARE_ENTRIES};
 
-/// The recent hardware samples of a process. At most [`MAX_HARDWARE_ENTRIES`] instructions and as many lines are kept.
+/// The recent hardware samples of a process. At most [`MAX_HARDWARE_ENTRIES`] instructions and as
+/// many lines are kept.
 #[derive(Debug, Default)]
 pub(crate) struct HardwareSamples {
     /// By thread and instruction. Cleared when it is full.
@@ -46,7 +49,8 @@ impl HardwareSamples {
         }
     }
 
-    /// The address that a thread's instruction accesses around this time. `None` if it is unknown, too old, or not steady.
+    /// The address that a thread's instruction accesses around this time. `None` if it is unknown,
+    /// too old, or not steady.
     pub(crate) fn address(&self, tid: u32, ip: u64, at_ns: u64) -> Option<u64> {
         let last = self.addresses.get(&(tid, ip)).filter(|last| last.is_steady)?;
         (last.at_ns.abs_diff(at_ns) <= MAX_ADDRESS_AGE_NS).then_some(last.address)

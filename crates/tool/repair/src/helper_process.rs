@@ -2,16 +2,19 @@
 //!
 //! ```text
 //!   fieldstone run ──┬── the program: in the foreground, unchanged
-//!                    └── fieldstone repair --pid …: traces the program and prints a line of JSON for each event
+//!                    └── fieldstone repair --pid …: traces the program, prints events as JSON
 //! ```
-//! The repairer needs its own process: a process that waits for a child's end would receive the ptrace stops of that child.
+//! The repairer needs its own process: a process that waits for a child's end would receive the
+//! ptrace stops of that child.
 //!
 //! Invariants:
 //! - The repairer releases the program when `fieldstone run` ends.
-//! - If the repairer dies, its watchdogs put everything back (`watchdog`). This process starts a rescuer in addition.
+//! - If the repairer dies, its watchdogs put everything back (`watchdog`). This process starts a
+//!   rescuer in addition.
 //! - If this process is killed too, the witness of its signals becomes a watchdog.
-//! - Each wait for the repairer is bounded: it is killed after a stop of 2 s, and 2 s after the program's end. The kernel hides the end of
-//!   a traced program from its parent until the tracer has reaped it or is dead.
+//! - Each wait for the repairer is bounded: it is killed after a stop of 2 s, and 2 s after the
+//!   program's end. The kernel hides the end of a traced program from its parent until the tracer
+//!   has reaped it or is dead.
 #![allow(unsafe_code, reason = "prctl(2) is called between fork and exec")]
 
 use std::ffi::{OsStr, OsString};
@@ -52,7 +55,8 @@ pub struct RepairStats {
     pub pid: u32,
     /// How the program ended: `exit 0`, `signal 11 (SIGSEGV)`.
     pub outcome: String,
-    /// How the repairer ended, in the same format, or `not started: ` and the error. A repairer prints its errors on standard error.
+    /// How the repairer ended, in the same format, or `not started: ` and the error. A repairer
+    /// prints its errors on standard error.
     pub repairer: String,
     /// Counts of samples; all 0 where the repairer could not sample.
     #[serde(rename = "seen")]
@@ -66,12 +70,14 @@ impl RepairStats {
     pub const SCHEMA: &'static str = fieldstone_report::saved::REPAIR_SCHEMA;
 }
 
-/// Runs `program` in the foreground until it ends, with a helper process that repairs it. The helper is the command `repairer` with
-/// `arguments` and the program's process number. Signals to this process are forwarded to the program.
+/// Runs `program` in the foreground until it ends, with a helper process that repairs it. The
+/// helper is the command `repairer` with `arguments` and the program's process number. Signals to
+/// this process are forwarded to the program.
 ///
 /// # Errors
-/// Where the program cannot be started. Where this user cannot repair programs, or the helper cannot be started, `warn` gets the error and
-/// the program runs without repair. The helper prints its own errors on standard error.
+/// Where the program cannot be started. Where this user cannot repair programs, or the helper
+/// cannot be started, `warn` gets the error and the program runs without repair. The helper prints
+/// its own errors on standard error.
 pub fn run_repaired(
     program: &Program,
     repairer: &OsStr,
@@ -160,14 +166,16 @@ struct ProgramHandle {
 }
 
 impl ProgramHandle {
-    /// Whether all threads have ended. The pidfd does not show this before the tracer has reaped them.
+    /// Whether all threads have ended. The pidfd does not show this before the tracer has reaped
+    /// them.
     fn has_ended(&self) -> bool {
         let all_ended = || threads(self.pid).is_ok_and(|threads| threads.into_iter().all(has_ended));
         watchdog::is_readable(&self.ended) || has_ended(self.pid) && all_ended()
     }
 }
 
-/// Waits for the repairer's end; returns how it ended. If it died while the program runs, everything is put back.
+/// Waits for the repairer's end; returns how it ended. If it died while the program runs,
+/// everything is put back.
 fn supervise(mut repairer: Child, program: &ProgramHandle, warn: fn(&Error)) -> String {
     wait_until_end(&mut repairer, program);
     let Ok(status) = repairer.wait() else { return String::new() };
@@ -180,7 +188,8 @@ fn supervise(mut repairer: Child, program: &ProgramHandle, warn: fn(&Error)) -> 
     outcome
 }
 
-/// Waits until the repairer has ended. Kills it after [`MAX_FAILED_CHECKS`] checks in a row in which it is stopped or the program has ended.
+/// Waits until the repairer has ended. Kills it after [`MAX_FAILED_CHECKS`] checks in a row in
+/// which it is stopped or the program has ended.
 fn wait_until_end(repairer: &mut Child, program: &ProgramHandle) {
     let ended = watchdog::pidfd(repairer.id()).ok();
     let mut failed_checks = 0;
@@ -200,8 +209,8 @@ fn spawn_repairer(repairer: &OsStr, arguments: &[OsString]) -> Result<Child> {
     let mut command = Command::new(repairer);
     // A process group of its own: Ctrl-C goes to the program only, whose reaction is repaired too.
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    // SAFETY: `set_parent_death_signal` makes one system call, and neither allocates nor takes a lock. So it is safe in the child of a
-    // fork in a process with several threads.
+    // SAFETY: `set_parent_death_signal` makes one system call, and neither allocates nor takes a
+    // lock. So it is safe in the child of a fork in a process with several threads.
     unsafe { command.pre_exec(|| set_parent_death_signal(Some(libc::SIGTERM))) };
     let failed = |source| fieldstone_launch::Error::Start { path: repairer.into(), source };
     Ok(command.spawn().map_err(failed)?)

@@ -19,8 +19,8 @@ pub(crate) struct InstructionNames {
 }
 
 impl InstructionNames {
-    /// The [`MAX_REPORTED_INSTRUCTIONS`] heaviest instructions that access the line, with their threads. The heaviest instruction of each
-    /// thread comes before others in the choice.
+    /// The [`MAX_REPORTED_INSTRUCTIONS`] heaviest instructions that access the line, with their
+    /// threads. The heaviest instruction of each thread comes before others in the choice.
     pub(crate) fn heaviest_on(&mut self, line: &Line, objects: &MemoryObjects, monitor: &LineMonitor) -> Vec<Code> {
         let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
         for thread in &line.threads {
@@ -42,7 +42,8 @@ impl InstructionNames {
         chosen
     }
 
-    /// Module, function, file and line of the instruction at `ip`; fields are empty where they are unknown.
+    /// Module, function, file and line of the instruction at `ip`; fields are empty where they are
+    /// unknown.
     pub(crate) fn name(&mut self, ip: u64, objects: &MemoryObjects) -> Code {
         if let Some(known) = self.known.get(&ip) {
             return known.clone();
@@ -63,8 +64,9 @@ impl InstructionNames {
     }
 }
 
-/// The index of the innermost inlined function whose file is not part of a library, or 0 if all are. `files` has the innermost first. The
-/// name of a library's atomic operation does not help the reader.
+/// The index of the innermost inlined function whose file is not part of a library, or 0 if all
+/// are. `files` has the innermost first. The name of a library's atomic operation does not help the
+/// reader.
 fn program_frame<'a>(mut files: impl Iterator<Item = Option<&'a Path>>) -> usize {
     files.position(|file| file.is_some_and(|file| !is_library_source(file))).unwrap_or(0)
 }
@@ -86,9 +88,8 @@ mod tests {
 
     #[test]
     fn inlined_code_of_a_library_is_skipped() {
-        let frame = |files: &[&str]| {
-            program_frame(files.iter().map(|&file| (!file.is_empty()).then(|| Path::new(file))))
-        };
+        let frame =
+            |files: &[&str]| program_frame(files.iter().map(|&file| (!file.is_empty()).then(|| Path::new(file))));
         let atomic = "/usr/include/c++/12/bits/atomic_base.h";
         assert_eq!(frame(&[atomic, "src/queue.cpp", "src/main.cpp"]), 1);
         assert_eq!(frame(&["/rustc/5980/library/core/src/sync/atomic.rs", "/home/me/src/main.rs"]), 1);

@@ -1,21 +1,23 @@
-//! Finds false sharing in a running program and repairs it: `fieldstone sharing`, `run --repair` and `repair`.
+//! Finds false sharing in a running program and repairs it: `fieldstone sharing`, `run --repair`
+//! and `repair`.
 //!
 //! ```text
-//!   samples of registers ── sampled_code ─→ accesses ── line_monitor ─→ judged lines ── repairer ─→ moved pages, trials
-//!   (sys::sampling)         one loop lap               (crate `sharing`)               (crate `remap`)
+//!   samples ── sampled_code ─→ accesses ── line_monitor ─→ judged lines ── repairer ─→ moved pages
+//!   (sys)      (one loop lap)              (`sharing`)                     (`remap`)
 //! ```
 //! | file | content |
 //! |---|---|
-//! | `sampled_code` | the accesses of a sample: its loop, decoded once and walked with the sample's registers |
+//! | `sampled_code` | the accesses of a sample, from its registers and its decoded loop |
 //! | `callers` | the callers of a sampled instruction, for loops whose body is a call |
 //! | `hardware_samples` | addresses and cache hits from the processor's own samples |
 //! | `budget` | the choice of samples that are analysed, within a share of a processor |
 //! | `concurrency` | whether a thread runs at the same time as others |
 //! | `line_monitor` | samples in, judged lines out |
-//! | `detect`, `memory_objects`, `instruction_names` | detection only: the lines, their objects and instructions for the report |
+//! | `detect` | detection without repair: the lines for the report |
+//! | `memory_objects`, `instruction_names` | objects on a line, names of instructions |
 //! | `session` | the loop of a repair, from the start to the end |
-//! | `repairer` | moves pages and puts them back: by findings (`selection`) and by rules (`requests`) |
-//! | `page_trial`, `cooldown` | whether a moved page is a gain; the interval until the next repair |
+//! | `repairer` | moves pages, by findings (`selection`) and by rules (`requests`) |
+//! | `page_trial`, `cooldown` | whether a moved page is a gain; the time to the next repair |
 //! | `page_requests`, `rule_accesses` | bytes to isolate or watch; the accesses to watched bytes |
 //! | `event` | what a repair reports |
 //! | `helper_process` | `run --repair`: a program and the process that repairs it |
@@ -23,7 +25,8 @@
 //! | `available` | whether this user can repair programs |
 //! | `tuning` | all thresholds and intervals, with their reasons |
 //!
-//! Invariants: nothing is loaded into the program. The program is only sampled, and not traced, until a page is moved.
+//! Invariants: nothing is loaded into the program. The program is only sampled, and not traced,
+//! until a page is moved.
 //!
 //! Source: Taylor, *Cachekata* (seed 002), chapters 4 and 5.
 #![cfg(target_arch = "x86_64")]

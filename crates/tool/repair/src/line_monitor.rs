@@ -1,8 +1,8 @@
 //! Samples of a running program, accumulated to the accesses of each thread to each cache line.
 //!
 //! ```text
-//!   Sampler ──→ sample ── SampleBudget, Concurrency ──→ SampledCode ──→ accesses ──→ Lines ──→ judged lines
-//!           └─→ hardware samples ──→ HardwareSamples ───────┘  └─→ loop counters ──→ Progress
+//!   Sampler ─→ SampleBudget, Concurrency ─→ SampledCode ─→ accesses ─→ Lines ─→ judged lines
+//!          └─→ HardwareSamples ───────────────┘     └────→ loop counters ─→ Progress
 //! ```
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -27,7 +27,8 @@ use crate::sampled_code::{SampledCode, walk_registers, with_memory};
 use crate::tuning::{MAX_LINE_SAMPLES, MIN_COST_SAMPLES};
 use fieldstone_launch::clock::{now_ns, processor_ns};
 
-/// Counts of samples since the monitor was opened. The names in JSON are part of the schema `fieldstone-repair/1`.
+/// Counts of samples since the monitor was opened. The names in JSON are part of the schema
+/// `fieldstone-repair/1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SamplingStats {
@@ -64,7 +65,8 @@ pub struct SamplingStats {
 /// The samples of one line since the line is tracked.
 #[derive(Debug)]
 struct TrackedLine {
-    /// The most recent samples whose laps accessed the line, with their threads. At most [`MAX_LINE_SAMPLES`].
+    /// The most recent samples whose laps accessed the line, with their threads. At most
+    /// [`MAX_LINE_SAMPLES`].
     recent: VecDeque<(u32, Registers)>,
     /// Samples whose laps accessed the line.
     laps: u64,
@@ -82,7 +84,8 @@ pub(crate) struct LineMonitor {
     /// The threads at the start of a pause; `None` while samples are taken.
     threads_at_pause: Option<BTreeSet<u32>>,
     memory: Memory,
-    /// An address that is mapped during the whole life of the program, and not mapped in another program.
+    /// An address that is mapped during the whole life of the program, and not mapped in another
+    /// program.
     anchor: Option<u64>,
     code: SampledCode,
     hardware: HardwareSamples,
@@ -106,7 +109,8 @@ pub(crate) struct LineMonitor {
 }
 
 impl LineMonitor {
-    /// Starts to sample process `pid`, `hertz` times per second of thread time. The analysis takes about `share` of one processor.
+    /// Starts to sample process `pid`, `hertz` times per second of thread time. The analysis takes
+    /// about `share` of one processor.
     ///
     /// # Errors
     /// Where this user may not sample the process, with the remedy.
@@ -154,8 +158,9 @@ impl LineMonitor {
         self.progress.as_ref()
     }
 
-    /// Analyses the samples since the last call. Threads that had ended at the last call are removed. `process` is the sampled process
-    /// while pages are moved: accesses are counted at the addresses that the program uses.
+    /// Analyses the samples since the last call. Threads that had ended at the last call are
+    /// removed. `process` is the sampled process while pages are moved: accesses are counted at the
+    /// addresses that the program uses.
     ///
     /// # Errors
     /// Where sampling fails although the program runs.
@@ -172,7 +177,8 @@ impl LineMonitor {
         self.stats.unusable += drained.unusable;
         self.stats.throttled += drained.throttled;
         self.stats.ended |= drained.ended;
-        // An execve(2) of a traced process is reported by ptrace. A process that ends has no memory and no anchor.
+        // An execve(2) of a traced process is reported by ptrace. A process that ends has no memory
+        // and no anchor.
         if process.is_none()
             && !self.stats.ended
             && self.is_another_program()
@@ -186,10 +192,8 @@ impl LineMonitor {
         let began = processor_ns();
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
-            let is_alone = self
-                .concurrency
-                .as_mut()
-                .is_some_and(|concurrency| !concurrency.record(sample.tid, sample.time_ns));
+            let is_alone =
+                self.concurrency.as_mut().is_some_and(|concurrency| !concurrency.record(sample.tid, sample.time_ns));
             if !self.budget.accepts(sample.tid, sample.time_ns) {
                 continue;
             }
@@ -242,7 +246,8 @@ impl LineMonitor {
         Ok(())
     }
 
-    /// Counts the accesses of a sample's lap. The weight of the sample, 1, is divided equally among them.
+    /// Counts the accesses of a sample's lap. The weight of the sample, 1, is divided equally among
+    /// them.
     fn count(&mut self, sample: &Sample, process: Option<&Process>) {
         self.stats.analysed += 1;
         let original = |address| process.map_or(address, |process| process.seen_at(address));
@@ -312,8 +317,9 @@ impl LineMonitor {
         }
     }
 
-    /// Judges the lines with new accesses by several threads, the `most` heaviest ones, and all other lines of the pages of findings.
-    /// Each has an upper bound of its cost; `None` if there are too few samples. Lines that are not private are tracked from now on.
+    /// Judges the lines with new accesses by several threads, the `most` heaviest ones, and all
+    /// other lines of the pages of findings. Each has an upper bound of its cost; `None` if there
+    /// are too few samples. Lines that are not private are tracked from now on.
     #[must_use]
     pub(crate) fn judge_lines(&mut self, most: usize) -> Vec<(Judged, Option<Cost>)> {
         let now = now_ns();
@@ -332,7 +338,8 @@ impl LineMonitor {
         judged.into_iter().map(|judged| (cost(&judged), judged)).map(|(cost, judged)| (judged, cost)).collect()
     }
 
-    /// The other lines of the findings' pages, and the last line before each page: a plan is made for a whole page.
+    /// The other lines of the findings' pages, and the last line before each page: a plan is made
+    /// for a whole page.
     fn neighbours_of_findings(&self, judged: &[Judged], now: u64) -> Vec<Judged> {
         let known: BTreeSet<u64> = judged.iter().map(|judged| judged.line.address).collect();
         let findings = judged.iter().filter(|judged| judged.verdict.is_finding());
@@ -365,8 +372,9 @@ impl LineMonitor {
         self.tracked.entry(line).or_insert_with(|| TrackedLine { recent: VecDeque::new(), laps: 0, samples_before });
     }
 
-    /// Upper bound of the cost of a tracked line: the share of the time that threads spent in loops that access it. `None` for a line
-    /// that is not tracked, and below [`MIN_COST_SAMPLES`] samples.
+    /// Upper bound of the cost of a tracked line: the share of the time that threads spent in loops
+    /// that access it. `None` for a line that is not tracked, and below [`MIN_COST_SAMPLES`]
+    /// samples.
     #[must_use]
     pub(crate) fn max_cost(&self, line: u64) -> Option<Cost> {
         let tracked = self.tracked.get(&line)?;
@@ -379,7 +387,8 @@ impl LineMonitor {
         self.stats.analysed + self.stats.single_threaded
     }
 
-    /// Recent samples of a tracked line: the thread, and its registers in the loop around the access.
+    /// Recent samples of a tracked line: the thread, and its registers in the loop around the
+    /// access.
     pub(crate) fn samples_of(&self, line: u64) -> impl Iterator<Item = &(u32, Registers)> {
         self.tracked.get(&line).into_iter().flat_map(|tracked| &tracked.recent)
     }
@@ -430,7 +439,8 @@ impl LineMonitor {
         Ok(())
     }
 
-    /// Whether the process has more threads than at the last call, or other threads than at the start of a pause.
+    /// Whether the process has more threads than at the last call, or other threads than at the
+    /// start of a pause.
     pub(crate) fn has_new_threads(&mut self) -> bool {
         let before = std::mem::replace(&mut self.threads, thread_count(self.pid));
         // New threads can replace ended ones. The list is short in programs where sampling pauses.
@@ -470,7 +480,8 @@ impl LineMonitor {
         format!("{}{}", self.sampler.means(), events.concat())
     }
 
-    /// Number of sampled loads that found the line modified in the cache of another processor; 0 without hardware samples.
+    /// Number of sampled loads that found the line modified in the cache of another processor; 0
+    /// without hardware samples.
     #[must_use]
     pub(crate) fn contended(&self, line: u64) -> u64 {
         self.hardware.contended(line)
@@ -482,7 +493,8 @@ fn line_of(lines: &Lines, address: u64) -> u64 {
     address - address % u64::from(lines.settings().unit_bytes())
 }
 
-/// The number of threads, from the link count of their directory, which is larger by two. 0 if the process has ended.
+/// The number of threads, from the link count of their directory, which is larger by two. 0 if the
+/// process has ended.
 fn thread_count(pid: u32) -> u64 {
     metadata(format!("/proc/{pid}/task")).map_or(0, |list| list.nlink().saturating_sub(2))
 }

@@ -1,4 +1,5 @@
-//! The objects on a line for the report of `fieldstone sharing`: variables, heap blocks, mappings and stacks.
+//! The objects on a line for the report of `fieldstone sharing`: variables, heap blocks, mappings
+//! and stacks.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -7,8 +8,8 @@ use fieldstone_report::sharing::{Kind as ReportKind, Place as ReportPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Object};
 
-use fieldstone_symbols::objects::{Kind, Objects, Place};
 use fieldstone_symbols::Frame;
+use fieldstone_symbols::objects::{Kind, Objects, Place};
 
 use crate::tuning::{OBJECT_LIST_AGE, OBJECT_STEP_BYTES};
 
@@ -42,7 +43,8 @@ impl MemoryObjects {
         }
     }
 
-    /// The file of the instruction at `ip` and its offset there; without a file where none is known.
+    /// The file of the instruction at `ip` and its offset there; without a file where none is
+    /// known.
     pub(crate) fn frame(&self, ip: u64) -> Frame {
         let known = self.objects.as_ref().and_then(|objects| objects.code(ip));
         known.unwrap_or(Frame { module: None, offset: ip })
@@ -56,7 +58,8 @@ impl MemoryObjects {
             let mut at = bytes.start;
             while at < bytes.end {
                 let mut place = objects.at(at, judged.line.bytes.into());
-                // Without a known heap block, the range of the place says nothing about its neighbours.
+                // Without a known heap block, the range of the place says nothing about its
+                // neighbours.
                 if place.untold.is_some() {
                     place.range = at..bytes.end;
                 }
@@ -70,7 +73,8 @@ impl MemoryObjects {
         places
     }
 
-    /// The structure at `address`, from variables that were in scope in these samples and pointed there. `None` if there is none.
+    /// The structure at `address`, from variables that were in scope in these samples and pointed
+    /// there. `None` if there is none.
     pub(crate) fn typed(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
         self.objects.as_mut()?.typed(address, samples)
     }
@@ -83,7 +87,8 @@ impl MemoryObjects {
     }
 }
 
-/// The byte ranges of a line that several threads use, in the order of addresses. The whole line where they are unknown.
+/// The byte ranges of a line that several threads use, in the order of addresses. The whole line
+/// where they are unknown.
 pub(crate) fn contended_ranges(judged: &Judged) -> Vec<Range<u64>> {
     let owners = judged.verdict.movable().iter().chain(judged.verdict.shared());
     let mut bytes: Vec<Range<u64>> = owners.flat_map(|owner| owner.bytes.iter().cloned()).collect();

@@ -1,11 +1,12 @@
-//! Byte ranges to isolate or to watch, requested by a file of rules or by the program (`remapper_isolate`).
+//! Byte ranges to isolate or to watch, requested by a file of rules or by the program
+//! (`remapper_isolate`).
 //!
 //! ```text
-//!   rules: symbols ──→ addresses of loaded files ──┐
-//!   the program's table ──→ read from outside ─────┴──→ byte ranges ──→ per page: ranges to isolate, ranges to watch
+//!   rules ─→ symbols of loaded files ─┐
+//!   the program's table ──────────────┴─→ byte ranges ─→ per page: isolated and watched ranges
 //! ```
-//! A library with a symbol or the table can be loaded at any time. So a missing one is searched again, at intervals that double.
-//! A request has priority over the verdicts of the detector.
+//! A library with a symbol or the table can be loaded at any time. So a missing one is searched
+//! again, at intervals that double. A request has priority over the verdicts of the detector.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -45,8 +46,8 @@ pub(crate) struct PageRequests {
 }
 
 impl PageRequests {
-    /// The requests of these rules and of process `pid`. Without rules the first search is delayed: it reads the symbols of all files,
-    /// which takes as long as the detection of a contended line.
+    /// The requests of these rules and of process `pid`. Without rules the first search is delayed:
+    /// it reads the symbols of all files, which takes as long as the detection of a contended line.
     ///
     /// # Errors
     /// Where the memory of the process cannot be read.
@@ -66,8 +67,8 @@ impl PageRequests {
         })
     }
 
-    /// Reads the program's table and searches missing symbols if that is due; returns whether the requests have changed. `process` is
-    /// the process while pages are moved.
+    /// Reads the program's table and searches missing symbols if that is due; returns whether the
+    /// requests have changed. `process` is the process while pages are moved.
     pub(crate) fn update(&mut self, now_ns: u64, process: Option<&Process>) -> bool {
         let mut changed = false;
         if now_ns >= self.next_ns && (self.table.is_none() || self.ranges.iter().any(Option::is_none)) {
@@ -175,7 +176,8 @@ fn files(pid: u32) -> BTreeSet<String> {
     files.map(|mapping| mapping.name).collect()
 }
 
-/// `bytes` bytes of a variable from `offset` on. `None` if the variable is smaller. An empty range is a variable of unknown size.
+/// `bytes` bytes of a variable from `offset` on. `None` if the variable is smaller. An empty range
+/// is a variable of unknown size.
 fn part_of(variable: &Range<u64>, offset: u64, bytes: u64) -> Option<Range<u64>> {
     let start = variable.start.checked_add(offset)?;
     let end = start.checked_add(bytes)?;
@@ -190,8 +192,8 @@ fn split_by_page(range: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> 
     pages.map(move |page| (page, range.start.max(page)..range.end.min(page + PAGE_BYTES)))
 }
 
-/// Distributes ranges to views, one range per view while there are views. Overlapping ranges are merged. Further ranges share a view in
-/// which they are on lines of their own.
+/// Distributes ranges to views, one range per view while there are views. Overlapping ranges are
+/// merged. Further ranges share a view in which they are on lines of their own.
 fn assign_views(mut ranges: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
     ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();

@@ -1,14 +1,17 @@
-//! A moved page: the cost of redirecting its accesses, and the progress of its threads compared with the baseline before the move.
+//! A moved page: the cost of redirecting its accesses, and the progress of its threads compared
+//! with the baseline before the move.
 //!
 //! ```text
-//!   moved ─┬─ single redirects exceed the allowance ──────────→ put back, at any time
+//!   moved ─┬─ single redirects exceed the allowance ──→ put back, at any time
 //!          └─ laps of the loops that access its lines, with the repair : before it
-//!               the lower bound is a gain ────────────────────→ stays
-//!               the upper bound is no gain ───────────────────→ put back; compared again without the repair
-//!               unknown at the end ─┬─ all accesses in clones of loops ─────→ stays: a clone adds nothing to a lap
-//!                                   └─ a clone is entered at each access ───→ put back: can cost more than the line
+//!               the lower bound is a gain ────────────→ stays
+//!               the upper bound is no gain ───────────→ put back; compared again without repair
+//!               unknown ─┬─ only clones of loops ─────→ stays: a clone adds nothing to a lap
+//!                        └─ a clone of a stretch ─────→ put back: entered at each access, it can
+//!                                                       cost more than the line
 //! ```
-//! Laps are counted by the loops' own counters (`fieldstone_sharing::progress`). The same threads and counters are compared.
+//! Laps are counted by the loops' own counters (`fieldstone_sharing::progress`). The same threads
+//! and counters are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +35,8 @@ pub(crate) struct MovedPage {
     clone_ns: u64,
     /// Time of the last redirect.
     redirect_ns: u64,
-    /// Number and cost in nanoseconds of single redirects, by instruction, since the instruction's last clone.
+    /// Number and cost in nanoseconds of single redirects, by instruction, since the instruction's
+    /// last clone.
     single_redirects: BTreeMap<u64, (u32, f64)>,
     /// Instructions with a clone that is entered and left at each access.
     stretches: BTreeSet<u64>,
@@ -69,13 +73,15 @@ pub(crate) struct Recheck {
     pub(crate) put_back_ns: u64,
 }
 
-/// The time that the program lost by `accesses` redirects which took `spent_ns` of our processor time, in nanoseconds.
+/// The time that the program lost by `accesses` redirects which took `spent_ns` of our processor
+/// time, in nanoseconds.
 pub(crate) fn lost_ns(spent_ns: u64, accesses: usize) -> f64 {
     spent_ns as f64 / REPAIR_SLOWDOWN + FAULT_NS * accesses as f64
 }
 
 impl MovedPage {
-    /// A page that was moved at `now_ns`. `baseline` is the progress of its threads before the move, if known.
+    /// A page that was moved at `now_ns`. `baseline` is the progress of its threads before the
+    /// move, if known.
     pub(crate) fn new(plan: PagePlan, share: f64, baseline: Option<Paces>, now_ns: u64) -> Self {
         let allowance = Allowance::new(TRIAL_BURST_NS, SINGLE_REDIRECT_PART * share, now_ns);
         Self {
@@ -131,7 +137,8 @@ impl MovedPage {
         self.is_on_trial && self.baseline.as_ref().is_some_and(|baseline| !baseline.is_empty())
     }
 
-    /// The instructions that prevent a gain: those with most of the single redirects, and those in stretches.
+    /// The instructions that prevent a gain: those with most of the single redirects, and those in
+    /// stretches.
     pub(crate) fn blamed_instructions(&self) -> BTreeSet<u64> {
         let all: u32 = self.single_redirects.values().map(|(times, _)| times).sum();
         let frequent = self.single_redirects.iter().filter(|(_, (times, _))| times * BLAMED_REDIRECTS >= all);
@@ -143,7 +150,8 @@ impl MovedPage {
         progress.by_lines(&self.plan.lines, &(self.clone_ns + COLD_CLONE_NS..now_ns))
     }
 
-    /// The time that the threads have lost since the move, in nanoseconds. `ratio` is their progress relative to the baseline, if known.
+    /// The time that the threads have lost since the move, in nanoseconds. `ratio` is their
+    /// progress relative to the baseline, if known.
     pub(crate) fn loss_ns(&self, ratio: Option<f64>, now_ns: u64) -> f64 {
         let lost = ratio.map_or(UNKNOWN_LOSS, |ratio| (1.0 - ratio).max(0.0));
         lost * now_ns.saturating_sub(self.moved_ns) as f64
@@ -157,7 +165,8 @@ impl MovedPage {
         is_spent.then(|| TrialResult::SingleRedirects(per_second()))
     }
 
-    /// The result of the trial, once: `None` before its end and later. An excess of single redirects is returned at any time.
+    /// The result of the trial, once: `None` before its end and later. An excess of single
+    /// redirects is returned at any time.
     pub(crate) fn result(&mut self, progress: Option<&Progress>, now_ns: u64) -> Option<TrialResult> {
         let excess = self.excess_redirects(now_ns);
         if excess.is_some() || !self.is_on_trial {
@@ -191,7 +200,8 @@ impl MovedPage {
 }
 
 impl Recheck {
-    /// Whether the threads make less progress without the repair: their work had changed, and the repair was a gain.
+    /// Whether the threads make less progress without the repair: their work had changed, and the
+    /// repair was a gain.
     pub(crate) fn was_a_gain(&self, progress: &Progress, now_ns: u64) -> bool {
         let without = progress.by_lines(&self.plan.lines, &(self.put_back_ns + RECHECK_AFTER_NS / 2..now_ns));
         let compared = without.compared(&self.with_repair);
@@ -207,7 +217,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One sample per millisecond of two threads, with these laps per sample before and from the tenth millisecond.
+    /// One sample per millisecond of two threads, with these laps per sample before and from the
+    /// tenth millisecond.
     fn progress(laps: [(u64, u64); 2], until_ms: u64) -> Progress {
         let mut progress = Progress::default();
         for (thread, (before, after)) in (1..).zip(laps) {

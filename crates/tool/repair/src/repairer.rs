@@ -1,19 +1,23 @@
 //! Moves the pages of contended lines, and puts a page back if the repair costs more than it gains.
 //!
 //! ```text
-//!   judged lines ──→ plan (`selection`) ──→ covered by the plan in force? ── yes ──→ nothing
-//!                                             │ no: changed too often? ───── yes ──→ the line is given up
-//!                                             └───────── no ──→ page put back, moved by the new plan, on trial
-//!   on trial (`page_trial`): costs more than it gains ──→ put back, in cooldown (`cooldown`)
-//!   rules (`requests`) ──→ page moved without a trial
+//!   judged lines ─→ plan (`selection`) ─→ covered by the plan in force? ─ yes ─→ nothing
+//!                                           │ no: changed too often? ─── yes ─→ line given up
+//!                                           └── no ─→ page moved by the new plan, on trial
+//!   on trial (`page_trial`): costs more than it gains ─→ put back, in cooldown (`cooldown`)
+//!   rules (`requests`) ─→ page moved without a trial
 //! ```
-//! A single redirect takes about a hundred times as long as an access to a contended line. Where accesses do not settle in clones, the
-//! repair is worse than the fault. So each redirect is charged to the allowance of its page and to the allowance of the program.
+//! A single redirect takes about a hundred times as long as an access to a contended line. Where
+//! accesses do not settle in clones, the repair is worse than the fault. So each redirect is
+//! charged to the allowance of its page and to the allowance of the program.
 //!
 //! Invariants:
-//! - A page is put back when its allowance is spent. No page is tried while the allowance of the program is spent.
-//! - Failed trials take at most [`FAILED_TRIALS_SHARE`] of the time plus [`FAILED_TRIALS_BURST_NS`].
-//! - Instructions that prevented a gain are in cooldown too: other pages that they mostly access are not moved.
+//! - A page is put back when its allowance is spent. No page is tried while the allowance of the
+//!   program is spent.
+//! - Failed trials take at most [`FAILED_TRIALS_SHARE`] of the time plus
+//!   [`FAILED_TRIALS_BURST_NS`].
+//! - Instructions that prevented a gain are in cooldown too: other pages that they mostly access
+//!   are not moved.
 //! - The process is traced (ptrace, userfaultfd) from the first move until all pages are back.
 
 mod requests;
@@ -31,8 +35,8 @@ use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
 use self::requests::RequestedPage;
-use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, remap_request};
 pub(crate) use self::selection::{costs_enough, is_worth_repair};
+use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, remap_request};
 use crate::cooldown::Cooldown;
 use crate::error::{Error, Result};
 use crate::event::RepairEvent;
@@ -45,7 +49,8 @@ use fieldstone_launch::clock::{now_ns, processor_ns};
 /// Why a page was put back.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PutBackReason {
-    /// The mechanism had to: the kernel, an access that cannot be redirected, memory that was unmapped.
+    /// The mechanism had to: the kernel, an access that cannot be redirected, memory that was
+    /// unmapped.
     Remap(Why),
     /// Single redirects cost too much. Contains their number per second.
     SingleRedirects(u64),
@@ -93,7 +98,8 @@ pub(crate) struct Repairer {
     uses_ladders: bool,
     /// The traced process; `None` while it is not attached.
     process: Option<Process>,
-    /// The processes that put everything back if this one dies. They run before the first page moves.
+    /// The processes that put everything back if this one dies. They run before the first page
+    /// moves.
     watchdogs: Option<Watchdogs>,
     /// [`Process::reopened`] when the watchdogs got the userfaultfd.
     reopened: u32,
@@ -113,11 +119,13 @@ pub(crate) struct Repairer {
 }
 
 impl Repairer {
-    /// A repairer of process `pid`. It attaches at once only if a killed repairer has left moved pages behind, and puts these back. With
-    /// `consolidated`, a thread's data on several lines of a page is packed on as few lines as possible.
+    /// A repairer of process `pid`. It attaches at once only if a killed repairer has left moved
+    /// pages behind, and puts these back. With `consolidated`, a thread's data on several lines of
+    /// a page is packed on as few lines as possible.
     ///
     /// # Errors
-    /// Where the kernel refuses a descriptor, and where pages of a killed repairer cannot be put back.
+    /// Where the kernel refuses a descriptor, and where pages of a killed repairer cannot be put
+    /// back.
     pub(crate) fn new(pid: u32, consolidated: bool) -> Result<Self> {
         let refused = Error::system("open a pipe for signals");
         let (alarm, signal) = UnixStream::pair().map_err(refused)?;
@@ -157,7 +165,8 @@ impl Repairer {
         self.process.as_ref()
     }
 
-    /// Serves the process for `timeout`, if it is attached. Accesses to watched bytes are reported by `rules`.
+    /// Serves the process for `timeout`, if it is attached. Accesses to watched bytes are reported
+    /// by `rules`.
     ///
     /// # Errors
     /// Where the process refuses an operation.
@@ -173,8 +182,7 @@ impl Repairer {
         let spent_ns = processor_ns() - began;
         self.keep_watchdogs()?;
         let remap_events = remap_events?;
-        let is_redirect =
-            |event: &&RemapEvent| matches!(event, RemapEvent::Redirected { .. } | RemapEvent::Touched(_));
+        let is_redirect = |event: &&RemapEvent| matches!(event, RemapEvent::Redirected { .. } | RemapEvent::Touched(_));
         let redirects = remap_events.iter().filter(is_redirect).count();
         let cost_ns = lost_ns(spent_ns, redirects) / redirects.max(1) as f64;
         let mut served = Served { is_attached: true, ..Served::default() };
@@ -188,7 +196,8 @@ impl Repairer {
         Ok(served)
     }
 
-    /// Records an event of `remap` and adds the events to report. `cost_ns` is the time that the program lost by one redirect.
+    /// Records an event of `remap` and adds the events to report. `cost_ns` is the time that the
+    /// program lost by one redirect.
     fn convert(
         &mut self,
         event: RemapEvent,
@@ -229,7 +238,8 @@ impl Repairer {
         }
     }
 
-    /// Removes all data of the program that ran before. [`Self::take_inseparable`] still returns its lines.
+    /// Removes all data of the program that ran before. [`Self::take_inseparable`] still returns
+    /// its lines.
     pub(crate) fn restart(&mut self) {
         self.process = None;
         self.moved.clear();
@@ -240,8 +250,8 @@ impl Repairer {
         self.requested.clear();
     }
 
-    /// Ends trials, moves requested pages, and moves the pages of judged lines that are worth it. `progress` is the progress of the
-    /// threads, if it is measured.
+    /// Ends trials, moves requested pages, and moves the pages of judged lines that are worth it.
+    /// `progress` is the progress of the threads, if it is measured.
     ///
     /// # Errors
     /// Where the process refuses an operation.
@@ -291,7 +301,8 @@ impl Repairer {
         plan.pages
     }
 
-    /// Contended lines that stay as they are because their bytes cannot be separated. Each is returned once.
+    /// Contended lines that stay as they are because their bytes cannot be separated. Each is
+    /// returned once.
     pub(crate) fn take_inseparable(&mut self) -> BTreeMap<u64, Refusal> {
         std::mem::take(&mut self.inseparable)
     }
@@ -302,7 +313,8 @@ impl Repairer {
         self.allowance.left_ns(now_ns) >= TRIAL_BURST_NS * (settling + 1) as f64
     }
 
-    /// Moves a page by this plan. `baseline` is the progress of its threads; that of a plan in force replaces it.
+    /// Moves a page by this plan. `baseline` is the progress of its threads; that of a plan in
+    /// force replaces it.
     fn apply(
         &mut self,
         plan: PagePlan,
@@ -374,12 +386,7 @@ impl Repairer {
     }
 
     /// Concludes the trials that have a result.
-    fn end_trials(
-        &mut self,
-        progress: Option<&Progress>,
-        now_ns: u64,
-        events: &mut Vec<RepairEvent>,
-    ) -> Result<()> {
+    fn end_trials(&mut self, progress: Option<&Progress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
         let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
         let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
         results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
@@ -407,8 +414,7 @@ impl Repairer {
             TrialResult::NoGain(ratio) => {
                 self.allowance.spend(moved.loss_ns(ratio, now_ns), now_ns);
                 if let Some((progress, _)) = progress.zip(ratio) {
-                    let (plan, share, with_repair) =
-                        (moved.plan.clone(), moved.share, moved.paces(progress, now_ns));
+                    let (plan, share, with_repair) = (moved.plan.clone(), moved.share, moved.paces(progress, now_ns));
                     self.rechecks.insert(page, Recheck { plan, share, with_repair, put_back_ns: now_ns });
                 }
                 PutBackReason::NoGain(ratio)
@@ -420,14 +426,9 @@ impl Repairer {
         self.put_back(page, reason, events).map(drop)
     }
 
-    /// Compares pages again that were put back without a gain. Where the threads make less progress now, their work had changed, and the
-    /// page is moved again.
-    fn end_rechecks(
-        &mut self,
-        progress: Option<&Progress>,
-        now_ns: u64,
-        events: &mut Vec<RepairEvent>,
-    ) -> Result<()> {
+    /// Compares pages again that were put back without a gain. Where the threads make less progress
+    /// now, their work had changed, and the page is moved again.
+    fn end_rechecks(&mut self, progress: Option<&Progress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
         let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.put_back_ns) >= RECHECK_AFTER_NS;
         let due: Vec<(u64, Recheck)> = self.rechecks.extract_if(.., is_due).collect();
         for (page, recheck) in due {
@@ -439,7 +440,8 @@ impl Repairer {
         Ok(())
     }
 
-    /// Puts a page back; returns its trial. `None` if the page was not moved, or was moved by a request.
+    /// Puts a page back; returns its trial. `None` if the page was not moved, or was moved by a
+    /// request.
     fn put_back(
         &mut self,
         page: u64,
@@ -458,8 +460,8 @@ impl Repairer {
         Ok(moved)
     }
 
-    /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of their rules, so that they are given up
-    /// in the end. For failed repairs there are cooldowns.
+    /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
+    /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
     fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<MovedPage>, Option<RepairEvent>) {
         let was_requested =
             self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));

@@ -1,4 +1,5 @@
-//! Accesses to bytes that rules watch: the matching rules, the counts per instruction, and the names of instructions.
+//! Accesses to bytes that rules watch: the matching rules, the counts per instruction, and the
+//! names of instructions.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +57,8 @@ impl RuleAccesses {
         Ok(())
     }
 
-    /// The requested pages, if they have changed since the last call. `process` is the process while pages are moved.
+    /// The requested pages, if they have changed since the last call. `process` is the process
+    /// while pages are moved.
     pub(crate) fn changed_pages(&mut self, now_ns: u64, process: Option<&Process>) -> Option<BTreeMap<u64, Wanted>> {
         self.requests.update(now_ns, process).then(|| self.requests.pages())
     }

@@ -1,12 +1,15 @@
 //! The accesses that a sample represents: those of one lap of the loop in which it was taken.
 //!
-//! A sample is rarely taken at the instruction that waits for memory. So the code around the sampled instruction is decoded once per loop
-//! and kept. Each sample walks it with its own registers. Addresses and jump targets that the registers do not show come from hardware
-//! samples where the processor has them.
+//! A sample is rarely taken at the instruction that waits for memory. So the code around the
+//! sampled instruction is decoded once per loop and kept. Each sample walks it with its own
+//! registers. Addresses and jump targets that the registers do not show come from hardware samples
+//! where the processor has them.
 //!
 //! Invariants:
-//! - Without a loop only the instructions up to the next jump count, because the code after it may not run.
-//! - A block that a lap can skip counts while its loop has few samples; later it counts if a sample was taken in it.
+//! - Without a loop only the instructions up to the next jump count, because the code after it may
+//!   not run.
+//! - A block that a lap can skip counts while its loop has few samples; later it counts if a sample
+//!   was taken in it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -20,13 +23,15 @@ use fieldstone_sys::sampling;
 use crate::callers::callers;
 use crate::tuning::{MAX_CALLERS, MAX_CODE_REGIONS, SAMPLES_TO_SEE_ALL_BLOCKS};
 
-/// Addresses of user code on x86-64. An address outside comes from a register with an unknown value.
+/// Addresses of user code on x86-64. An address outside comes from a register with an unknown
+/// value.
 const USER_ADDRESSES: std::ops::Range<u64> = 0x1_0000..0x0000_8000_0000_0000;
 
 /// The decoded code of a program around its sampled instructions.
 #[derive(Debug, Default)]
 pub(crate) struct SampledCode {
-    /// By sampled instruction; `None` where the code cannot be decoded. Instructions of one loop share a region.
+    /// By sampled instruction; `None` where the code cannot be decoded. Instructions of one loop
+    /// share a region.
     regions: BTreeMap<u64, Option<Arc<CodeRegion>>>,
     /// Number of samples per loop, by the address of its head.
     samples: HashMap<u64, u32>,
@@ -52,7 +57,8 @@ struct CodeRegion {
     counters: Vec<Counter>,
 }
 
-/// Calls `read` with the memory of a process as the program sees it: through `process` while pages are moved, else `plain`.
+/// Calls `read` with the memory of a process as the program sees it: through `process` while pages
+/// are moved, else `plain`.
 pub(crate) fn with_memory<R>(process: Option<&Process>, plain: &dyn Memory, read: impl FnOnce(&dyn Memory) -> R) -> R {
     match process.map(Process::as_seen) {
         Some(seen) => read(&seen),
@@ -61,8 +67,9 @@ pub(crate) fn with_memory<R>(process: Option<&Process>, plain: &dyn Memory, read
 }
 
 impl SampledCode {
-    /// The accesses of one lap around the sampled instruction. `recorded_address` returns the address that an instruction accessed in a
-    /// recent hardware sample. Cost: one system call for each page that is read, and one decoding per new region.
+    /// The accesses of one lap around the sampled instruction. `recorded_address` returns the
+    /// address that an instruction accessed in a recent hardware sample. Cost: one system call for
+    /// each page that is read, and one decoding per new region.
     pub(crate) fn accesses(
         &mut self,
         memory: &dyn Memory,
@@ -90,7 +97,8 @@ impl SampledCode {
         walk.accesses.into_iter().filter(counts).collect()
     }
 
-    /// The counters of the loops around the sampled instruction and around its innermost caller that is in a loop, with their values.
+    /// The counters of the loops around the sampled instruction and around its innermost caller
+    /// that is in a loop, with their values.
     pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(Counter, u64)> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let registers = walk_registers(registers);
@@ -109,8 +117,8 @@ impl SampledCode {
         found
     }
 
-    /// Adds a taken indirect jump from a branch record. Regions that contain the jump are decoded again. A jump to distant code, such as
-    /// that of a PLT, is ignored.
+    /// Adds a taken indirect jump from a branch record. Regions that contain the jump are decoded
+    /// again. A jump to distant code, such as that of a PLT, is ignored.
     pub(crate) fn record_jump(&mut self, from: u64, to: u64) {
         let is_near = from.abs_diff(to) <= 2 * WINDOW_BYTES;
         if is_near && self.taken.len() < MAX_CODE_REGIONS && self.taken.insert((from, to)) {
@@ -119,7 +127,8 @@ impl SampledCode {
         }
     }
 
-    /// Removes all regions. To be called when the code has changed: a library, a redirected loop, another program.
+    /// Removes all regions. To be called when the code has changed: a library, a redirected loop,
+    /// another program.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -174,7 +183,8 @@ impl CodeRegion {
         Some(Self { inner_loop, own_blocks, optional, recorded, counters, flow })
     }
 
-    /// The flow with recorded jumps. `None` if there are no records, or if they belong to code that was replaced.
+    /// The flow with recorded jumps. `None` if there are no records, or if they belong to code that
+    /// was replaced.
     fn flow_with_jumps(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Flow> {
         if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }

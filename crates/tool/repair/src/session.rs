@@ -1,10 +1,12 @@
-//! A repair session: one thread samples, judges, moves pages and serves the program, from the start to the end of the repair.
+//! A repair session: one thread samples, judges, moves pages and serves the program, from the start
+//! to the end of the repair.
 //!
 //! ```text
 //!   a round:  update the requests of rules ─→ serve the program for 5 ms (12 ms in a pause)
 //!             ─→ analyse samples, judge lines, move pages ─→ report events ─→ pause sampling?
 //! ```
-//! The thread traces the program, so it must be the one that serves it. Events are reported as they happen.
+//! The thread traces the program, so it must be the one that serves it. Events are reported as they
+//! happen.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,21 +39,19 @@ pub struct RepairOptions {
     pub rules: Vec<Request>,
     /// Whether a thread's data on several lines of a page is packed on as few lines as possible.
     pub consolidated: bool,
-    /// Whether accesses are redirected by ladders, without clones of loops. Slower; for comparison with the thesis.
+    /// Whether accesses are redirected by ladders, without clones of loops. Slower; for comparison
+    /// with the thesis.
     pub uses_ladders: bool,
 }
 
-/// Repairs process `pid` until it ends or `stop` is set, then puts everything back. `report` gets each event. Threads of the program wait
-/// for the calling thread, which should have [priority](fieldstone_sys::turns::come_first).
+/// Repairs process `pid` until it ends or `stop` is set, then puts everything back. `report` gets
+/// each event. Threads of the program wait for the calling thread, which should have
+/// [priority](fieldstone_sys::turns::come_first).
 ///
 /// # Errors
-/// Where this user may not sample or trace the process, with the remedy. The process continues without repair.
-pub fn repair(
-    pid: u32,
-    options: &RepairOptions,
-    stop: &StopFlag,
-    report: &mut dyn FnMut(TimedEvent),
-) -> Result<()> {
+/// Where this user may not sample or trace the process, with the remedy. The process continues
+/// without repair.
+pub fn repair(pid: u32, options: &RepairOptions, stop: &StopFlag, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
     let mut session = match RepairSession::begin(pid, options) {
         // The process ended before it could be sampled.
         Err(_) if has_ended(pid) => return Ok(()),
@@ -167,7 +167,8 @@ impl RepairSession {
         Ok(())
     }
 
-    /// Analyses the last samples; returns whether the process has ended, and not only its program by an exec.
+    /// Analyses the last samples; returns whether the process has ended, and not only its program
+    /// by an exec.
     fn has_ended(&mut self) -> Result<bool> {
         let has_ended = has_ended(self.pid);
         Ok(self.monitor.analyse(None)?.ended || has_ended)
@@ -186,10 +187,12 @@ impl RepairSession {
         Ok(())
     }
 
-    /// Serves the program until the next analysis is due, and reports events at once; returns whether the process has ended.
+    /// Serves the program until the next analysis is due, and reports events at once; returns
+    /// whether the process has ended.
     fn serve(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
         self.report_all(&round.events, report);
-        // A process with one thread leaves processor time for short intervals, so its new threads are sampled sooner.
+        // A process with one thread leaves processor time for short intervals, so its new threads
+        // are sampled sooner.
         let is_short = self.paused_until.is_none() || self.monitor.is_single_threaded();
         let until = Instant::now() + if is_short { REPAIR_INTERVAL } else { PAUSED_INTERVAL };
         while let Some(rest) = until.checked_duration_since(Instant::now()) {
@@ -229,7 +232,8 @@ impl RepairSession {
         self.monitor.resume()
     }
 
-    /// Analyses samples, judges lines and repairs them; returns whether the process has ended. In a pause only trials are ended.
+    /// Analyses samples, judges lines and repairs them; returns whether the process has ended. In a
+    /// pause only trials are ended.
     fn analyse(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<bool> {
         if let Some(until) = self.paused_until {
             let is_another = self.repairer.process().is_none() && self.monitor.is_another_program();
@@ -257,7 +261,8 @@ impl RepairSession {
         }
         for (judged, cost) in judged.iter().filter(|(judged, cost)| is_worth_repair(judged, cost.as_ref())) {
             let line = judged.line.address;
-            // Accesses are counted at their original addresses, so a line that a rule has separated still looks contended.
+            // Accesses are counted at their original addresses, so a line that a rule has separated
+            // still looks contended.
             if !self.repairer.is_separated_by_request(line) && !self.found.contains(&line) {
                 self.found.push(line);
                 let share = cost.map_or(0.0, |cost| cost.share.likely);
@@ -283,7 +288,8 @@ impl RepairSession {
         is_new
     }
 
-    /// Passes changed requests to the repairer, and reports missing symbols once their delay is over.
+    /// Passes changed requests to the repairer, and reports missing symbols once their delay is
+    /// over.
     fn update_requests(&mut self, round: &mut Round, report: &mut dyn FnMut(TimedEvent)) -> Result<()> {
         if let Some(pages) = self.rules.changed_pages(now_ns(), self.repairer.process()) {
             self.repairer.set_requests(pages, &mut round.events)?;

@@ -1,7 +1,7 @@
 //! Constants of detection and repair: each with its unit and the reason for its value.
 //!
-//! Constants of the machine (register numbers, instruction lengths, message bytes) are not here; they
-//! are next to the code that uses them.
+//! Constants of the machine (register numbers, instruction lengths, message bytes) are not here;
+//! they are next to the code that uses them.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ pub(crate) const MAX_OBJECT_LOOKUPS: u32 = 5;
 pub(crate) const MAX_REPORTED_INSTRUCTIONS: usize = 8;
 /// Longest time between the moment a process releases its memory and its end.
 pub(crate) const MEMORY_RELEASE_TO_END: Duration = Duration::from_millis(100);
-/// Age at which the list of mappings and heap blocks is read again: the program may have changed it.
+/// Age at which the list of mappings and heap blocks is read again: the program may have changed
+/// it.
 pub(crate) const OBJECT_LIST_AGE: Duration = Duration::from_millis(200);
 /// Bytes from one object to the next within a line, at least: the alignment of a pointer.
 pub(crate) const OBJECT_STEP_BYTES: u64 = 8;
@@ -57,10 +58,11 @@ pub(crate) const MAX_PAUSE: Duration = Duration::from_millis(920);
 pub(crate) const PAUSED_INTERVAL: Duration = Duration::from_millis(12);
 /// Lines that are remembered as known suspects. Bounds memory; the set is cleared when it is full.
 pub(crate) const MAX_SUSPECTS: usize = 4096;
-/// Time after which a rule without a matching symbol is reported. A library may be loaded until then.
+/// Time after which a rule without a matching symbol is reported. A library may be loaded until
+/// then.
 pub(crate) const MISSING_SYMBOL_DELAY: Duration = Duration::from_secs(2);
-/// First interval, in nanoseconds, between two searches for missing symbols. It doubles each time: a
-/// search reads the symbols of all files, which takes as long as the detection of a line.
+/// First interval, in nanoseconds, between two searches for missing symbols. It doubles each time:
+/// a search reads the symbols of all files, which takes as long as the detection of a line.
 pub(crate) const FIRST_SYMBOL_SEARCH_NS: u64 = 250_000_000;
 /// Longest interval, in nanoseconds, between two searches for missing symbols.
 pub(crate) const MAX_SYMBOL_SEARCH_NS: u64 = 8_000_000_000;
@@ -116,7 +118,8 @@ pub(crate) const BASELINE_NS: u64 = 40_000_000;
 
 /// Share of the elapsed time that all failed trials together may take.
 pub(crate) const FAILED_TRIALS_SHARE: f64 = 0.02;
-/// Time, in nanoseconds, that failed trials may take at once, and in a program that has just started.
+/// Time, in nanoseconds, that failed trials may take at once, and in a program that has just
+/// started.
 pub(crate) const FAILED_TRIALS_BURST_NS: f64 = 30e6;
 /// Slowdown of our own code in a build without optimization.
 pub(crate) const REPAIR_SLOWDOWN: f64 = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
@@ -125,8 +128,8 @@ pub(crate) const TRIAL_BURST_NS: f64 = 8e6;
 /// Single redirects of a moved page may take this part of the time that its line took. The rest is
 /// the gain.
 pub(crate) const SINGLE_REDIRECT_PART: f64 = 0.1;
-/// Part of a redirect, in nanoseconds, that takes none of our processor time: the page fault and two
-/// context switches.
+/// Part of a redirect, in nanoseconds, that takes none of our processor time: the page fault and
+/// two context switches.
 pub(crate) const FAULT_NS: f64 = 15e3;
 /// Length, in nanoseconds, of a trial with code that is entered and left at each access. Loops take
 /// as long until all threads run their clones.
@@ -137,7 +140,8 @@ pub(crate) const LOOP_TRIAL_NS: u64 = 1_000_000_000;
 pub(crate) const SETTLING_NS: u64 = STRETCH_TRIAL_NS / 4;
 /// Progress in this many nanoseconds after a clone was made is not compared: caches are cold.
 pub(crate) const COLD_CLONE_NS: u64 = 2_000_000;
-/// Progress is compared from this many nanoseconds after the last clone on: as long as the baseline.
+/// Progress is compared from this many nanoseconds after the last clone on: as long as the
+/// baseline.
 pub(crate) const COMPARE_AFTER_NS: u64 = 40_000_000;
 /// A page that was put back without a gain is compared again after this many nanoseconds.
 pub(crate) const RECHECK_AFTER_NS: u64 = 250_000_000;
@@ -164,8 +168,8 @@ pub(crate) const HELPER_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec
 /// Failed checks in a row (2 s) after which the helper process is killed. A shorter stop can be a
 /// debugger or a busy machine.
 pub(crate) const MAX_FAILED_CHECKS: u32 = 8;
-/// Longest wait for the last events after the helper's end. A child of the helper may keep its output
-/// open.
+/// Longest wait for the last events after the helper's end. A child of the helper may keep its
+/// output open.
 pub(crate) const MAX_READ_TIME: Duration = Duration::from_secs(1);
 
 // Watchdogs.
@@ -182,8 +186,8 @@ pub(crate) const RESCUER_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nse
 pub(crate) const MAX_RESCUERS: u32 = 8;
 /// Time between two checks of the heartbeat. A working repairer changes it every 12 ms.
 pub(crate) const HEARTBEAT_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
-/// Checks in a row (2 s, in which this process ran) with the same heartbeat while threads wait, after
-/// which the repairer is killed.
+/// Checks in a row (2 s, in which this process ran) with the same heartbeat while threads wait,
+/// after which the repairer is killed.
 pub(crate) const MAX_SAME_HEARTBEATS: u32 = 8;
 /// First pause between two attempts to put everything back. The other watchdog or a debugger may
 /// trace the program. The pause doubles.

@@ -1,21 +1,25 @@
 //! Watchdogs: two processes that put a program's memory back if its repairer dies.
 //!
 //! ```text
-//!   repairer ──┬── watchdog     each has: pidfds of the repairer and of the program, a copy of the userfaultfd, the heartbeat
-//!      │       └── watchdog
-//!      └─ dies, or hangs while threads wait ──> a watchdog traces the program, puts every page back, and ends
+//!   repairer ─┬─ watchdog     each has: pidfds of the repairer and of the program,
+//!      │      └─ watchdog     a copy of the userfaultfd, the heartbeat
+//!      └─ dies, or hangs while threads wait ─→ a watchdog traces the program, puts every page
+//!                                              back, and ends
 //! ```
-//! A thread that accesses a moved page waits for the repairer. Without a watchdog it would wait forever after the repairer's death.
-//! A watchdog is this command (`/proc/self/exe`) under another name. It has a session of its own, ignores signals, and has no
-//! descriptor of the user. The two watchdogs are independent: the first one that traces the program's first thread puts the pages back,
-//! and the other one checks that nothing remains.
+//! A thread that accesses a moved page waits for the repairer. Without a watchdog it would wait
+//! forever after the repairer's death. A watchdog is this command (`/proc/self/exe`) under another
+//! name. It has a session of its own, ignores signals, and has no descriptor of the user. The two
+//! watchdogs are independent: the first one that traces the program's first thread puts the pages
+//! back, and the other one checks that nothing remains.
 //!
 //! Invariants:
 //! - The repairer replaces a watchdog that has ended or is stopped (SIGSTOP).
-//! - The kernel sends SIGCONT to each watchdog when the repairer ends (`PR_SET_PDEATHSIG`), so a stopped watchdog works too.
+//! - The kernel sends SIGCONT to each watchdog when the repairer ends (`PR_SET_PDEATHSIG`), so a
+//!   stopped watchdog works too.
 //! - A repairer that ends normally has put everything back and dismisses the watchdogs.
 //!
-//! Cost: two sleeping processes of about 3 MiB each, most of it the file of the command, and four reads of a counter per second.
+//! Cost: two sleeping processes of about 3 MiB each, most of it the file of the command, and four
+//! reads of a counter per second.
 #![allow(unsafe_code, reason = "signals are ignored between fork and exec, by system calls only")]
 
 mod process;
@@ -42,8 +46,8 @@ use crate::tuning::{MAX_RESCUERS, MAX_WATCHDOG_END, MAX_WATCHDOG_START, RESCUER_
 
 pub use process::{is_watchdog, run_watchdog};
 
-/// The process name of a watchdog and the first word of its command line. It differs from the name of the command, so that `pkill`
-/// with that name does not kill it. At most 15 bytes.
+/// The process name of a watchdog and the first word of its command line. It differs from the name
+/// of the command, so that `pkill` with that name does not kill it. At most 15 bytes.
 const NAME: &CStr = c"memory-watchdog";
 /// The message that dismisses a watchdog.
 const DISMISS: u8 = 0;
@@ -86,7 +90,8 @@ impl Watchdogs {
         Ok(this)
     }
 
-    /// Gives every watchdog, also later ones, a copy of the program's userfaultfd. They need it if the program closes its own.
+    /// Gives every watchdog, also later ones, a copy of the program's userfaultfd. They need it if
+    /// the program closes its own.
     ///
     /// # Errors
     /// [`Error::Launch`] where a watchdog cannot be started.
@@ -98,17 +103,20 @@ impl Watchdogs {
         self.beat()
     }
 
-    /// Increments the heartbeat, and replaces watchdogs that have died or are stopped. To be called several times per second.
+    /// Increments the heartbeat, and replaces watchdogs that have died or are stopped. To be called
+    /// several times per second.
     ///
     /// # Errors
-    /// [`Error::Launch`] where a watchdog cannot be replaced. The caller must put everything back then.
+    /// [`Error::Launch`] where a watchdog cannot be replaced. The caller must put everything back
+    /// then.
     pub(crate) fn beat(&mut self) -> Result<()> {
         self.beats += 1;
         self.heartbeat.write_all_at(&self.beats.to_le_bytes(), 0).map_err(failed)?;
         self.replace_lost()
     }
 
-    /// Kills watchdogs that have ended or are stopped, and starts watchdogs until there are [`WATCHDOGS`].
+    /// Kills watchdogs that have ended or are stopped, and starts watchdogs until there are
+    /// [`WATCHDOGS`].
     fn replace_lost(&mut self) -> Result<()> {
         let is_lost = |watchdog: &mut Watchdog| !is_at_work(watchdog.process.id());
         self.watchdogs.extract_if(.., is_lost).for_each(|mut watchdog| kill_and_reap(&mut watchdog.process));
@@ -184,8 +192,9 @@ fn kill_and_reap(child: &mut Child) {
     let _ = child.kill().and_then(|()| child.wait());
 }
 
-/// Starts a rescuer that puts back the pages that a repairer has left behind in `program`, and waits for its end. A rescuer that is killed
-/// or stopped is replaced. Returns soon after the program's end, which `program_ended`, its pidfd, shows.
+/// Starts a rescuer that puts back the pages that a repairer has left behind in `program`, and
+/// waits for its end. A rescuer that is killed or stopped is replaced. Returns soon after the
+/// program's end, which `program_ended`, its pidfd, shows.
 pub(crate) fn rescue(program: u32, program_ended: &OwnedFd) {
     for _ in 0..MAX_RESCUERS {
         let Ok(mut rescuer) = spawn(program, None, (Stdio::null(), Stdio::null())) else { return };
@@ -214,7 +223,8 @@ pub(crate) fn is_readable(pidfd: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Starts a watchdog of `program` and `repairer` with these standard streams. Without a repairer it is a rescuer: it begins at once.
+/// Starts a watchdog of `program` and `repairer` with these standard streams. Without a repairer it
+/// is a rescuer: it begins at once.
 fn spawn(program: u32, repairer: Option<u32>, (input, output): (Stdio, Stdio)) -> Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     command
@@ -222,13 +232,15 @@ fn spawn(program: u32, repairer: Option<u32>, (input, output): (Stdio, Stdio)) -
         .arg(program.to_string())
         .args(repairer.map(|number| number.to_string()));
     command.stdin(input).stdout(output).stderr(Stdio::null()).current_dir("/").env_clear();
-    // SAFETY: `detach_from_user` makes system calls only (setsid, sigaction, close_range), and neither allocates nor takes a lock. So it
-    // is safe in the child of a fork in a process with several threads.
+    // SAFETY: `detach_from_user` makes system calls only (setsid, sigaction, close_range), and
+    // neither allocates nor takes a lock. So it is safe in the child of a fork in a process with
+    // several threads.
     unsafe { command.pre_exec(detach_from_user) };
     command.spawn().map_err(failed)
 }
 
-/// Replaces a forked process of this command by a rescuer of `program`. It allocates nothing, and returns only if that fails.
+/// Replaces a forked process of this command by a rescuer of `program`. It allocates nothing, and
+/// returns only if that fails.
 pub(crate) fn become_rescuer(program: u32) {
     // The ten digits of the largest number, and a zero byte.
     let mut number = [0_u8; 11];
@@ -237,8 +249,9 @@ pub(crate) fn become_rescuer(program: u32) {
     let arguments = [NAME.as_ptr(), number.as_ptr().cast(), ptr::null()];
     let environment = [ptr::null()];
     let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: all pointers point to locals that live until the end of this block. Both lists end with a null pointer, and their strings
-    // end with a zero byte. `sigemptyset` initializes `none` before `pthread_sigmask` reads it.
+    // SAFETY: all pointers point to locals that live until the end of this block. Both lists end
+    // with a null pointer, and their strings end with a zero byte. `sigemptyset` initializes `none`
+    // before `pthread_sigmask` reads it.
     unsafe {
         libc::sigemptyset(none.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
@@ -246,17 +259,21 @@ pub(crate) fn become_rescuer(program: u32) {
     }
 }
 
-/// Makes the process independent of the user: a new session, signals ignored, and descriptors from 3 on closed by exec.
+/// Makes the process independent of the user: a new session, signals ignored, and descriptors from
+/// 3 on closed by exec.
 fn detach_from_user() -> std::io::Result<()> {
-    /// Signals that keep their default action. A fault must end the watchdog, so that it is replaced. SIGCHLD does nothing by default.
+    /// Signals that keep their default action. A fault must end the watchdog, so that it is
+    /// replaced. SIGCHLD does nothing by default.
     const KEPT: [i32; 7] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGCHLD];
     rustix::process::setsid()?;
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| !KEPT.contains(signal)) {
-        // SAFETY: SIG_IGN installs no handler, so no code of this process can run. The kernel refuses SIGKILL and SIGSTOP.
+        // SAFETY: SIG_IGN installs no handler, so no code of this process can run. The kernel
+        // refuses SIGKILL and SIGSTOP.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // SAFETY: the flag only sets close-on-exec. The descriptors stay open until the exec that follows, so their owners stay valid.
+    // SAFETY: the flag only sets close-on-exec. The descriptors stay open until the exec that
+    // follows, so their owners stay valid.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Ok(())
 }

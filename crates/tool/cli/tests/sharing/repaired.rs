@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use fieldstone_repair::{TimedEvent, RepairEvent, RepairStats, SamplingStats};
+use fieldstone_repair::{RepairEvent, RepairStats, SamplingStats, TimedEvent};
 
 use crate::stage::{
     Run, Stage, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
@@ -38,7 +38,8 @@ fn counters_are_parted_at_every_level_of_optimisation() {
         let led = count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. }));
         assert!(moved >= 1 && led >= 2, "{level} {more:?}: {:#?}", stats.events);
         // At its end the main thread may come by so often, one access at a time, that the page goes back.
-        let at = |is: fn(&RepairEvent) -> bool| stats.events.iter().find(|event| is(&event.kind)).map(|event| event.at_ms);
+        let at =
+            |is: fn(&RepairEvent) -> bool| stats.events.iter().find(|event| is(&event.kind)).map(|event| event.at_ms);
         let moved_ms = at(|what| matches!(what, RepairEvent::PageMoved { .. })).unwrap();
         let undone_ms = at(|what| matches!(what, RepairEvent::PagePutBack { .. })).unwrap_or(f64::INFINITY);
         assert!(undone_ms - moved_ms > 100.0, "{level} {more:?}: {:#?}", stats.events);
@@ -54,7 +55,8 @@ fn a_loop_of_many_accesses_goes_on_in_a_clone() {
     let Some(stats) = repaired(&stage, run_together, &program, &arguments) else { return };
     let moved = stats.events.iter().find(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
     let moved_ms = moved.unwrap_or_else(|| panic!("{:#?}", stats.sampling)).at_ms;
-    let one_by_one = |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
+    let one_by_one =
+        |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
     let undone = stats.events.iter().find(one_by_one);
     assert!(undone.is_none_or(|undone| undone.at_ms - moved_ms > 2000.0), "{:#?}", stats.events);
 }
@@ -169,7 +171,8 @@ fn what_did_not_settle_is_tried_once_more() {
     let Some(stage) = Stage::new() else { return };
     let program = stage.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&stage, run_together, &program, &[]) else { return };
-    let by_hand = |what: &RepairEvent| matches!(what, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
+    let by_hand =
+        |what: &RepairEvent| matches!(what, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
     assert!(count(&stats.events, by_hand) >= 1, "{:#?}", stats.events);
     assert!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })) >= 2, "{:#?}", stats.events);
 }
@@ -251,7 +254,11 @@ fn what_a_rule_has_parted_is_not_told_as_found() {
     }
     let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     // Each thread's loop, when it comes to it.
-    assert!(count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. })) >= 2, "{:#?}", stats.events);
+    assert!(
+        count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. })) >= 2,
+        "{:#?}",
+        stats.events
+    );
     assert_eq!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })), 1, "{:#?}", stats.events);
     assert_eq!(count(&stats.events, |what| matches!(what, RepairEvent::LineFound { .. })), 0, "{:#?}", stats.events);
 }

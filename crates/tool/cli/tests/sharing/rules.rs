@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fieldstone_repair::{TimedEvent, RepairEvent, RepairStats};
+use fieldstone_repair::{RepairEvent, RepairStats, TimedEvent};
 
 use crate::stage::{Stage, checksum, fieldstone, run, said};
 

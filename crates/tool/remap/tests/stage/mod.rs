@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{RemapEvent, Error, Process, Wanted, Why};
+use fieldstone_remap::{Error, Process, RemapEvent, Wanted, Why};
 
 /// Two threads that each count in a word of their own, on one line of `counters`. Pages are mapped before and behind it. `second` are four
 /// pages of their own. The page itself is the program's to use from its 16th word on.

@@ -1,4 +1,5 @@
-//! Pages that rules or the program request. They are moved without a trial, and findings do not change them.
+//! Pages that rules or the program request. They are moved without a trial, and findings do not
+//! change them.
 
 use std::collections::BTreeMap;
 

@@ -49,7 +49,8 @@ pub(super) const fn is_on_line(bytes: &Range<u64>, line: u64) -> bool {
     bytes.start < line + LINE_BYTES && line < bytes.end
 }
 
-/// Whether the plan in force covers a new one: each new move is within a move in force, and separated bytes are separated in force too.
+/// Whether the plan in force covers a new one: each new move is within a move in force, and
+/// separated bytes are separated in force too.
 pub(super) fn covers(in_force: &PagePlan, new: &PagePlan) -> bool {
     let holder = |one: &Move| {
         let contains = |wide: &&Move| wide.bytes.start <= one.bytes.start && one.bytes.end <= wide.bytes.end;

@@ -1,4 +1,5 @@
-//! The main function of a watchdog process: waits for the repairer's death, then puts everything back.
+//! The main function of a watchdog process: waits for the repairer's death, then puts everything
+//! back.
 
 use std::fs::{self, File};
 use std::io::IoSliceMut;
@@ -22,8 +23,9 @@ pub fn is_watchdog() -> bool {
     std::env::args_os().next().is_some_and(|name| name.as_bytes() == NAME.to_bytes())
 }
 
-/// Runs as a watchdog until the program is restored or the repairer dismisses it. The arguments of the process are the process numbers of
-/// the program and of the repairer. Without a repairer the rescue begins at once.
+/// Runs as a watchdog until the program is restored or the repairer dismisses it. The arguments of
+/// the process are the process numbers of the program and of the repairer. Without a repairer the
+/// rescue begins at once.
 pub fn run_watchdog() {
     let numbers: Vec<u32> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
     harden();
@@ -39,7 +41,8 @@ pub fn run_watchdog() {
     put_back(program, &ended, userfault.as_ref());
 }
 
-/// Makes the end of this process less likely. Errors are ignored, because the watchdog works without these settings.
+/// Makes the end of this process less likely. Errors are ignored, because the watchdog works
+/// without these settings.
 fn harden() {
     let _ = rustix::thread::set_name(NAME);
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
@@ -57,13 +60,13 @@ enum WatchResult {
 }
 
 fn watch(program: u32, repairer: u32, program_ended: &OwnedFd) -> WatchResult {
-    // SAFETY: the repairer passes a socket and a memfd as standard input and output. This process has no other code that uses or closes
-    // these descriptors, so they are open until it ends.
+    // SAFETY: the repairer passes a socket and a memfd as standard input and output. This process
+    // has no other code that uses or closes these descriptors, so they are open until it ends.
     let (channel, heartbeat) = unsafe { (BorrowedFd::borrow_raw(0), BorrowedFd::borrow_raw(1)) };
     let Ok(heartbeat) = heartbeat.try_clone_to_owned().map(File::from) else { return WatchResult::Dismissed };
     let Ok(repairer_ended) = pidfd(repairer) else { return WatchResult::RepairerDied(None) };
-    // Continues this process if it is stopped when the repairer dies. Called after exec, because an exec of a file with capabilities
-    // resets the setting.
+    // Continues this process if it is stopped when the repairer dies. Called after exec, because an
+    // exec of a file with capabilities resets the setting.
     let _ = set_parent_death_signal(Some(libc::SIGCONT));
     // If the repairer has died before, its process number may belong to another process.
     if getppid().map(Pid::as_raw_pid) != i32::try_from(repairer).ok() {
@@ -141,8 +144,9 @@ impl HeartbeatMonitor {
     }
 }
 
-/// Whether a thread of the program waits for the repairer: at a moved page, in a ptrace stop, or as a zombie. The program's parent does not
-/// receive the end of the program before its tracer has reaped all threads.
+/// Whether a thread of the program waits for the repairer: at a moved page, in a ptrace stop, or as
+/// a zombie. The program's parent does not receive the end of the program before its tracer has
+/// reaped all threads.
 fn has_waiting_threads(program: u32, userfault: Option<&OwnedFd>) -> bool {
     let is_stopped = |thread: u32| stat(thread).is_ok_and(|stat| matches!(stat.state, State::Stopped | State::Zombie));
     let has_fault = userfault.is_some_and(|userfault| {
@@ -153,7 +157,8 @@ fn has_waiting_threads(program: u32, userfault: Option<&OwnedFd>) -> bool {
     has_fault || threads(program).unwrap_or_default().into_iter().any(is_stopped)
 }
 
-/// Puts everything back. Retries until that succeeds or the program ends, because threads of the program wait.
+/// Puts everything back. Retries until that succeeds or the program ends, because threads of the
+/// program wait.
 fn put_back(program: u32, ended: &OwnedFd, userfault: Option<&OwnedFd>) {
     let mut pause = FIRST_RESCUE_PAUSE;
     loop {
