@@ -318,7 +318,7 @@ fn narrow(place: &mut Place) {
 }
 
 /// A layout of the line's object without false sharing, from all lines of the object. `None`
-/// without a typed object. A layout cannot separate threads that all use one member; then the best
+/// without a typed object. A layout cannot separate threads that all use one member; then the first
 /// layout is returned.
 fn redesign(found: &Found, judged: &[Judged]) -> Option<fieldstone_sharing::Redesign> {
     let objects = found.places.iter().filter_map(|place| place.object.as_ref());
