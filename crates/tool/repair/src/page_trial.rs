@@ -55,7 +55,7 @@ pub(crate) enum TrialResult {
     Gain,
     /// Single redirects cost too much. Contains their number per second.
     SingleRedirects(u64),
-    /// The progress is not larger than before. Contains the ratio to the baseline, if known.
+    /// The progress is no gain ([`trial::LEAST_GAIN`]). Contains the ratio to the baseline, if known.
     NoGain(Option<f64>),
     /// A gain is unknown, and the page stays.
     Stays,
