@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
-use fieldstone_profile::{Event, Load, Plan, profile};
-use fieldstone_launch::signals::Interrupt;
 use fieldstone_launch::Program;
+use fieldstone_launch::signals::Interrupt;
+use fieldstone_profile::{Event, Load, Plan, profile};
+use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
