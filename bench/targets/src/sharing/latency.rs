@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use fieldstone_launch::Program;
 use fieldstone_launch::launch::{Treatment, Wiring, launch};
-use fieldstone_repair::Event;
+use fieldstone_repair::TimedEvent;
 use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};
 
