@@ -255,7 +255,7 @@ mod tests {
         let mut nothing = repaired(1.5, &[]);
         assert!(ExpectedRepair::NothingMoved.is_met_by(&nothing) && ExpectedRepair::Any.is_met_by(&nothing));
         assert!(!ExpectedRepair::Separated.is_met_by(&nothing) && !ExpectedRepair::RolledBack.is_met_by(&nothing));
-        nothing.stats.seen.samples = 0;
+        nothing.stats.sampling.samples = 0;
         assert!(!ExpectedRepair::NothingMoved.is_met_by(&nothing) && !ExpectedRepair::Any.is_met_by(&nothing));
         let moved = repaired(1.5, &[0x1000]);
         assert!(ExpectedRepair::Separated.is_met_by(&moved) && !ExpectedRepair::NothingMoved.is_met_by(&moved));

@@ -1,6 +1,6 @@
 //! The compared programs, cell by cell. All have two threads on separate processors.
 
-use fieldstone_repair::Happened;
+use fieldstone_repair::RepairEvent;
 
 use super::repair_record::{RepairedRun, separated_lines, was_separated};
 
@@ -21,7 +21,7 @@ impl ExpectedRepair {
     /// Whether the repair is as expected, and whether there were any samples: without samples
     /// nothing was tested.
     pub(super) fn is_met_by(self, RepairedRun { run, stats }: &RepairedRun) -> bool {
-        let moved = stats.events.iter().any(|event| matches!(event.what, Happened::Moved { .. }));
+        let moved = stats.events.iter().any(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
         let in_force = separated_lines(&stats.events) > 0;
         let is_met = match self {
             Self::Separated => was_separated(&stats.events, run.threads_s()),
@@ -29,7 +29,7 @@ impl ExpectedRepair {
             Self::RolledBack => moved && !in_force,
             Self::Any => true,
         };
-        is_met && stats.seen.samples > 0
+        is_met && stats.sampling.samples > 0
     }
 
     /// A description of runs that do not meet the expectation.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use fieldstone_launch::Program;
 use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
-use fieldstone_repair::Event;
+use fieldstone_repair::TimedEvent;
 use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -101,7 +101,7 @@ impl LatencyCase {
 }
 
 /// The time when an event was read, in seconds, and the event.
-type TimedEvent = (f64, Event);
+type TimedEvent = (f64, TimedEvent);
 
 fn read_events(lines: ChildStdout) -> Vec<TimedEvent> {
     let lines = BufReader::new(lines).lines().map_while(Result::ok).map(|line| (now_s(), line));
@@ -116,7 +116,7 @@ fn now_s() -> f64 {
 
 fn milliseconds(timed: &[TimedEvent], first_thread: u32, began_s: f64, threads_s: f64) -> f64 {
     let repairer_began_s = timed.iter().map(|(at_s, event)| at_s - event.at_ms * 1e-3).min_by(f64::total_cmp);
-    let events: Vec<Event> = timed.iter().map(|(_, event)| event.clone()).collect();
+    let events: Vec<TimedEvent> = timed.iter().map(|(_, event)| event.clone()).collect();
     match (repairer_began_s, complete_at_ms(&events, first_thread, threads_s)) {
         (Some(repairer_began_s), Some(complete_ms)) => (repairer_began_s - began_s) * 1e3 + complete_ms,
         _ => f64::INFINITY,
@@ -127,7 +127,7 @@ fn milliseconds(timed: &[TimedEvent], first_thread: u32, began_s: f64, threads_s
 mod tests {
     use super::super::comparisons::tests::check_options;
     use super::*;
-    use fieldstone_repair::Happened;
+    use fieldstone_repair::RepairEvent;
 
     #[test]
     fn programs_know_their_options() {
@@ -136,13 +136,13 @@ mod tests {
 
     #[test]
     fn both_clocks_are_aligned() {
-        let moved = Happened::Moved { page: 0x7000, views: 1, lines: vec![0x7000] };
-        let led = Happened::Led { ip: 1, thread: 8 };
+        let moved = RepairEvent::PageMoved { page: 0x7000, views: 1, lines: vec![0x7000] };
+        let led = RepairEvent::AccessRedirected { ip: 1, thread: 8 };
         // The repairer started at 100.005. The first line was read after 3 ms, the others at once.
         let events = [
-            (100.038, Event { at_ms: 30.0, what: moved }),
-            (100.037, Event { at_ms: 32.0, what: led }),
-            (100.305, Event { at_ms: 300.0, what: Happened::Led { ip: 2, thread: 7 } }),
+            (100.038, TimedEvent { at_ms: 30.0, kind: moved }),
+            (100.037, TimedEvent { at_ms: 32.0, kind: led }),
+            (100.305, TimedEvent { at_ms: 300.0, kind: RepairEvent::AccessRedirected { ip: 2, thread: 7 } }),
         ];
         let found = milliseconds(&events, 7, 100.0, 1.0);
         assert!((found - 37.0).abs() < 1e-6, "{found}");

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, ensure};
-use fieldstone_repair::{Happened, RepairStats};
+use fieldstone_repair::{RepairEvent, RepairStats};
 use fieldstone_stats::{median, order};
 
 use super::comparisons::WorkSize;
@@ -87,12 +87,12 @@ fn print_row(programs: &Programs, program: &str, option: &'static str) -> anyhow
 
 /// The final state of a repair, without numbers.
 fn end(stats: &RepairStats) -> String {
-    let last = stats.events.iter().rev().find_map(|event| match &event.what {
-        Happened::Moved { .. } => Some("moved, stays".to_owned()),
-        Happened::Undone { why, .. } => {
+    let last = stats.events.iter().rev().find_map(|event| match &event.kind {
+        RepairEvent::PageMoved { .. } => Some("moved, stays".to_owned()),
+        RepairEvent::PagePutBack { why, .. } => {
             Some(format!("put back: {}", why.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ')))
         }
-        Happened::Refused { why, .. } => Some(format!("left: {why}")),
+        RepairEvent::PageRefused { why, .. } => Some(format!("left: {why}")),
         _ => None,
     });
     last.unwrap_or_else(|| "nothing moved".to_owned())

@@ -124,7 +124,7 @@ impl Programs {
             return Ok(Some(why));
         }
         let looked = self.repaired(COUNTERS, "--pin", COUNTED)?;
-        if looked.stats.seen.samples > 0 {
+        if looked.stats.sampling.samples > 0 {
             return Ok(None);
         }
         let why = looked.run.errors.lines().find(|line| line.starts_with("fieldstone"));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_repair::{Event, Happened, RepairStats};
+use fieldstone_repair::{RepairEvent, RepairStats, TimedEvent};
 
 use super::program_run::Run;
 
@@ -15,14 +15,14 @@ pub(super) struct RepairedRun {
 }
 
 /// Number of lines that are separated after these events.
-pub(super) fn separated_lines(events: &[Event]) -> usize {
+pub(super) fn separated_lines(events: &[TimedEvent]) -> usize {
     let mut moved: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for event in events {
-        match &event.what {
-            Happened::Moved { page, lines, .. } => {
+        match &event.kind {
+            RepairEvent::PageMoved { page, lines, .. } => {
                 moved.insert(*page, lines.iter().copied().collect());
             }
-            Happened::Undone { page, .. } => {
+            RepairEvent::PagePutBack { page, .. } => {
                 moved.remove(page);
             }
             _ => {}
@@ -33,8 +33,9 @@ pub(super) fn separated_lines(events: &[Event]) -> usize {
 
 /// Whether lines were separated at the end, or for most of the time of the threads. After the
 /// threads have ended, the program may have the kernel write to the page, which ends the repair.
-pub(super) fn was_separated(events: &[Event], threads_s: f64) -> bool {
-    let ends = |event: &Event| matches!(event.what, Happened::Moved { .. } | Happened::Undone { .. });
+pub(super) fn was_separated(events: &[TimedEvent], threads_s: f64) -> bool {
+    let ends =
+        |event: &TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. } | RepairEvent::PagePutBack { .. });
     let changes: Vec<usize> = (0..events.len()).filter(|&index| ends(&events[index])).collect();
     let separated_ms = |pair: &[usize]| {
         let is_separated = separated_lines(&events[..=pair[0]]) > 0;
@@ -47,39 +48,43 @@ pub(super) fn was_separated(events: &[Event], threads_s: f64) -> bool {
 /// the last redirected access of a thread other than the first. The first thread accesses the data
 /// again after the others have ended. `None` if no lines were separated, or no access was
 /// redirected.
-pub(super) fn complete_at_ms(events: &[Event], first_thread: u32, threads_s: f64) -> Option<f64> {
-    let is_redirected = |event: &&Event| matches!(event.what, Happened::Led { thread, .. } if thread != first_thread);
+pub(super) fn complete_at_ms(events: &[TimedEvent], first_thread: u32, threads_s: f64) -> Option<f64> {
+    let is_redirected = |event: &&TimedEvent| matches!(event.kind, RepairEvent::AccessRedirected { thread, .. } if thread != first_thread);
     let last_redirected = events.iter().filter(is_redirected).map(|event| event.at_ms).max_by(f64::total_cmp)?;
-    let is_moved = |event: &&Event| matches!(event.what, Happened::Moved { .. });
+    let is_moved = |event: &&TimedEvent| matches!(event.kind, RepairEvent::PageMoved { .. });
     let last_moved = events.iter().filter(is_moved).map(|event| event.at_ms).max_by(f64::total_cmp)?;
     was_separated(events, threads_s).then_some(last_redirected.max(last_moved))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use fieldstone_repair::Seen;
+    use fieldstone_repair::SamplingStats;
 
     use super::*;
 
     const PAGE: u64 = 0x7000;
     const MAIN: u32 = 100;
 
-    fn moved(at_ms: f64, lines: &[u64]) -> Event {
-        Event { at_ms, what: Happened::Moved { page: PAGE, views: 2, lines: lines.to_vec() } }
+    fn moved(at_ms: f64, lines: &[u64]) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::PageMoved { page: PAGE, views: 2, lines: lines.to_vec() } }
     }
 
-    fn undone(at_ms: f64) -> Event {
-        Event { at_ms, what: Happened::Undone { page: PAGE, why: "its rules changed".to_owned() } }
+    fn undone(at_ms: f64) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::PagePutBack { page: PAGE, why: "its rules changed".to_owned() } }
     }
 
-    const fn led(at_ms: f64, thread: u32) -> Event {
-        Event { at_ms, what: Happened::Led { ip: 0x1234, thread } }
+    const fn led(at_ms: f64, thread: u32) -> TimedEvent {
+        TimedEvent { at_ms, kind: RepairEvent::AccessRedirected { ip: 0x1234, thread } }
     }
 
     /// A record that ends with these lines separated.
     pub(in crate::sharing) fn stats_of(lines: &[u64]) -> RepairStats {
         let events = if lines.is_empty() { Vec::new() } else { vec![moved(20.0, lines)] };
-        RepairStats { seen: Seen { samples: 1000, ..Seen::default() }, events, ..RepairStats::default() }
+        RepairStats {
+            sampling: SamplingStats { samples: 1000, ..SamplingStats::default() },
+            events,
+            ..RepairStats::default()
+        }
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn failure(name: &str, found: &RepairedRun, expected: &str) -> String {
     }
     report += "--- what the repair did\n";
     for event in &stats.events {
-        report += &format!("{:9.1} ms  {:?}\n", event.at_ms, event.what);
+        report += &format!("{:9.1} ms  {:?}\n", event.at_ms, event.kind);
     }
     report
 }

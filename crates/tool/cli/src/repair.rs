@@ -10,7 +10,7 @@ use std::thread::spawn;
 use anyhow::{Context, bail};
 use clap::Args;
 use fieldstone_launch::signals::termination_flag;
-use fieldstone_repair::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
+use fieldstone_repair::{RepairEvent, RepairOptions, RepairStats, SamplingStats, TimedEvent, check_repair, repair};
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     // An event for each thread and processor, and no program is started from here. Where that is not allowed, fewer threads can be looked at.
     let _ = raise_descriptors();
     let rules = rules(arguments.rules.as_deref())?;
-    let manner = Manner { rules, consolidated: arguments.consolidate, by_ladders: arguments.ladder };
+    let manner = RepairOptions { rules, consolidated: arguments.consolidate, uses_ladders: arguments.ladder };
     // Who reads the events has started the program: if it has ended, that is no mistake.
     if !arguments.events && has_ended(arguments.pid) {
         bail!("there is no process {}: it has ended, or there never was one", arguments.pid);
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     }
 }
 
-fn tell(event: &Event, as_json: bool) -> io::Result<()> {
+fn tell(event: &TimedEvent, as_json: bool) -> io::Result<()> {
     let mut output = io::stdout().lock();
     if as_json {
         serde_json::to_writer(&mut output, event)?;
@@ -138,55 +138,61 @@ const fn kind(read: bool, write: bool) -> &'static str {
 }
 
 /// An event in a line.
-pub(crate) fn words(event: &Event) -> String {
-    let words = match &event.what {
-        Happened::Found { line, share } => {
+pub(crate) fn words(event: &TimedEvent) -> String {
+    let words = match &event.kind {
+        RepairEvent::LineFound { line, share } => {
             format!("line {line:#x}: false sharing, {:.0} % of the threads' time at most", share * 100.0)
         }
-        Happened::Moved { page, lines, .. } if lines.is_empty() => format!("page {page:#x}: moved, as is asked for"),
-        Happened::Moved { page, views, lines } => {
+        RepairEvent::PageMoved { page, lines, .. } if lines.is_empty() => {
+            format!("page {page:#x}: moved, as is asked for")
+        }
+        RepairEvent::PageMoved { page, views, lines } => {
             let (lines, pages) = (plural(lines.len() as u64, "line"), plural((*views).into(), "page"));
             format!("page {page:#x}: {lines} parted, over {pages}")
         }
-        Happened::Refused { page, why } => format!("page {page:#x} stays as it is: {why}"),
-        Happened::Denied { page, why } => format!("page {page:#x}, which a rule is about, stays as it is: {why}"),
-        Happened::Left { line, why } => format!("line {line:#x} stays as it is: {why}"),
-        Happened::Undone { page, why } => format!("page {page:#x} is back where it was: {why}"),
-        Happened::Led { ip, thread } => format!("thread {thread}: the access at {ip:#x} leads to its new place"),
-        Happened::Touched { rule, thread, address, bytes, read, write, ip, code } => {
+        RepairEvent::PageRefused { page, why } => format!("page {page:#x} stays as it is: {why}"),
+        RepairEvent::RuleRefused { page, why } => {
+            format!("page {page:#x}, which a rule is about, stays as it is: {why}")
+        }
+        RepairEvent::LineLeft { line, why } => format!("line {line:#x} stays as it is: {why}"),
+        RepairEvent::PagePutBack { page, why } => format!("page {page:#x} is back where it was: {why}"),
+        RepairEvent::AccessRedirected { ip, thread } => {
+            format!("thread {thread}: the access at {ip:#x} leads to its new place")
+        }
+        RepairEvent::WatchedAccess { rule, thread, address, bytes, read, write, ip, code } => {
             let how = kind(*read, *write);
             let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
             format!("{rule}: thread {thread} {how} {bytes} bytes at {address:#x}, by the access at {ip:#x}{code}")
         }
-        Happened::Counted { rule, thread, ip, code, reads, writes } => {
+        RepairEvent::AccessCount { rule, thread, ip, code, reads, writes } => {
             let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
             format!(
                 "{rule}: thread {thread}, {reads} times read and {writes} times written by the access at {ip:#x}{code}"
             )
         }
-        Happened::Missing { rule } => {
+        RepairEvent::SymbolMissing { rule } => {
             format!(
                 "{rule}: no file that the program has loaded has a variable of this name with so many bytes; it is looked for again"
             )
         }
-        Happened::Exec => "another program runs in it now: all begins anew".to_owned(),
-        Happened::Over(seen) => looked(seen),
+        RepairEvent::Exec => "another program runs in it now: all begins anew".to_owned(),
+        RepairEvent::SessionEnd(seen) => looked(seen),
     };
     format!("{:>9.1} ms  {words}", event.at_ms)
 }
 
 /// A saved repair, to be shown.
 pub(crate) fn report(stats: &RepairStats) -> RepairReport {
-    let count = |is: fn(&Happened) -> bool| stats.events.iter().filter(|event| is(&event.what)).count().to_string();
+    let count = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count().to_string();
     let facts = [
         ("process", stats.pid.to_string()),
         ("outcome of the program", stats.outcome.clone()),
         ("outcome of the repairer", stats.repairer.clone()),
-        ("pages moved", count(|what| matches!(what, Happened::Moved { .. }))),
-        ("pages put back before the end", count(|what| matches!(what, Happened::Undone { .. }))),
-        ("accesses and loops redirected", count(|what| matches!(what, Happened::Led { .. }))),
-        ("samples", format!("{} of {} analysed", stats.seen.walked, stats.seen.samples)),
-        ("samples while only one thread was running", stats.seen.alone.to_string()),
+        ("pages moved", count(|what| matches!(what, RepairEvent::PageMoved { .. }))),
+        ("pages put back before the end", count(|what| matches!(what, RepairEvent::PagePutBack { .. }))),
+        ("accesses and loops redirected", count(|what| matches!(what, RepairEvent::AccessRedirected { .. }))),
+        ("samples", format!("{} of {} analysed", stats.sampling.analysed, stats.sampling.samples)),
+        ("samples while only one thread was running", stats.sampling.single_threaded.to_string()),
     ];
     let nothing = why_nothing(stats).map(|why| ("nothing was parted", why));
     let facts = facts.into_iter().chain(nothing).map(|(what, value)| (what.to_owned(), value)).collect();
@@ -194,20 +200,20 @@ pub(crate) fn report(stats: &RepairStats) -> RepairReport {
 }
 
 /// How the process ended, and how many samples were analysed until then.
-pub(crate) fn looked(seen: &Seen) -> String {
+pub(crate) fn looked(seen: &SamplingStats) -> String {
     let end = if seen.ended { "the program has ended" } else { "all is as it was, and the program goes on" };
     if seen.samples == 0 {
         return format!("{end}; {NO_SAMPLE}");
     }
-    let alone = match seen.alone {
+    let alone = match seen.single_threaded {
         0 => String::new(),
         alone => format!(", {alone} skipped because only one thread was running"),
     };
-    let blind = match seen.blind {
+    let blind = match seen.without_access {
         0 => String::new(),
         blind => format!(" ({blind} of them without a memory access)"),
     };
-    format!("{end}; {}: {} analysed{blind}{alone}", plural(seen.samples, "sample"), seen.walked)
+    format!("{end}; {}: {} analysed{blind}{alone}", plural(seen.samples, "sample"), seen.analysed)
 }
 
 /// The reason where no sample was taken.
@@ -215,21 +221,21 @@ const NO_SAMPLE: &str = "no sample was taken: it slept all the time, or ended to
 
 /// Why no page was moved; `None` if one was, or if there was no repairer.
 pub(crate) fn why_nothing(stats: &RepairStats) -> Option<String> {
-    let happened = |is: fn(&Happened) -> bool| stats.events.iter().filter(|event| is(&event.what)).count() as u64;
-    let seen = &stats.seen;
-    if *seen == Seen::default() || happened(|what| matches!(what, Happened::Moved { .. })) > 0 {
+    let happened = |is: fn(&RepairEvent) -> bool| stats.events.iter().filter(|event| is(&event.kind)).count() as u64;
+    let seen = &stats.sampling;
+    if *seen == SamplingStats::default() || happened(|what| matches!(what, RepairEvent::PageMoved { .. })) > 0 {
         return None;
     }
-    let found = happened(|what| matches!(what, Happened::Found { .. }));
+    let found = happened(|what| matches!(what, RepairEvent::LineFound { .. }));
     Some(if found > 0 {
         format!("false sharing was found on {}, and the events tell why it stays", plural(found, "line"))
     } else if seen.samples == 0 {
         NO_SAMPLE.to_owned()
-    } else if seen.alone > 0 {
+    } else if seen.single_threaded > 0 {
         format!(
             "no false sharing was seen. Only one thread was running in {} of {}, and threads fight for a line only while \
              they run at the same time: try again when other programs leave it more processors, or with a longer run",
-            seen.alone,
+            seen.single_threaded,
             plural(seen.samples, "sample")
         )
     } else {
@@ -242,15 +248,21 @@ pub(crate) fn why_nothing(stats: &RepairStats) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn stats(samples: u64, alone: u64, events: Vec<Happened>) -> RepairStats {
-        let seen = Seen { samples, walked: samples - alone, alone, ended: true, ..Seen::default() };
-        let events = events.into_iter().map(|what| Event { at_ms: 1.0, what }).collect();
-        RepairStats { seen, events, ..RepairStats::default() }
+    fn stats(samples: u64, alone: u64, events: Vec<RepairEvent>) -> RepairStats {
+        let seen = SamplingStats {
+            samples,
+            analysed: samples - alone,
+            single_threaded: alone,
+            ended: true,
+            ..SamplingStats::default()
+        };
+        let events = events.into_iter().map(|what| TimedEvent { at_ms: 1.0, kind: what }).collect();
+        RepairStats { sampling: seen, events, ..RepairStats::default() }
     }
 
     #[test]
     fn nothing_parted_has_its_reason_in_words_and_in_the_report() {
-        let found = Happened::Found { line: 64, share: 0.5 };
+        let found = RepairEvent::LineFound { line: 64, share: 0.5 };
         for (stats, part) in [
             (stats(134, 126, vec![]), "Only one thread was running in 126 of 134 samples"),
             (stats(134, 126, vec![found.clone()]), "found on 1 line, and"),
@@ -261,14 +273,21 @@ mod tests {
             assert!(why.contains(part), "{why}");
             assert!(report(&stats).facts.contains(&("nothing was parted".to_owned(), why)), "{part}");
         }
-        let moved = Happened::Moved { page: 4096, views: 2, lines: vec![64] };
+        let moved = RepairEvent::PageMoved { page: 4096, views: 2, lines: vec![64] };
         assert_eq!(why_nothing(&stats(134, 126, vec![found, moved])), None);
         assert_eq!(why_nothing(&RepairStats::default()), None, "the repairer's own error is the reason");
     }
 
     #[test]
     fn samples_are_summed_up_with_what_became_of_them() {
-        let seen = Seen { samples: 134, walked: 8, alone: 126, blind: 1, ended: true, ..Seen::default() };
+        let seen = SamplingStats {
+            samples: 134,
+            analysed: 8,
+            single_threaded: 126,
+            without_access: 1,
+            ended: true,
+            ..SamplingStats::default()
+        };
         assert_eq!(
             looked(&seen),
             "the program has ended; 134 samples: 8 analysed (1 of them without a memory access), \

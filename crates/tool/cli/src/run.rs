@@ -16,7 +16,7 @@ use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 #[cfg(target_arch = "x86_64")]
-use fieldstone_repair::{self as sharing, Event, RepairStats, Seen};
+use fieldstone_repair::{self as sharing, RepairStats, SamplingStats, TimedEvent};
 use fieldstone_report::error::told;
 use fieldstone_report::{RunStats, saved, text};
 use fieldstone_sys::collapse::CollapseTarget;
@@ -188,7 +188,7 @@ fn repaired(arguments: &Arguments) -> anyhow::Result<u8> {
     words.extend(arguments.consolidate.then_some(OsStr::new("--consolidate")));
     words.extend(arguments.ladder.then_some(OsStr::new("--ladder")));
     words.push(OsStr::new("--pid"));
-    let (status, stats) = sharing::run(&program, command.as_os_str(), &words, complain)?;
+    let (status, stats) = sharing::run_repaired(&program, command.as_os_str(), &words, complain)?;
     let written = file.map(|(path, mut file)| write_json(&path, &mut file, &stats));
     if written.is_none() {
         tell_repair(&stats, arguments.stats.is_some());
@@ -209,11 +209,11 @@ fn complain(error: &fieldstone_repair::Error) {
 /// What the rules ask to be told; and all that was done, where that is asked for.
 #[cfg(target_arch = "x86_64")]
 fn tell_repair(stats: &RepairStats, is_all: bool) {
-    let is_told = |event: &&Event| is_all || event.what.is_asked_for();
+    let is_told = |event: &&TimedEvent| is_all || event.kind.is_requested();
     stats.events.iter().filter(is_told).for_each(|event| talk(&format!("{}\n", repair::words(event))));
     // Who could not look has told why.
-    if is_all && stats.seen != Seen::default() {
-        talk(&format!("{}\n", repair::looked(&Seen { ended: true, ..stats.seen })));
+    if is_all && stats.sampling != SamplingStats::default() {
+        talk(&format!("{}\n", repair::looked(&SamplingStats { ended: true, ..stats.sampling })));
         if let Some(why) = repair::why_nothing(stats) {
             talk(&format!("nothing was parted: {why}\n"));
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use fieldstone_launch::signals::termination_flag;
 use fieldstone_launch::{Program, outcome};
-use fieldstone_repair::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
+use fieldstone_repair::{DetectOptions, Detection, check_repair, check_run_repair, detect, detect_in_program};
 use fieldstone_report::sharing::{self as told, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
@@ -83,8 +83,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     check_files(arguments.json.as_deref(), arguments.html.as_deref())?;
     let ignore = arguments.ignore.as_deref().map(read_ignore).transpose()?;
-    let settings = Settings { pairs: arguments.pairs, ..Look::default().settings };
-    let look = Look { hertz: arguments.hertz, settings, duration: arguments.duration };
+    let settings = Settings { pairs: arguments.pairs, ..DetectOptions::default().settings };
+    let look = DetectOptions { hertz: arguments.hertz, settings, duration: arguments.duration };
     let taken_at_unix_s = now_unix_s();
     let repairable = arguments.pid.map_or_else(check_run_repair, check_repair);
     let (program, looked, ending) = match arguments.pid {
@@ -92,11 +92,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
             let command = command_of(pid)?;
             let stop = termination_flag()?;
             tell_at_terminal(sampling(pid, arguments.duration));
-            (command, look_on(pid, &look, &stop)?, None)
+            (command, detect(pid, &look, &stop)?, None)
         }
         None => {
             let program = Program::find(&arguments.command)?;
-            let (status, looked) = look_on_program(&program, &look)?;
+            let (status, looked) = detect_in_program(&program, &look)?;
             (program.command_line(), looked, Some(status).filter(|status| !status.success()))
         }
     };
@@ -138,7 +138,7 @@ fn now_unix_s() -> u64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
 }
 
-fn sharing(command: Vec<String>, looked: Looked) -> Sharing {
+fn sharing(command: Vec<String>, looked: Detection) -> Sharing {
     Sharing {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: fieldstone_profile::describe_machine(),

@@ -1,7 +1,7 @@
-//! Whether a repair is possible for this user, checked before a program is started or sampled.
+//! Whether this user can repair programs, checked before a program is started or sampled.
 //!
-//! The check is the one that `fieldstone doctor` prints. A running process is also checked for its own rights, since the userfaultfd
-//! of a repair is opened by that process.
+//! `fieldstone doctor` prints the same check. For a running process its own rights are checked too,
+//! because that process opens the userfaultfd of a repair.
 
 use fieldstone_remap::{Process, ProcessMemory};
 use fieldstone_sys::doctor::{Level, REPAIR, RUN_REPAIR, repair_verdict};
@@ -19,9 +19,10 @@ pub fn check_run_repair() -> Result<()> {
 /// Checks that `repair --pid` can repair process `pid`.
 ///
 /// # Errors
-/// [`Error::RepairUnavailable`], or [`Error::Remap`] where the process is closed to this user or lacks a right itself.
+/// [`Error::RepairUnavailable`], or [`Error::Remap`] where this user cannot access the process or
+/// the process lacks a right.
 pub fn check_repair(pid: u32) -> Result<()> {
-    // Another user's process, or an ended one, has an error of its own.
+    // First, because an ended process or a process of another user has an error of its own.
     ProcessMemory::open(pid)?;
     check(REPAIR)?;
     Ok(Process::check_userfault(pid)?)

@@ -1,84 +1,81 @@
-//! How many samples are walked: as many as a small share of a processor does.
+//! A budget for the analysis of samples: a share of one processor.
 //!
-//! A program with hundreds of busy threads gives more samples than one may look at. Those of some windows of time are taken then, of all
-//! threads: threads are known to run at the same time by being seen in the same windows ([`fieldstone_sharing::Windows`]), and one of so many
-//! samples of each would hardly ever fall into the same ones. The rest is not counted anywhere. What was not spent is saved, up to [`SAVED_NS`]:
-//! so a beginning is looked at closely, and what goes on for long is not. As much is kept for the next thread that begins, whatever the
-//! others did before.
+//! A program with hundreds of busy threads gives more samples than the budget allows. Then whole
+//! windows of time are analysed, one of n, the same ones for all threads. Two threads run at the
+//! same time if they are sampled in the same windows ([`fieldstone_sharing::Windows`]). One of n
+//! samples of each thread would rarely fall into common windows. Samples of other windows are not
+//! counted anywhere. Processor time that is not used is saved, up to [`MAX_SAVED_NS`]. So the start
+//! of a program is analysed in full. A reserve of the same size exists for the next thread that
+//! starts, whatever the others have used.
 
 use std::collections::HashSet;
 
-/// Code that was not optimised takes so many times as long for the same.
-const SLOWER: f64 = if cfg!(debug_assertions) { 20.0 } else { 1.0 };
-/// What can be saved, and kept.
-const SAVED_NS: f64 = 5e6 * SLOWER;
-/// Of the share, for threads that begin.
-const KEPT: f64 = 0.25;
-/// The most windows of which one is looked at.
-const MOST_APART: u64 = 1024;
-/// Multiplied by this, numbers that follow each other are spread evenly, and in step with nothing (Knuth, *The Art of Computer Programming* 3, 6.4).
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::tuning::{ANALYSIS_SLOWDOWN, MAX_BUDGET_THREADS, MAX_SAVED_NS, MAX_WINDOW_RATIO, NEW_THREAD_SHARE};
 
-/// Chooses the samples.
+/// Multiplication by this number distributes consecutive numbers evenly and without a period
+/// (Knuth, *The Art of Computer Programming* 3, section 6.4).
+const FIBONACCI: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Chooses the windows whose samples are analysed.
 #[derive(Debug)]
-pub(super) struct Budget {
-    /// The share of a processor that walking may take.
+pub(crate) struct SampleBudget {
+    /// The share of one processor that the analysis may take.
     share: f64,
     /// The length of a window.
     window_ns: u64,
-    /// One of so many is looked at.
-    apart: u64,
-    /// Nanoseconds of a processor that may be spent beside its share.
+    /// One of this many windows is analysed.
+    ratio: u64,
+    /// Processor time that may be spent in addition to the share, in nanoseconds. Negative after an
+    /// overrun.
     saved_ns: f64,
-    /// The same, for when a thread begins.
-    kept_ns: f64,
+    /// Processor time reserved for a thread that starts, in nanoseconds.
+    reserve_ns: f64,
     threads: HashSet<u32>,
 }
 
-/// Threads that are told apart; those that have ended are among them.
-const MOST_THREADS: usize = 4096;
-
-impl Budget {
-    /// Walking may take this share of a processor, and half as much again where threads begin again and again.
-    pub(super) fn of(share: f64, window_ns: u64) -> Self {
+impl SampleBudget {
+    /// A budget of this share of one processor, and about half of it more while threads start
+    /// repeatedly.
+    pub(crate) fn new(share: f64, window_ns: u64) -> Self {
         Self {
-            share: share * SLOWER,
+            share: share * ANALYSIS_SLOWDOWN,
             window_ns,
-            apart: 1,
-            saved_ns: SAVED_NS,
-            kept_ns: SAVED_NS,
+            ratio: 1,
+            saved_ns: MAX_SAVED_NS,
+            reserve_ns: MAX_SAVED_NS,
             threads: HashSet::new(),
         }
     }
 
-    /// Whether a sample of this thread and time is walked.
-    pub(super) fn takes(&mut self, thread: u32, at_ns: u64) -> bool {
-        if self.threads.len() >= MOST_THREADS {
+    /// Whether a sample of this thread and time is analysed.
+    pub(crate) fn accepts(&mut self, thread: u32, at_ns: u64) -> bool {
+        if self.threads.len() >= MAX_BUDGET_THREADS {
             self.threads.clear();
         }
         if self.threads.insert(thread) && self.threads.len() > 1 {
-            self.begin();
+            self.use_reserve();
         }
-        (at_ns / self.window_ns).wrapping_mul(SPREAD) <= u64::MAX / self.apart
+        (at_ns / self.window_ns).wrapping_mul(FIBONACCI) <= u64::MAX / self.ratio
     }
 
-    /// A thread begins beside others.
-    fn begin(&mut self) {
-        if self.kept_ns >= SAVED_NS / 2.0 {
-            self.saved_ns = self.saved_ns.max(std::mem::take(&mut self.kept_ns));
-            self.apart = 1;
+    /// Spends the reserve on a thread that starts in addition to others.
+    fn use_reserve(&mut self) {
+        if self.reserve_ns >= MAX_SAVED_NS / 2.0 {
+            self.saved_ns = self.saved_ns.max(std::mem::take(&mut self.reserve_ns));
+            self.ratio = 1;
         }
     }
 
-    /// Walking took `spent_ns` of the last `passed_ns`.
-    pub(super) fn settle(&mut self, spent_ns: u64, passed_ns: u64) {
+    /// Charges `spent_ns` of processor time for the last `passed_ns`, and adapts the ratio of
+    /// windows.
+    pub(crate) fn charge(&mut self, spent_ns: u64, passed_ns: u64) {
         let (spent_ns, allowed_ns) = (spent_ns as f64, passed_ns.max(1) as f64 * self.share);
-        self.kept_ns = (self.kept_ns + allowed_ns * KEPT).min(SAVED_NS);
-        self.saved_ns = (self.saved_ns + allowed_ns - spent_ns).clamp(-SAVED_NS, SAVED_NS);
+        self.reserve_ns = (self.reserve_ns + allowed_ns * NEW_THREAD_SHARE).min(MAX_SAVED_NS);
+        self.saved_ns = (self.saved_ns + allowed_ns - spent_ns).clamp(-MAX_SAVED_NS, MAX_SAVED_NS);
         if spent_ns > allowed_ns && self.saved_ns < 0.0 {
-            self.apart = (self.apart * 2).min(MOST_APART);
+            self.ratio = (self.ratio * 2).min(MAX_WINDOW_RATIO);
         } else if spent_ns < allowed_ns / 4.0 {
-            self.apart = (self.apart / 2).max(1);
+            self.ratio = (self.ratio / 2).max(1);
         }
     }
 }
@@ -88,68 +85,71 @@ mod tests {
     use super::*;
 
     const WINDOW_NS: u64 = 4_000_000;
-    /// A thread gives so many samples in a window.
+    /// Samples of a thread in one window.
     const SAMPLES: u64 = 4;
 
-    /// Of `windows` windows those in which samples of both of two threads are taken, and in which samples of one of them are.
-    fn taken(budget: &mut Budget, windows: u64) -> (usize, usize) {
-        // The second thread's samples come a little later.
+    /// The number of windows, of `windows`, in which samples of both of two threads are accepted,
+    /// and of at least one.
+    fn accepted(budget: &mut SampleBudget, windows: u64) -> (usize, usize) {
+        // The second thread is sampled slightly later.
         let mut in_window = |thread: u32, window: u64| {
             let at = |sample| window * WINDOW_NS + (sample * 2 + u64::from(thread)) * WINDOW_NS / (2 * SAMPLES);
-            let taken = (0..SAMPLES).filter(|&sample| budget.takes(thread, at(sample))).count() as u64;
-            assert!(taken == 0 || taken == SAMPLES, "a part of a window");
-            taken > 0
+            let accepted = (0..SAMPLES).filter(|&sample| budget.accepts(thread, at(sample))).count() as u64;
+            assert!(accepted == 0 || accepted == SAMPLES, "a part of a window");
+            accepted > 0
         };
-        let taken: Vec<[bool; 2]> = (0..windows).map(|window| [0, 1].map(|thread| in_window(thread, window))).collect();
-        let count = |wanted: fn(&[bool; 2]) -> bool| taken.iter().filter(|both| wanted(both)).count();
+        let accepted: Vec<[bool; 2]> =
+            (0..windows).map(|window| [0, 1].map(|thread| in_window(thread, window))).collect();
+        let count = |is_counted: fn(&[bool; 2]) -> bool| accepted.iter().filter(|both| is_counted(both)).count();
         (count(|both| both[0] && both[1]), count(|both| both[0] || both[1]))
     }
 
     #[test]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some nanoseconds")]
-    fn all_are_taken_until_it_costs_too_much() {
-        let mut budget = Budget::of(0.01, WINDOW_NS);
-        assert_eq!(taken(&mut budget, 64), (64, 64));
-        let some = |part: f64| (part * 0.01 * SLOWER * 1e6) as u64;
-        // Four times more than what it may spend, of what was saved.
-        (0..125).for_each(|_| budget.settle(some(5.0), 1_000_000));
-        assert_eq!(taken(&mut budget, 64), (64, 64));
-        budget.settle(some(5.0), 1_000_000);
-        budget.settle(some(5.0), 1_000_000);
-        assert_eq!(budget.apart, 4);
-        budget.settle(some(0.5), 1_000_000);
-        assert_eq!(budget.apart, 4, "neither much nor little");
-        (0..9).for_each(|_| budget.settle(0, 1_000_000));
-        assert_eq!(taken(&mut budget, 64), (64, 64));
-        (0..99).for_each(|_| budget.settle(9_000_000, 1_000_000));
-        let (both, either) = taken(&mut budget, 16_384);
-        assert!((15..=17).contains(&both) && either == both, "some always are: {both}, {either}");
+    fn all_windows_are_accepted_until_the_budget_is_spent() {
+        let mut budget = SampleBudget::new(0.01, WINDOW_NS);
+        assert_eq!(accepted(&mut budget, 64), (64, 64));
+        let some = |part: f64| (part * 0.01 * ANALYSIS_SLOWDOWN * 1e6) as u64;
+        // Five times the allowed time, which the savings cover.
+        (0..125).for_each(|_| budget.charge(some(5.0), 1_000_000));
+        assert_eq!(accepted(&mut budget, 64), (64, 64));
+        budget.charge(some(5.0), 1_000_000);
+        budget.charge(some(5.0), 1_000_000);
+        assert_eq!(budget.ratio, 4);
+        budget.charge(some(0.5), 1_000_000);
+        assert_eq!(budget.ratio, 4, "neither an overrun nor a large surplus");
+        (0..9).for_each(|_| budget.charge(0, 1_000_000));
+        assert_eq!(accepted(&mut budget, 64), (64, 64));
+        (0..99).for_each(|_| budget.charge(9_000_000, 1_000_000));
+        let (both, either) = accepted(&mut budget, 16_384);
+        assert!((15..=17).contains(&both) && either == both, "some windows are always accepted: {both}, {either}");
     }
 
     #[test]
-    fn threads_are_taken_in_the_same_windows() {
-        let mut budget = Budget::of(0.01, WINDOW_NS);
-        (budget.saved_ns, budget.kept_ns) = (0.0, 0.0);
-        for apart in [2, 4, 8, 16] {
-            budget.settle(9_000_000, 1_000_000);
-            let (both, either) = taken(&mut budget, 1600);
+    fn threads_are_accepted_in_the_same_windows() {
+        let mut budget = SampleBudget::new(0.01, WINDOW_NS);
+        (budget.saved_ns, budget.reserve_ns) = (0.0, 0.0);
+        for ratio in [2, 4, 8, 16] {
+            budget.charge(9_000_000, 1_000_000);
+            let (both, either) = accepted(&mut budget, 1600);
             assert_eq!(both, either);
-            assert!(both.abs_diff(1600 / apart) <= 2, "{both} of 1600, one of {apart} expected");
+            assert!(both.abs_diff(1600 / ratio) <= 2, "{both} of 1600, one of {ratio} expected");
         }
         assert_eq!(budget.threads.len(), 2);
     }
 
     #[test]
-    fn a_thread_that_begins_is_looked_at_closely_whatever_went_before() {
-        let mut budget = Budget::of(0.01, WINDOW_NS);
-        let spend = |budget: &mut Budget| (0..99).for_each(|_| budget.settle(9_000_000, 1_000_000));
-        let is_close = |budget: &mut Budget, thread| (0..64).all(|window| budget.takes(thread, window * WINDOW_NS));
+    fn a_new_thread_is_analysed_in_full_after_any_spending() {
+        let mut budget = SampleBudget::new(0.01, WINDOW_NS);
+        let spend = |budget: &mut SampleBudget| (0..99).for_each(|_| budget.charge(9_000_000, 1_000_000));
+        let accepts_all =
+            |budget: &mut SampleBudget, thread| (0..64).all(|window| budget.accepts(thread, window * WINDOW_NS));
         spend(&mut budget);
-        assert!(!is_close(&mut budget, 1), "it is the only one");
-        assert!(is_close(&mut budget, 2));
+        assert!(!accepts_all(&mut budget, 1), "it is the only thread");
+        assert!(accepts_all(&mut budget, 2));
         spend(&mut budget);
-        assert!(!is_close(&mut budget, 3), "what was kept is spent");
-        (0..2000).for_each(|_| budget.settle(9_000_000, 1_000_000));
-        assert!(!is_close(&mut budget, 3) && is_close(&mut budget, 4), "some was kept since");
+        assert!(!accepts_all(&mut budget, 3), "the reserve is spent");
+        (0..2000).for_each(|_| budget.charge(9_000_000, 1_000_000));
+        assert!(!accepts_all(&mut budget, 3) && accepts_all(&mut budget, 4), "the reserve has grown again");
     }
 }

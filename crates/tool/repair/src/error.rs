@@ -1,24 +1,25 @@
-//! Why false sharing cannot be found or repaired: one enum, each variant with the remedy.
+//! Errors of detection and repair, with the remedy where there is one.
 
 use std::io;
 
 use fieldstone_launch::error::second_line;
 
-/// The result of everything in this crate that can fail.
+/// The result of a fallible function of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why false sharing could not be found or repaired.
+/// Why false sharing cannot be found or repaired.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process that repairs a program was killed or has crashed. The program's memory is as it was before.
+    /// The process that repairs a program was killed or has crashed. All pages of the program are
+    /// back.
     #[error(
-        "cannot go on repairing process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone repair --pid {pid}"
+        "cannot continue the repair of process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone repair --pid {pid}"
     )]
     RepairerDied {
         /// How it ended: `signal 9 (SIGKILL)`.
         outcome: String,
-        /// The program.
+        /// The process number of the program.
         pid: u32,
     },
     /// This user may not repair programs on this machine.
@@ -26,21 +27,21 @@ pub enum Error {
     RepairUnavailable {
         /// The command, without `fieldstone`.
         command: &'static str,
-        /// What is missing.
+        /// The missing rights or kernel features.
         why: String,
-        /// The shell command that allows it, where there is one.
+        /// The shell command that allows it. `None` if there is none.
         remedy: Option<String>,
     },
-    /// The program cannot be started, watched or ended.
+    /// The program cannot be started or ended.
     #[error(transparent)]
     Launch(#[from] fieldstone_launch::Error),
-    /// The program's symbols or objects cannot be read.
+    /// The symbols or objects of the program cannot be read.
     #[error(transparent)]
     Symbols(#[from] fieldstone_symbols::Error),
-    /// The program's memory cannot be remapped.
+    /// The memory of the program cannot be remapped.
     #[error(transparent)]
     Remap(#[from] fieldstone_remap::Error),
-    /// A rule or an option is wrong.
+    /// A rule or an option is invalid.
     #[error(transparent)]
     Sharing(#[from] fieldstone_sharing::Error),
     /// An operation of `fieldstone_sys` failed.
@@ -49,7 +50,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an errno with what was tried.
+    /// Wraps the error of a system call with the name of the operation.
     pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| fieldstone_launch::Error::system(operation)(source).into()
     }

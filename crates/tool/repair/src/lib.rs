@@ -1,56 +1,63 @@
-//! `fieldstone sharing` and `run --repair`: who fights for which cache line in a running program, and an end to it.
+//! Finds false sharing in a running program and repairs it: `fieldstone sharing`, `run --repair`
+//! and `repair`.
 //!
 //! ```text
-//!   samples of registers ── around ──→ accesses ── watcher ──→ lines, judged ── repairer ──→ pages moved, trials
-//!   (sys::sampling)        one lap of the loop    (the `sharing` crate)        (the `remap` crate)
+//!   samples ── sampled_code ─→ accesses ── line_monitor ─→ judged lines ── repairer ─→ moved pages
+//!   (sys)      (one loop lap)              (`sharing`)                     (`remap`)
 //! ```
-//! | file | |
+//! | file | content |
 //! |---|---|
-//! | `around` | a sample's accesses: the loop around it, decoded once, walked with its registers |
-//! | `callers` | the calls that a sample was taken in, for laps that are counted there |
-//! | `heard` | what the processor told beside: addresses, hits on modified lines |
-//! | `budget` | how many samples are walked, so that looking on stays cheap |
-//! | `company` | whether a thread runs beside others: what it does alone is not walked |
-//! | `watcher` | samples in, lines out |
-//! | `available` | whether this user can repair programs at all |
-//! | `asked` | what the program or a file of rules asks for |
-//! | `repairer` | findings in, pages moved; repairs that are not worth it taken back |
-//! | `trials` | whether one is: what it costs, how fast threads get on with it and without |
-//! | `cooldown` | how long a page is left alone after a repair of it has failed |
-//! | `find`, `owners`, `code` | looking on only: what was found, whose memory it is, names of instructions |
-//! | `follow` | one thread that does both until the program ends or it is told to let go |
-//! | `beside` | a program started, and that thread in a process beside it |
-//! | `watchdog` | processes that put the program's memory back when the repairer dies |
+//! | `sampled_code` | the accesses of a sample, from its registers and its decoded loop |
+//! | `callers` | the callers of a sampled instruction, for loops whose body is a call |
+//! | `hardware_samples` | addresses and cache hits from the processor's own samples |
+//! | `budget` | the choice of samples that are analysed, within a share of a processor |
+//! | `concurrency` | whether a thread runs at the same time as others |
+//! | `line_monitor` | samples in, judged lines out |
+//! | `detect` | detection without repair: the lines for the report |
+//! | `memory_objects`, `instruction_names` | objects on a line, names of instructions |
+//! | `session` | the loop of a repair, from the start to the end |
+//! | `repairer` | moves pages, by findings (`selection`) and by rules (`requests`) |
+//! | `page_trial`, `cooldown` | whether a moved page is a gain; the time to the next repair |
+//! | `page_requests`, `rule_accesses` | bytes to isolate or watch; the accesses to watched bytes |
+//! | `event` | what a repair reports |
+//! | `helper_process` | `run --repair`: a program and the process that repairs it |
+//! | `watchdog` | processes that put the program's memory back if the repairer dies |
+//! | `available` | whether this user can repair programs |
+//! | `tuning` | all thresholds and intervals, with their reasons |
 //!
-//! Nothing is loaded into the program. It is not traced before something is found: until then it is only sampled.
+//! Invariants: nothing is loaded into the program. The program is only sampled, and not traced,
+//! until a page is moved.
 //!
 //! Source: Taylor, *Cachekata* (seed 002), chapters 4 and 5.
 #![cfg(target_arch = "x86_64")]
 
-mod around;
-mod asked;
 mod available;
-mod beside;
 mod budget;
 mod callers;
-mod code;
-mod company;
+mod concurrency;
 mod cooldown;
+mod detect;
 pub mod error;
-mod find;
-mod follow;
-mod heard;
-mod owners;
+mod event;
+mod hardware_samples;
+mod helper_process;
+mod instruction_names;
+mod line_monitor;
+mod memory_objects;
+mod page_requests;
+mod page_trial;
 mod repairer;
-mod trials;
+mod rule_accesses;
+mod sampled_code;
+mod session;
+mod tuning;
 mod watchdog;
-mod watcher;
 
 pub use available::{check_repair, check_run_repair};
-pub use beside::{RepairStats, run};
+pub use detect::{DetectOptions, Detection, detect, detect_in_program};
 pub use error::{Error, Result};
-pub use find::{Look, Looked, look_on, look_on_program};
-pub use follow::{Event, Happened, Manner, Stop, repair};
-pub use repairer::{Did, Repairer, Undone};
+pub use event::{RepairEvent, TimedEvent};
+pub use helper_process::{RepairStats, run_repaired};
+pub use line_monitor::SamplingStats;
+pub use session::{RepairOptions, StopFlag, repair};
 pub use watchdog::{is_watchdog, run_watchdog};
-pub use watcher::{Seen, Watcher};

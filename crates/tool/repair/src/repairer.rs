@@ -1,402 +1,353 @@
-//! Findings in, pages moved; a repair that is not worth it is taken back.
+//! Moves the pages of contended lines, and puts a page back if the repair costs more than it gains.
 //!
 //! ```text
-//!   finding ──→ plan ──→ same as in force? ── yes ──→ nothing
-//!                            │ no: changed too often? ── yes ──→ given up
-//!                            └─────────── no ──→ page put back, moved by the new plan, on trial
-//!   on trial (`trials`): costs more than it gains ──→ put back, left alone for a while (`cooldown`), longer each time
+//!   judged lines ─→ plan (`selection`) ─→ covered by the plan in force? ─ yes ─→ nothing
+//!                                           │ no: changed too often? ─── yes ─→ line given up
+//!                                           └── no ─→ page moved by the new plan, on trial
+//!   on trial (`page_trial`): costs more than it gains ─→ put back, in cooldown (`cooldown`)
+//!   rules (`requests`) ─→ page moved without a trial
 //! ```
-//! Redirected one by one, an access costs a hundred times what the cache line did: where code does not settle in its clones the repair
-//! is worse than the fault. So each access is charged as it is redirected, to its page and to the program. A page is put back when it has
-//! spent its allowance, and no page is tried while the program's is spent: all failed tries take [`MOST_LOST`] of the time, and [`LOST_AT_ONCE_NS`]
-//! at once. Instructions are remembered that kept a page from paying: other pages that they access are left alone as long.
-//! The process is held (ptrace, userfaultfd) from the first page that is to be moved until all are back.
+//! A single redirect takes about a hundred times as long as an access to a contended line. Where
+//! accesses do not settle in clones, the repair is worse than the fault. So each redirect is
+//! charged to the allowance of its page and to the allowance of the program.
+//!
+//! Invariants:
+//! - A page is put back when its allowance is spent. No page is tried while the allowance of the
+//!   program is spent.
+//! - Failed trials take at most [`FAILED_TRIALS_SHARE`] of the time plus
+//!   [`FAILED_TRIALS_BURST_NS`].
+//! - Instructions that prevented a gain are in cooldown too: other pages that they mostly access
+//!   are not moved.
+//! - The process is traced (ptrace, userfaultfd) from the first move until all pages are back.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ops::Range;
+mod requests;
+mod selection;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use fieldstone_remap::{PageRequest, Process, RepairEvent, RestoreReason, WatchedAccess, page_with};
-use fieldstone_sharing::{
-    Allowance, ByteMove, ChangeDecision, JudgedLine, LineCost, LoopProgress, PaceSeries, PagePlan, PlanRefusal,
-    RuleHistory, rules,
-};
+use fieldstone_remap::{Process, RemapEvent, Why, page_with};
+use fieldstone_sharing::{Allowance, Cost, History, Judged, Paces, PagePlan, Progress, Refusal, Step, rules};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
-use super::cooldown::{AGAIN_NS, Cooldown};
-use super::trials::{DOUBTED_NS, Doubted, Finding, Repair, TRY_NS, lost_ns};
-use super::watchdog::Watchdogs;
+use self::requests::RequestedPage;
+pub(crate) use self::selection::{costs_enough, is_worth_repair};
+use self::selection::{covers, is_mostly_cooling, largest_share, moves_on_line, remap_request};
+use crate::cooldown::Cooldown;
 use crate::error::{Error, Result};
-use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
+use crate::event::RepairEvent;
+use crate::page_trial::{MovedPage, Recheck, TrialResult, lost_ns};
+use crate::rule_accesses::RuleAccesses;
+use crate::tuning::{BASELINE_NS, FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, RECHECK_AFTER_NS, TRIAL_BURST_NS};
+use crate::watchdog::Watchdogs;
+use fieldstone_launch::clock::{now_ns, processor_ns};
 
-/// Lines that take less of the threads' time than this are left alone.
-const LEAST_SHARE: f64 = 0.02;
-/// A line has to weigh so many samples before its page is moved, or laps of twice as many have to come by it: in a loop of many accesses, each weighs
-/// little.
-const LEAST_WEIGHT: f64 = 8.0;
-/// Paces of so long before a page is moved are those without the repair: threads fight since not much earlier, often.
-const BEFORE_NS: u64 = 40_000_000;
-/// What tries that fail may take, as a share of the time that has passed, and of a program that has just begun.
-const MOST_LOST: f64 = 0.02;
-const LOST_AT_ONCE_NS: f64 = 30e6;
-
-/// Why a repair was undone.
+/// Why a page was put back.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Undone {
-    /// The kernel, an access that cannot be redirected, memory that went.
-    By(RestoreReason),
-    /// Too many accesses a second went on to be redirected one by one.
-    ByHand(u64),
-    /// The threads got on so many times as fast as before, which is no gain; none where that could not be seen.
+pub(crate) enum PutBackReason {
+    /// The mechanism had to: the kernel, an access that cannot be redirected, memory that was
+    /// unmapped.
+    Remap(Why),
+    /// Single redirects cost too much. Contains their number per second.
+    SingleRedirects(u64),
+    /// No gain. Contains the ratio of the progress to the baseline, if known.
     NoGain(Option<f64>),
-    /// There are other rules for it now.
-    Changed,
+    /// There is a new plan or request for the page.
+    RulesChanged,
 }
 
-/// What a repairer did.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Did {
-    /// A page was moved.
-    Moved(PagePlan),
-    /// It could not be moved.
-    Refused {
-        /// The page.
-        page: u64,
-        /// What stands in the way.
-        why: String,
-    },
-    /// One that a rule is about could not be moved.
-    Denied {
-        /// The page.
-        page: u64,
-        /// What stands in the way.
-        why: String,
-    },
-    /// A page was put back.
-    Undone {
-        /// The page.
-        page: u64,
-        /// Why.
-        why: Undone,
-    },
-    /// An access, or the loop around it, was led to the page's new place for the first time.
-    Led {
-        /// The instruction.
-        ip: u64,
-        /// The thread that came by.
-        thread: u32,
-    },
-    /// Bytes were touched that are watched.
-    Touched(WatchedAccess),
-    /// The process has ended, or runs another program: all is forgotten.
-    Over,
+impl fmt::Display for PutBackReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remap(why) => write!(f, "{why}"),
+            Self::SingleRedirects(per_second) => {
+                write!(f, "{per_second} accesses a second had to be redirected one by one")
+            }
+            Self::NoGain(Some(ratio)) => write!(f, "the threads ran {ratio:.2} times as fast as before"),
+            Self::NoGain(None) => write!(
+                f,
+                "its code is entered and left at each access, which can cost more than the line, and no gain was measured"
+            ),
+            Self::RulesChanged => write!(f, "its rules changed"),
+        }
+    }
 }
 
-/// A page that somebody asks for: it is not on trial, and no findings of ours change it.
-#[derive(Debug)]
-struct Asked {
-    wanted: PageRequest,
-    is_moved: bool,
-    /// When it is tried next, and whether it was told why it could not be moved.
-    next_ns: u64,
-    told: bool,
+/// What a call of [`Repairer::serve`] has found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Served {
+    /// Whether the process was attached, so that the call has waited for it.
+    pub(crate) is_attached: bool,
+    /// Whether a thread accessed bytes that rules watch.
+    pub(crate) has_accesses: bool,
+    /// Whether the process has ended, or runs another program. The repairer has no pages then.
+    pub(crate) is_over: bool,
 }
 
 /// Repairs one process.
 #[derive(Debug)]
-pub struct Repairer {
+pub(crate) struct Repairer {
     pid: u32,
-    /// Whether what a thread has on several lines comes together on as few as can be.
+    /// Whether a thread's data on several lines of a page is packed on as few lines as possible.
     consolidated: bool,
-    /// Whether accesses are led to ladders, and no loop to a clone.
-    by_ladders: bool,
+    /// Whether accesses are redirected by ladders, without clones of loops.
+    uses_ladders: bool,
+    /// The traced process; `None` while it is not attached.
     process: Option<Process>,
-    /// Who puts everything back should this process die; from before the first page moves.
+    /// The processes that put everything back if this one dies. They run before the first page
+    /// moves.
     watchdogs: Option<Watchdogs>,
-    /// How often the process had to open its userfaultfd again when the watchdogs got it last.
+    /// [`Process::reopened`] when the watchdogs got the userfaultfd.
     reopened: u32,
-    /// What becomes readable when a child or a tracee of ours has stopped.
+    /// Becomes readable when a child or a tracee of this process has stopped.
     alarm: OwnedFd,
-    repairs: BTreeMap<u64, Repair>,
-    history: RuleHistory,
-    /// Pages that could not be moved, or were put back, and instructions that kept pages from paying.
+    moved: BTreeMap<u64, MovedPage>,
+    history: History,
+    /// Pages that could not be moved or were put back, and instructions that prevented a gain.
     cooldowns: BTreeMap<u64, Cooldown>,
-    /// What failed tries may still cost the program.
+    /// The time that failed trials may still take.
     allowance: Allowance,
-    /// Lines that fight and cannot be parted, by the last plan of their page.
-    left: BTreeMap<u64, PlanRefusal>,
-    /// Pages that were put back since that brought no gain, and are looked at once more without it.
-    doubted: BTreeMap<u64, Doubted>,
-    /// Pages that somebody asks for.
-    asked: BTreeMap<u64, Asked>,
+    /// Contended lines that cannot be separated, by the last plan of their page.
+    inseparable: BTreeMap<u64, Refusal>,
+    /// Pages that were put back without a gain and are compared again.
+    rechecks: BTreeMap<u64, Recheck>,
+    requested: BTreeMap<u64, RequestedPage>,
 }
 
 impl Repairer {
-    /// Of process `pid`, which is not touched yet: unless somebody has left pages of it elsewhere who was killed. These are put back. `consolidated`: what a
-    /// thread has on several lines is brought together on as few as can be.
+    /// A repairer of process `pid`. It attaches at once only if a killed repairer has left moved
+    /// pages behind, and puts these back. With `consolidated`, a thread's data on several lines of
+    /// a page is packed on as few lines as possible.
     ///
     /// # Errors
-    /// Where the kernel refuses a descriptor, and where what was left behind cannot be put back.
-    pub fn new(pid: u32, consolidated: bool) -> Result<Self> {
-        let refused = Error::system("be told of signals");
+    /// Where the kernel refuses a descriptor, and where pages of a killed repairer cannot be put
+    /// back.
+    pub(crate) fn new(pid: u32, consolidated: bool) -> Result<Self> {
+        let refused = Error::system("open a pipe for signals");
         let (alarm, signal) = UnixStream::pair().map_err(refused)?;
-        let refused = Error::system("be told of signals");
+        let refused = Error::system("receive signals");
         alarm.set_nonblocking(true).and_then(|()| pipe::register(SIGCHLD, signal)).map_err(refused)?;
         let mut this = Self {
             pid,
             consolidated,
-            by_ladders: false,
+            uses_ladders: false,
             process: None,
             watchdogs: None,
             reopened: 0,
             alarm: alarm.into(),
-            repairs: BTreeMap::new(),
-            history: RuleHistory::default(),
+            moved: BTreeMap::new(),
+            history: History::default(),
             cooldowns: BTreeMap::new(),
-            allowance: Allowance::new(LOST_AT_ONCE_NS, MOST_LOST, now_ns()),
-            left: BTreeMap::new(),
-            doubted: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            allowance: Allowance::new(FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, now_ns()),
+            inseparable: BTreeMap::new(),
+            rechecks: BTreeMap::new(),
+            requested: BTreeMap::new(),
         };
         if Process::is_left_behind(pid)? {
-            this.hold()?;
+            this.attach()?;
         }
         Ok(this)
     }
 
-    /// Leads accesses to ladders, and no loop to a clone.
+    /// Redirects accesses by ladders, without clones of loops.
     #[must_use]
-    pub fn by_ladders(self, by_ladders: bool) -> Self {
-        Self { by_ladders, ..self }
+    pub(crate) fn with_ladders(self, uses_ladders: bool) -> Self {
+        Self { uses_ladders, ..self }
     }
 
-    /// The process, while it is held.
+    /// The traced process; `None` while it is not attached.
     #[must_use]
-    pub const fn process(&self) -> Option<&Process> {
+    pub(crate) const fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
-    /// Serves the process for so long at most, if it is held; whether it is.
+    /// Serves the process for `timeout`, if it is attached. Accesses to watched bytes are reported
+    /// by `rules`.
     ///
     /// # Errors
-    /// Where it refuses what has to be done.
-    pub fn serve(&mut self, wait: Duration, did: &mut Vec<Did>) -> Result<bool> {
-        let Some(process) = &mut self.process else { return Ok(false) };
-        let began = thread_cpu_ns();
-        let done = process.serve(wait);
-        let spent_ns = thread_cpu_ns() - began;
+    /// Where the process refuses an operation.
+    pub(crate) fn serve(
+        &mut self,
+        timeout: Duration,
+        rules: &mut RuleAccesses,
+        events: &mut Vec<RepairEvent>,
+    ) -> Result<Served> {
+        let Some(process) = &mut self.process else { return Ok(Served::default()) };
+        let began = processor_ns();
+        let remap_events = process.serve(timeout);
+        let spent_ns = processor_ns() - began;
         self.keep_watchdogs()?;
-        let done = done?;
-        let redirected = |done: &&RepairEvent| matches!(done, RepairEvent::Redirected { .. } | RepairEvent::Watched(_));
-        let accesses = done.iter().filter(redirected).count();
-        let each_ns = lost_ns(spent_ns, accesses) / accesses.max(1) as f64;
-        for done in done {
-            self.take_in(done, each_ns, did);
+        let remap_events = remap_events?;
+        let is_redirect = |event: &&RemapEvent| matches!(event, RemapEvent::Redirected { .. } | RemapEvent::Touched(_));
+        let redirects = remap_events.iter().filter(is_redirect).count();
+        let cost_ns = lost_ns(spent_ns, redirects) / redirects.max(1) as f64;
+        let mut served = Served { is_attached: true, ..Served::default() };
+        for event in remap_events {
+            self.convert(event, cost_ns, rules, &mut served, events);
         }
         let now_ns = now_ns();
-        let costly = |(&page, repair): (&u64, &Repair)| Some((page, repair.by_hand(now_ns)?));
-        let costly: Vec<(u64, Finding)> = self.repairs.iter().filter_map(costly).collect();
-        costly.into_iter().try_for_each(|(page, found)| self.conclude(page, found, None, now_ns, did))?;
-        Ok(true)
+        let excess = |(&page, moved): (&u64, &MovedPage)| Some((page, moved.excess_redirects(now_ns)?));
+        let excess: Vec<(u64, TrialResult)> = self.moved.iter().filter_map(excess).collect();
+        excess.into_iter().try_for_each(|(page, result)| self.conclude(page, result, None, now_ns, events))?;
+        Ok(served)
     }
 
-    /// `each_ns`: what the program has lost by each access that was redirected.
-    fn take_in(&mut self, done: RepairEvent, each_ns: f64, did: &mut Vec<Did>) {
-        match done {
-            RepairEvent::Redirected { thread, ip, new, page, route } => {
-                if let Some(repair) = self.repairs.get_mut(&page) {
+    /// Records an event of `remap` and adds the events to report. `cost_ns` is the time that the
+    /// program lost by one redirect.
+    fn convert(
+        &mut self,
+        event: RemapEvent,
+        cost_ns: f64,
+        rules: &mut RuleAccesses,
+        served: &mut Served,
+        events: &mut Vec<RepairEvent>,
+    ) {
+        match event {
+            RemapEvent::Redirected { thread, ip, new, page, route } => {
+                if let Some(moved) = self.moved.get_mut(&page) {
                     let now_ns = now_ns();
-                    repair.redirected(ip, route, each_ns, now_ns);
-                    self.allowance.spend(each_ns, now_ns);
+                    moved.record_redirect(ip, route, cost_ns, now_ns);
+                    self.allowance.spend(cost_ns, now_ns);
                 }
                 if new {
-                    did.push(Did::Led { ip, thread });
+                    events.push(RepairEvent::AccessRedirected { ip, thread });
                 }
             }
-            RepairEvent::Restored { page, why: RestoreReason::Abandoned } => {
-                did.push(Did::Undone { page, why: Undone::By(RestoreReason::Abandoned) })
+            RemapEvent::PutBack { page, why: Why::Left } => {
+                events.push(RepairEvent::PagePutBack { page, why: Why::Left.to_string() });
             }
-            RepairEvent::Watched(touch) => did.push(Did::Touched(touch)),
-            RepairEvent::Restored { page, why } => {
-                if matches!(why, RestoreReason::Kernel(_) | RestoreReason::Access { .. }) {
-                    self.cooldowns.entry(page).or_default().failed(now_ns());
+            RemapEvent::Touched(access) => {
+                served.has_accesses = true;
+                rules.record(&access, events);
+            }
+            RemapEvent::PutBack { page, why } => {
+                if matches!(why, Why::Kernel(_) | Why::Access { .. }) {
+                    self.cooldowns.entry(page).or_default().record_failure(now_ns());
                 }
-                did.extend(self.forget(page, Undone::By(why)).1);
+                events.extend(self.remove_page(page, &PutBackReason::Remap(why)).1);
             }
-            RepairEvent::ChildRestored(_) => {}
-            RepairEvent::Ended => {
-                self.begin_anew();
-                did.push(Did::Over);
+            RemapEvent::Child(_) => {}
+            RemapEvent::Over => {
+                self.restart();
+                served.is_over = true;
             }
         }
     }
 
-    /// Another program runs in the process: what is known is of the one before. What is left of that is told by [`Self::take_left`].
-    pub fn begin_anew(&mut self) {
+    /// Removes all data of the program that ran before. [`Self::take_inseparable`] still returns
+    /// its lines.
+    pub(crate) fn restart(&mut self) {
         self.process = None;
-        self.repairs.clear();
-        self.history = RuleHistory::default();
+        self.moved.clear();
+        self.history = History::default();
         self.cooldowns.clear();
-        self.allowance = Allowance::new(LOST_AT_ONCE_NS, MOST_LOST, now_ns());
-        self.doubted.clear();
-        self.asked.clear();
+        self.allowance = Allowance::new(FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, now_ns());
+        self.rechecks.clear();
+        self.requested.clear();
     }
 
-    /// Does what the verdicts on lines ask for. `judged` are all lines that are known; `progress`, how fast the threads get on, if that is.
+    /// Ends trials, moves requested pages, and moves the pages of judged lines that are worth it.
+    /// `progress` is the progress of the threads, if it is measured.
     ///
     /// # Errors
-    /// Where the process refuses to be held or to be served.
-    pub fn consider(
+    /// Where the process refuses an operation.
+    pub(crate) fn update(
         &mut self,
-        judged: &[(JudgedLine, Option<LineCost>)],
-        progress: Option<&LoopProgress>,
+        judged: &[(Judged, Option<Cost>)],
+        progress: Option<&Progress>,
         now_ns: u64,
-        did: &mut Vec<Did>,
+        events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
-        self.end_trials(progress, now_ns, did)?;
-        self.end_doubts(progress, now_ns, did)?;
-        self.do_asked(now_ns, did)?;
+        self.end_trials(progress, now_ns, events)?;
+        self.end_rechecks(progress, now_ns, events)?;
+        self.move_requested(now_ns, events)?;
         for plan in self.plans(judged, now_ns) {
-            if self.repairs.get(&plan.page).is_none_or(|repair| !suffices(&repair.plan, &plan)) {
-                let lately = now_ns.saturating_sub(BEFORE_NS)..now_ns;
-                let before = progress.map(|progress| progress.by_lines(&plan.lines, &lately));
-                let share = worth(&plan, judged);
-                self.repair(plan, share, before, now_ns, did)?;
+            if self.moved.get(&plan.page).is_none_or(|moved| !covers(&moved.plan, &plan)) {
+                let recent = now_ns.saturating_sub(BASELINE_NS)..now_ns;
+                let baseline = progress.map(|progress| progress.by_lines(&plan.lines, &recent));
+                let share = largest_share(&plan, judged);
+                self.apply(plan, share, baseline, now_ns, events)?;
             }
         }
         Ok(())
     }
 
-    /// These pages are asked for from now on, instead of those before.
-    ///
-    /// # Errors
-    /// Where the process refuses to have a page put back.
-    pub fn ask(&mut self, mut pages: BTreeMap<u64, PageRequest>, did: &mut Vec<Did>) -> Result<()> {
-        let changed: Vec<u64> = self
-            .asked
-            .iter()
-            .filter(|(page, one)| pages.get(page) != Some(&one.wanted))
-            .map(|(&page, _)| page)
-            .collect();
-        for page in changed {
-            if self.asked.get(&page).is_some_and(|one| one.is_moved) {
-                self.put_back(page, Undone::Changed, did)?;
-            }
-            self.asked.remove(&page);
-        }
-        pages.retain(|page, _| !self.asked.contains_key(page));
-        for (page, wanted) in pages {
-            self.put_back(page, Undone::Changed, did)?;
-            self.asked.insert(page, Asked { wanted, is_moved: false, next_ns: 0, told: false });
-        }
-        Ok(())
-    }
-
-    /// Whether bytes of the line at this address lie where somebody asks for them to lie.
-    #[must_use]
-    pub fn has_parted_as_asked(&self, line: u64) -> bool {
-        let parts = |one: &Asked| one.wanted.owners.iter().flatten().any(|own| is_on_line(own, line));
-        self.asked.get(&page_with(line)).is_some_and(|one| one.is_moved && parts(one))
-    }
-
-    /// Moves what is asked for and is not moved: not yet, or no longer.
-    fn do_asked(&mut self, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
-        let due = |one: &Asked| !one.is_moved && one.next_ns <= now_ns;
-        let due: Vec<u64> = self.asked.iter().filter(|(_, one)| due(one)).map(|(&page, _)| page).collect();
-        for page in due {
-            let Some(wanted) = self.asked.get(&page).map(|one| one.wanted.clone()) else { continue };
-            let moved = self.hold()?.move_page(&wanted);
-            let Some(one) = self.asked.get_mut(&page) else { continue };
-            match moved {
-                Ok(_) => {
-                    (one.is_moved, one.told) = (true, false);
-                    let views = u32::try_from(wanted.owners.len()).unwrap_or(u32::MAX);
-                    did.push(Did::Moved(PagePlan { page, views, moves: Vec::new(), lines: Vec::new() }));
-                }
-                Err(fieldstone_remap::Error::Page { why, .. }) => {
-                    one.next_ns = now_ns + AGAIN_NS;
-                    if !std::mem::replace(&mut one.told, true) {
-                        did.push(Did::Denied { page, why });
-                    }
-                }
-                Err(other) => return Err(other.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Plans for the pages of lines that cost enough.
-    fn plans(&mut self, judged: &[(JudgedLine, Option<LineCost>)], now_ns: u64) -> Vec<PagePlan> {
-        let page = |judged: &JudgedLine| page_with(judged.line.address);
-        let cools = |of: u64| self.cooldowns.get(&of).is_some_and(|cooldown| !cooldown.is_over(now_ns));
-        let may_move = |judged: &JudgedLine| {
-            self.repairs.contains_key(&page(judged)) || !cools(page(judged)) && !is_mostly_by(judged, cools)
+    /// Plans for the pages of lines that are worth a repair and not in cooldown.
+    fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
+        let page = |judged: &Judged| page_with(judged.line.address);
+        let is_cooling = |key: u64| self.cooldowns.get(&key).is_some_and(|cooldown| !cooldown.is_over(now_ns));
+        let can_move = |judged: &Judged| {
+            self.moved.contains_key(&page(judged))
+                || !is_cooling(page(judged)) && !is_mostly_cooling(judged, is_cooling)
         };
-        let worth: BTreeSet<u64> = judged
+        let chosen: BTreeSet<u64> = judged
             .iter()
-            .filter(|(judged, cost)| is_worth_it(judged, cost.as_ref()) && may_move(judged))
+            .filter(|(judged, cost)| is_worth_repair(judged, cost.as_ref()) && can_move(judged))
             .map(|(judged, _)| page(judged))
-            .filter(|page| !self.asked.contains_key(page))
+            .filter(|page| !self.requested.contains_key(page))
             .collect();
-        if worth.is_empty() {
+        if chosen.is_empty() {
             return Vec::new();
         }
-        let of_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| worth.contains(&page(judged)));
-        let lines: Vec<JudgedLine> = of_pages.cloned().collect();
+        let on_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| chosen.contains(&page(judged)));
+        let lines: Vec<Judged> = on_pages.cloned().collect();
         let plan = rules::plan(&lines, rules::MOST_VIEWS, |line| self.history.has_given_up(line));
-        self.left.retain(|line, _| !worth.contains(&page_with(*line)));
-        self.left.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
+        self.inseparable.retain(|line, _| !chosen.contains(&page_with(*line)));
+        self.inseparable.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
         plan.pages
     }
 
-    /// Lines that fight and were left as they are, since their bytes cannot be parted; each is told once.
-    pub fn take_left(&mut self) -> BTreeMap<u64, PlanRefusal> {
-        std::mem::take(&mut self.left)
+    /// Contended lines that stay as they are because their bytes cannot be separated. Each is
+    /// returned once.
+    pub(crate) fn take_inseparable(&mut self) -> BTreeMap<u64, Refusal> {
+        std::mem::take(&mut self.inseparable)
     }
 
-    /// Whether the program can bear one more try, beside those that go on.
-    fn may_try(&self, now_ns: u64) -> bool {
-        let settling = self.repairs.values().filter(|repair| repair.is_settling(now_ns)).count();
-        self.allowance.left_ns(now_ns) >= TRY_NS * (settling + 1) as f64
+    /// Whether the program's allowance covers one more trial in addition to those that settle.
+    fn can_try(&self, now_ns: u64) -> bool {
+        let settling = self.moved.values().filter(|moved| moved.is_settling(now_ns)).count();
+        self.allowance.left_ns(now_ns) >= TRIAL_BURST_NS * (settling + 1) as f64
     }
 
-    /// Moves a page by this plan. `before`: how fast its threads get on without, unless it is moved already.
-    fn repair(
+    /// Moves a page by this plan. `baseline` is the progress of its threads; that of a plan in
+    /// force replaces it.
+    fn apply(
         &mut self,
         plan: PagePlan,
         share: f64,
-        mut before: Option<PaceSeries>,
+        mut baseline: Option<Paces>,
         now_ns: u64,
-        did: &mut Vec<Did>,
+        events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
         let page = plan.page;
-        if !self.repairs.contains_key(&page) && !self.may_try(now_ns) {
+        if !self.moved.contains_key(&page) && !self.can_try(now_ns) {
             return Ok(());
         }
-        let steps: Vec<ChangeDecision> =
-            plan.lines.iter().map(|&line| self.history.change(line, &on_line(&plan, line), now_ns)).collect();
-        if let Some(known) = self.put_back(page, Undone::Changed, did)? {
-            before = known.take_before();
+        let change = |&line: &u64| self.history.change(line, &moves_on_line(&plan, line), now_ns);
+        let steps: Vec<Step> = plan.lines.iter().map(change).collect();
+        if let Some(known) = self.put_back(page, PutBackReason::RulesChanged, events)? {
+            baseline = known.into_baseline();
         }
-        // The next plan of this page leaves the line out.
-        if steps.contains(&ChangeDecision::GiveUp) {
+        // The next plan of this page omits the line.
+        if steps.contains(&Step::GiveUp) {
             return Ok(());
         }
-        let consolidated = self.consolidated;
-        let moved = self.hold()?.move_page(&wanted(&plan, consolidated));
+        let request = remap_request(&plan, self.consolidated);
+        let moved = self.attach()?.move_page(&request);
         let cooldown = self.cooldowns.entry(page).or_default();
         match moved {
             Ok(_) => {
-                did.push(Did::Moved(plan.clone()));
-                cooldown.moved();
-                self.repairs.insert(page, Repair::new(plan, share, before, now_ns));
+                events.push(RepairEvent::PageMoved { page, views: plan.views, lines: plan.lines.clone() });
+                cooldown.record_move();
+                self.moved.insert(page, MovedPage::new(plan, share, baseline, now_ns));
             }
             Err(fieldstone_remap::Error::Page { why, .. }) => {
-                if cooldown.refused(now_ns) {
-                    did.push(Did::Refused { page, why });
+                if cooldown.record_refusal(now_ns) {
+                    events.push(RepairEvent::PageRefused { page, why });
                 }
             }
             Err(other) => return Err(other.into()),
@@ -404,7 +355,7 @@ impl Repairer {
         Ok(())
     }
 
-    /// Shows the watchdogs that this process is at work, and gives them the userfaultfd when it is another one.
+    /// Sends a heartbeat to the watchdogs, or the userfaultfd if it was opened again.
     fn keep_watchdogs(&mut self) -> Result<()> {
         let (Some(watchdogs), Some(process)) = (&mut self.watchdogs, &self.process) else { return Ok(()) };
         if std::mem::replace(&mut self.reopened, process.reopened()) == process.reopened() {
@@ -413,7 +364,8 @@ impl Repairer {
         watchdogs.share(process.userfault())
     }
 
-    fn hold(&mut self) -> Result<&mut Process> {
+    /// The traced process. It is attached, and watchdogs are started, if it is not attached yet.
+    fn attach(&mut self) -> Result<&mut Process> {
         Ok(match self.process.take() {
             Some(process) => self.process.insert(process),
             None => {
@@ -424,206 +376,124 @@ impl Repairer {
                 let mut process = Process::open(self.pid)?;
                 watchdogs.share(process.userfault())?;
                 self.reopened = process.reopened();
-                if self.by_ladders {
+                if self.uses_ladders {
                     process.lead_to_ladders();
                 }
-                process.wake_by(self.alarm.try_clone().map_err(Error::system("be told of signals"))?);
+                process.wake_by(self.alarm.try_clone().map_err(Error::system("receive signals"))?);
                 self.process.insert(process)
             }
         })
     }
 
-    /// Ends the trials of which something is found.
-    fn end_trials(&mut self, progress: Option<&LoopProgress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
-        let found = |(&page, repair): (&u64, &mut Repair)| Some((page, repair.finding(progress, now_ns)?));
-        let found: Vec<(u64, Finding)> = self.repairs.iter_mut().filter_map(found).collect();
-        found.into_iter().try_for_each(|(page, found)| self.conclude(page, found, progress, now_ns, did))
+    /// Concludes the trials that have a result.
+    fn end_trials(&mut self, progress: Option<&Progress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
+        let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
+        let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
+        results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
     }
 
-    /// Does what is found of a moved page: it stays, or is put back and left alone for a while.
+    /// Acts on the result of a trial: the page stays, or is put back and in cooldown.
     fn conclude(
         &mut self,
         page: u64,
-        found: Finding,
-        progress: Option<&LoopProgress>,
+        result: TrialResult,
+        progress: Option<&Progress>,
         now_ns: u64,
-        did: &mut Vec<Did>,
+        events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
-        let Some(repair) = self.repairs.get(&page) else { return Ok(()) };
-        let why = match found {
-            Finding::Gain | Finding::Stays => {
-                self.allowance.refund(repair.spent_ns());
-                if found == Finding::Gain {
-                    self.cooldowns.entry(page).or_default().gained();
+        let Some(moved) = self.moved.get(&page) else { return Ok(()) };
+        let reason = match result {
+            TrialResult::Gain | TrialResult::Stays => {
+                self.allowance.refund(moved.spent_ns());
+                if result == TrialResult::Gain {
+                    self.cooldowns.entry(page).or_default().record_gain();
                 }
                 return Ok(());
             }
-            Finding::ByHand(a_second) => Undone::ByHand(a_second),
-            Finding::NoGain(times) => {
-                self.allowance.spend(repair.loss_ns(times, now_ns), now_ns);
-                if let Some((progress, _)) = progress.zip(times) {
-                    let (plan, share, paces) = (repair.plan.clone(), repair.share, repair.paces(progress, now_ns));
-                    self.doubted.insert(page, Doubted { plan, share, paces, since_ns: now_ns });
+            TrialResult::SingleRedirects(per_second) => PutBackReason::SingleRedirects(per_second),
+            TrialResult::NoGain(ratio) => {
+                self.allowance.spend(moved.loss_ns(ratio, now_ns), now_ns);
+                if let Some((progress, _)) = progress.zip(ratio) {
+                    let (plan, share, with_repair) = (moved.plan.clone(), moved.share, moved.paces(progress, now_ns));
+                    self.rechecks.insert(page, Recheck { plan, share, with_repair, put_back_ns: now_ns });
                 }
-                Undone::NoGain(times)
+                PutBackReason::NoGain(ratio)
             }
         };
-        for of in repair.culprits().into_iter().chain([page]) {
-            self.cooldowns.entry(of).or_default().failed(now_ns);
+        for key in moved.blamed_instructions().into_iter().chain([page]) {
+            self.cooldowns.entry(key).or_default().record_failure(now_ns);
         }
-        self.put_back(page, why, did).map(drop)
+        self.put_back(page, reason, events).map(drop)
     }
 
-    /// Looks once more at what was put back without a gain: where threads get on worse without it, what they do had changed, and it is moved again.
-    fn end_doubts(&mut self, progress: Option<&LoopProgress>, now_ns: u64, did: &mut Vec<Did>) -> Result<()> {
-        let due = |_: &u64, doubted: &mut Doubted| now_ns.saturating_sub(doubted.since_ns) >= DOUBTED_NS;
-        let due: Vec<(u64, Doubted)> = self.doubted.extract_if(.., due).collect();
-        for (page, doubted) in due {
-            if progress.is_some_and(|progress| doubted.was_a_gain(progress, now_ns)) {
-                self.cooldowns.entry(page).or_default().gained();
-                self.repair(doubted.plan, doubted.share, None, now_ns, did)?;
+    /// Compares pages again that were put back without a gain. Where the threads make less progress
+    /// now, their work had changed, and the page is moved again.
+    fn end_rechecks(&mut self, progress: Option<&Progress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
+        let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.put_back_ns) >= RECHECK_AFTER_NS;
+        let due: Vec<(u64, Recheck)> = self.rechecks.extract_if(.., is_due).collect();
+        for (page, recheck) in due {
+            if progress.is_some_and(|progress| recheck.was_a_gain(progress, now_ns)) {
+                self.cooldowns.entry(page).or_default().record_gain();
+                self.apply(recheck.plan, recheck.share, None, now_ns, events)?;
             }
         }
         Ok(())
     }
 
-    /// Puts a page back; returns the repair that ends.
-    fn put_back(&mut self, page: u64, why: Undone, did: &mut Vec<Did>) -> Result<Option<Repair>> {
-        let is_asked = self.asked.get(&page).is_some_and(|one| one.is_moved);
-        if !is_asked && !self.repairs.contains_key(&page) {
+    /// Puts a page back; returns its trial. `None` if the page was not moved, or was moved by a
+    /// request.
+    fn put_back(
+        &mut self,
+        page: u64,
+        reason: PutBackReason,
+        events: &mut Vec<RepairEvent>,
+    ) -> Result<Option<MovedPage>> {
+        let is_requested = self.requested.get(&page).is_some_and(|requested| requested.is_moved);
+        if !is_requested && !self.moved.contains_key(&page) {
             return Ok(None);
         }
         if let Some(process) = &mut self.process {
-            process.put_page_back(page, RestoreReason::Requested)?;
+            process.put_page_back(page, Why::Asked)?;
         }
-        let (repair, undone) = self.forget(page, why);
-        did.extend(undone);
-        Ok(repair)
+        let (moved, event) = self.remove_page(page, &reason);
+        events.extend(event);
+        Ok(moved)
     }
 
-    /// A page is back. What had to be put back since the program's memory went is given up in the end; for what failed there are cooldowns.
-    fn forget(&mut self, page: u64, why: Undone) -> (Option<Repair>, Option<Did>) {
-        let asked = self.asked.get_mut(&page).map(|one| std::mem::take(&mut one.is_moved));
-        let found = self.repairs.remove(&page);
-        if matches!(why, Undone::By(RestoreReason::Removed | RestoreReason::DescriptorClosed)) {
+    /// Removes the data of a page that is back. Lines whose memory was unmapped count a change of
+    /// their rules, so that they are given up in the end. For failed repairs there are cooldowns.
+    fn remove_page(&mut self, page: u64, reason: &PutBackReason) -> (Option<MovedPage>, Option<RepairEvent>) {
+        let was_requested =
+            self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
+        let moved = self.moved.remove(&page);
+        if matches!(reason, PutBackReason::Remap(Why::Gone | Why::Closed)) {
             let now_ns = now_ns();
-            for &line in found.iter().flat_map(|repair| &repair.plan.lines) {
+            for &line in moved.iter().flat_map(|moved| &moved.plan.lines) {
                 self.history.change(line, &[], now_ns);
             }
         }
-        let is_undone = found.is_some() || asked == Some(true);
-        (found, is_undone.then_some(Did::Undone { page, why }))
+        let was_moved = moved.is_some() || was_requested;
+        let event = was_moved.then(|| RepairEvent::PagePutBack { page, why: reason.to_string() });
+        (moved, event)
     }
 
-    /// Whether it is being found out how fast threads get on, with a repair or without one.
-    pub fn is_trying(&self) -> bool {
-        !self.doubted.is_empty() || self.repairs.values().any(Repair::is_compared)
+    /// Whether the progress of threads is being measured, with a repair or for a recheck.
+    pub(crate) fn is_comparing(&self) -> bool {
+        !self.rechecks.is_empty() || self.moved.values().any(MovedPage::is_compared)
     }
 
-    /// Puts everything back and lets go of the process.
+    /// Puts all pages back and detaches from the process.
     ///
     /// # Errors
-    /// Where the process refuses.
-    pub fn let_go(&mut self) -> Result<()> {
+    /// Where the process refuses an operation.
+    pub(crate) fn release(&mut self) -> Result<()> {
         if let Some(process) = self.process.take() {
             process.release()?;
         }
         if let Some(mut watchdogs) = self.watchdogs.take() {
             watchdogs.dismiss();
         }
-        self.repairs.clear();
+        self.moved.clear();
         Ok(())
-    }
-}
-
-/// Whether a line is shared falsely, and that costs enough to do something about it.
-pub(super) fn is_worth_it(judged: &JudgedLine, cost: Option<&LineCost>) -> bool {
-    let weight = judged.line.weight;
-    // Laps do not fade: the weight tells whether they are of late.
-    let is_heavy =
-        weight >= LEAST_WEIGHT || weight >= 1.0 && cost.is_some_and(|cost| cost.on_line >= 2.0 * LEAST_WEIGHT);
-    judged.verdict.is_finding() && is_heavy && costs_enough(cost)
-}
-
-/// Whether a line takes enough of the threads' time to be mended.
-pub(super) fn costs_enough(cost: Option<&LineCost>) -> bool {
-    cost.is_some_and(|cost| cost.share.low >= LEAST_SHARE)
-}
-
-/// What the heaviest line of a plan takes of the threads' time.
-fn worth(plan: &PagePlan, judged: &[(JudgedLine, Option<LineCost>)]) -> f64 {
-    let is_mended = |judged: &JudgedLine| plan.lines.contains(&judged.line.address);
-    let costs = judged.iter().filter(|(judged, _)| is_mended(judged)).filter_map(|(_, cost)| cost.as_ref());
-    costs.fold(0.0, |most, cost| cost.share.likely.max(most))
-}
-
-/// Whether more than half of the samples of a line were taken at instructions that are to be left alone.
-fn is_mostly_by(judged: &JudgedLine, cools: impl Fn(u64) -> bool) -> bool {
-    let sites = || judged.line.threads.iter().flat_map(|thread| &thread.sites);
-    let cooling: HashSet<u64> = sites().map(|site| site.site).filter(|&site| cools(site)).collect();
-    let all: f32 = sites().map(|site| site.weight).sum();
-    let by_them: f32 = sites().filter(|site| cooling.contains(&site.site)).map(|site| site.weight).sum();
-    by_them * 2.0 > all
-}
-
-/// The moves of a plan that have a byte on the line at this address.
-fn on_line(plan: &PagePlan, line: u64) -> Vec<ByteMove> {
-    plan.moves.iter().filter(|one| is_on_line(&one.bytes, line)).cloned().collect()
-}
-
-/// Whether one of these bytes is on the line at this address.
-const fn is_on_line(bytes: &Range<u64>, line: u64) -> bool {
-    bytes.start < line + 64 && line < bytes.end
-}
-
-/// Whether the rules in force do what the new plan asks for: each of its moves lies in one of theirs, and what it parts they part.
-fn suffices(in_force: &PagePlan, asked: &PagePlan) -> bool {
-    let holder = |one: &ByteMove| {
-        let holds = |own: &&ByteMove| own.bytes.start <= one.bytes.start && one.bytes.end <= own.bytes.end;
-        in_force.moves.iter().find(holds)
-    };
-    asked.moves.iter().all(|one| {
-        holder(one).is_some_and(|own| {
-            let parted =
-                |other: &ByteMove| other.view == one.view || holder(other).is_none_or(|theirs| theirs.view != own.view);
-            asked.moves.iter().all(parted)
-        })
-    })
-}
-
-/// The owners of a plan's views.
-fn wanted(plan: &PagePlan, consolidated: bool) -> PageRequest {
-    let of_view = |view| plan.moves.iter().filter(|one| one.view == view).map(|one| one.bytes.clone()).collect();
-    PageRequest { page: plan.page, owners: (0..plan.views).map(of_view).collect(), consolidated, watched: Vec::new() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(moves: &[(u64, u64, u32)]) -> PagePlan {
-        let one = |&(start, end, view): &(u64, u64, u32)| ByteMove { bytes: start..end, view, threads: Vec::new() };
-        let views = moves.iter().map(|one| one.2 + 1).max().unwrap_or(0);
-        PagePlan { page: 0x1000, views, moves: moves.iter().map(one).collect(), lines: vec![0x1000] }
-    }
-
-    #[test]
-    fn rules_that_part_what_is_asked_for_stay_in_force() {
-        let in_force = plan(&[(0x1000, 0x1010, 0), (0x1010, 0x1040, 1)]);
-        for (asked, enough) in [
-            (plan(&[(0x1000, 0x1010, 0), (0x1010, 0x1040, 1)]), true),
-            (plan(&[(0x1000, 0x1008, 1), (0x1010, 0x1018, 0)]), true),
-            (plan(&[(0x1010, 0x1018, 0), (0x1018, 0x1020, 1)]), false),
-            (plan(&[(0x1008, 0x1018, 0)]), false),
-            (plan(&[(0x1080, 0x1088, 0)]), false),
-        ] {
-            assert_eq!(suffices(&in_force, &asked), enough, "{asked:?}");
-        }
-    }
-
-    #[test]
-    fn each_view_is_an_owner() {
-        let wanted = wanted(&plan(&[(0x1000, 0x1008, 0), (0x1008, 0x1010, 1), (0x1040, 0x1048, 0)]), false);
-        assert_eq!(wanted.owners, [vec![0x1000..0x1008, 0x1040..0x1048], std::iter::once(0x1008..0x1010).collect()]);
     }
 }

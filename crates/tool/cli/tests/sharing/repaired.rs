@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use fieldstone_repair::{Event, Happened, RepairStats, Seen};
+use fieldstone_repair::{RepairEvent, RepairStats, SamplingStats, TimedEvent};
 
 use crate::stage::{
     Run, Stage, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
@@ -23,8 +23,8 @@ fn repaired(stage: &Stage, run: Run, program: &Path, arguments: &[&str]) -> Opti
     Some(serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap())
 }
 
-fn count(events: &[Event], is: impl Fn(&Happened) -> bool) -> usize {
-    events.iter().filter(|event| is(&event.what)).count()
+fn count(events: &[TimedEvent], is: impl Fn(&RepairEvent) -> bool) -> usize {
+    events.iter().filter(|event| is(&event.kind)).count()
 }
 
 #[test]
@@ -34,13 +34,14 @@ fn counters_are_parted_at_every_level_of_optimisation() {
         let program = stage.build("counters", &["-g", level]);
         let Some(stats) = repaired(&stage, run_together, &program, &[COUNTING, more].concat()) else { return };
         assert_eq!(stats.schema, RepairStats::SCHEMA);
-        let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
-        let led = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
+        let moved = count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. }));
+        let led = count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. }));
         assert!(moved >= 1 && led >= 2, "{level} {more:?}: {:#?}", stats.events);
         // At its end the main thread may come by so often, one access at a time, that the page goes back.
-        let at = |is: fn(&Happened) -> bool| stats.events.iter().find(|event| is(&event.what)).map(|event| event.at_ms);
-        let moved_ms = at(|what| matches!(what, Happened::Moved { .. })).unwrap();
-        let undone_ms = at(|what| matches!(what, Happened::Undone { .. })).unwrap_or(f64::INFINITY);
+        let at =
+            |is: fn(&RepairEvent) -> bool| stats.events.iter().find(|event| is(&event.kind)).map(|event| event.at_ms);
+        let moved_ms = at(|what| matches!(what, RepairEvent::PageMoved { .. })).unwrap();
+        let undone_ms = at(|what| matches!(what, RepairEvent::PagePutBack { .. })).unwrap_or(f64::INFINITY);
         assert!(undone_ms - moved_ms > 100.0, "{level} {more:?}: {:#?}", stats.events);
     }
 }
@@ -52,9 +53,10 @@ fn a_loop_of_many_accesses_goes_on_in_a_clone() {
     let program = stage.build("linear_regression", &["-g", "-O0"]);
     let arguments = ["--shift", "16", "--pin", "--rounds", "5"];
     let Some(stats) = repaired(&stage, run_together, &program, &arguments) else { return };
-    let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
-    let moved_ms = moved.unwrap_or_else(|| panic!("{:#?}", stats.seen)).at_ms;
-    let one_by_one = |event: &&Event| matches!(&event.what, Happened::Undone { why, .. } if why.contains("one by one"));
+    let moved = stats.events.iter().find(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
+    let moved_ms = moved.unwrap_or_else(|| panic!("{:#?}", stats.sampling)).at_ms;
+    let one_by_one =
+        |event: &&TimedEvent| matches!(&event.kind, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
     let undone = stats.events.iter().find(one_by_one);
     assert!(undone.is_none_or(|undone| undone.at_ms - moved_ms > 2000.0), "{:#?}", stats.events);
 }
@@ -69,9 +71,9 @@ fn what_is_truly_shared_is_left_alone() {
         else {
             return;
         };
-        assert!(stats.seen.samples > 0, "{pattern}: nothing was seen");
+        assert!(stats.sampling.samples > 0, "{pattern}: nothing was seen");
         assert_eq!(
-            count(&stats.events, |what| matches!(what, Happened::Moved { .. })),
+            count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })),
             0,
             "{pattern}: {:?}",
             stats.events
@@ -94,7 +96,7 @@ fn programs_with_more_than_counters_keep_their_results() {
         for (level, rounds) in ["-O0", "-O2"].into_iter().zip(rounds) {
             let program = stage.build(name, &["-g", level]);
             let Some(stats) = repaired(&stage, run, &program, &["--rounds", rounds]) else { return };
-            assert!(stats.seen.walked > 0, "{name} {level}: nobody looked: {stats:?}");
+            assert!(stats.sampling.analysed > 0, "{name} {level}: nobody looked: {stats:?}");
             println!("{name} {level}: {} events", stats.events.len());
         }
     }
@@ -169,9 +171,10 @@ fn what_did_not_settle_is_tried_once_more() {
     let Some(stage) = Stage::new() else { return };
     let program = stage.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&stage, run_together, &program, &[]) else { return };
-    let by_hand = |what: &Happened| matches!(what, Happened::Undone { why, .. } if why.contains("one by one"));
+    let by_hand =
+        |what: &RepairEvent| matches!(what, RepairEvent::PagePutBack { why, .. } if why.contains("one by one"));
     assert!(count(&stats.events, by_hand) >= 1, "{:#?}", stats.events);
-    assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 2, "{:#?}", stats.events);
+    assert!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })) >= 2, "{:#?}", stats.events);
 }
 
 /// Two threads that work so and so many times.
@@ -205,13 +208,13 @@ fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same()
     let program = stage.build_text("late", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let Some(calm) = repaired(&stage, run, &program, &["1000"]) else { return };
     assert!(calm.events.is_empty(), "{:#?}", calm.events);
-    let Seen { pauses, samples, .. } = calm.seen;
-    assert!(pauses > 0 && samples < 1000, "1.5 s of two threads: {:?}", calm.seen);
+    let SamplingStats { pauses, samples, .. } = calm.sampling;
+    assert!(pauses > 0 && samples < 1000, "1.5 s of two threads: {:?}", calm.sampling);
     let Some(stats) = repaired(&stage, run_together, &program, &["800000000"]) else { return };
-    let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
+    let moved = stats.events.iter().find(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
     assert!(moved.is_some_and(|event| event.at_ms > 1400.0), "{:#?}", stats.events);
     // Until the page moved there are about 110 more than in the calm program, and as many while it is on trial.
-    assert!(stats.seen.samples > samples + 160, "{:?} and {:?}", stats.seen, calm.seen);
+    assert!(stats.sampling.samples > samples + 160, "{:?} and {:?}", stats.sampling, calm.sampling);
 }
 
 /// The address comes out of a call each time, as a smart pointer's does in C++ that is not optimised: after it, no register tells it.
@@ -231,12 +234,12 @@ fn an_access_behind_a_call_is_found_and_parted() {
     let Some(stage) = Stage::new() else { return };
     let program = stage.build_text("calling", &[BEGIN, CALLING, TWO].concat(), &["-g", "-O0"]);
     let Some(stats) = repaired(&stage, run_together, &program, &["60000000"]) else { return };
-    let found = stats.events.iter().find_map(|event| match event.what {
-        Happened::Found { share, .. } => Some(share),
+    let found = stats.events.iter().find_map(|event| match event.kind {
+        RepairEvent::LineFound { share, .. } => Some(share),
         _ => None,
     });
     assert!(found.is_some_and(|share| share > 0.3), "{:#?}", stats.events);
-    assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 1, "{:#?}", stats.events);
+    assert!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })) >= 1, "{:#?}", stats.events);
 }
 
 #[test]
@@ -251,9 +254,13 @@ fn what_a_rule_has_parted_is_not_told_as_found() {
     }
     let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     // Each thread's loop, when it comes to it.
-    assert!(count(&stats.events, |what| matches!(what, Happened::Led { .. })) >= 2, "{:#?}", stats.events);
-    assert_eq!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })), 1, "{:#?}", stats.events);
-    assert_eq!(count(&stats.events, |what| matches!(what, Happened::Found { .. })), 0, "{:#?}", stats.events);
+    assert!(
+        count(&stats.events, |what| matches!(what, RepairEvent::AccessRedirected { .. })) >= 2,
+        "{:#?}",
+        stats.events
+    );
+    assert_eq!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })), 1, "{:#?}", stats.events);
+    assert_eq!(count(&stats.events, |what| matches!(what, RepairEvent::LineFound { .. })), 0, "{:#?}", stats.events);
 }
 
 /// Threads in whose place others come, as many, after so long that nobody has looked for almost a second; those fight for a moment.
@@ -283,8 +290,8 @@ fn threads_in_the_place_of_others_are_looked_at_at_once() {
     let Some(stage) = Stage::new() else { return };
     let program = stage.build_text("replaced", &[BEGIN, REPLACED].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&stage, run_together, &program, &[]) else { return };
-    assert!(stats.seen.pauses >= 3, "{:?}", stats.seen);
-    let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
+    assert!(stats.sampling.pauses >= 3, "{:?}", stats.sampling);
+    let moved = stats.events.iter().find(|event| matches!(event.kind, RepairEvent::PageMoved { .. }));
     assert!(moved.is_some_and(|event| (2200.0..2600.0).contains(&event.at_ms)), "{:#?}", stats.events);
 }
 
@@ -295,8 +302,8 @@ fn a_program_that_takes_the_place_of_another_is_repaired() {
     let script = format!("sleep 0.1; exec {} \"$@\"", program.display());
     let arguments = [&["-c", &script, "sh", "--pin"], COUNTING].concat();
     let Some(stats) = repaired(&stage, run_together, Path::new("/bin/sh"), &arguments) else { return };
-    assert_eq!(count(&stats.events, |what| matches!(what, Happened::Exec)), 1, "{:#?}", stats.events);
-    assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 1, "{:#?}", stats.events);
+    assert_eq!(count(&stats.events, |what| matches!(what, RepairEvent::Exec)), 1, "{:#?}", stats.events);
+    assert!(count(&stats.events, |what| matches!(what, RepairEvent::PageMoved { .. })) >= 1, "{:#?}", stats.events);
 }
 
 /// A process that runs is repaired, let go, and ends as if nothing had been.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fieldstone_repair::{Event, Happened, RepairStats};
+use fieldstone_repair::{RepairEvent, RepairStats, TimedEvent};
 
 use crate::stage::{Stage, checksum, fieldstone, run, said};
 
@@ -39,7 +39,7 @@ int main(void) {
 }
 "#;
 
-fn stats(stage: &Stage, program: &Path, rules: Option<&str>) -> Option<Vec<Event>> {
+fn stats(stage: &Stage, program: &Path, rules: Option<&str>) -> Option<Vec<TimedEvent>> {
     let (file, rule_file) = (stage.path("stats.json"), stage.path("rules"));
     let mut options = vec!["run", "--repair", "--stats", file.to_str().unwrap()];
     if let Some(rules) = rules {
@@ -52,9 +52,9 @@ fn stats(stage: &Stage, program: &Path, rules: Option<&str>) -> Option<Vec<Event
     Some(stats.events)
 }
 
-fn moved(events: &[Event]) -> Vec<(u64, u32)> {
-    let moved = |event: &Event| match &event.what {
-        Happened::Moved { page, views, .. } => Some((*page, *views)),
+fn moved(events: &[TimedEvent]) -> Vec<(u64, u32)> {
+    let moved = |event: &TimedEvent| match &event.kind {
+        RepairEvent::PageMoved { page, views, .. } => Some((*page, *views)),
         _ => None,
     };
     events.iter().filter_map(moved).collect()
@@ -73,13 +73,13 @@ fn rules_are_done_and_what_they_watch_is_told_to_the_last_access() {
     let mut counted: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut traced = 0;
     for event in &events {
-        match &event.what {
-            Happened::Counted { rule, reads, writes, code, .. } => {
+        match &event.kind {
+            RepairEvent::AccessCount { rule, reads, writes, code, .. } => {
                 let all = counted.entry(rule.clone()).or_default();
                 (all.0, all.1) = (all.0 + reads, all.1 + writes);
                 assert!(code.is_some(), "{event:?}");
             }
-            Happened::Touched { rule, address, bytes, read, write, code, .. } => {
+            RepairEvent::WatchedAccess { rule, address, bytes, read, write, code, .. } => {
                 assert_eq!((rule.as_str(), *address, *bytes), ("words+808", page + 808, 8), "{event:?}");
                 assert!(*read && !*write, "{event:?}");
                 let code = code.as_deref().unwrap_or_default();
@@ -93,7 +93,7 @@ fn rules_are_done_and_what_they_watch_is_told_to_the_last_access() {
     assert_eq!(counted, BTreeMap::from([("words+800".to_owned(), (1, 37))]), "{events:#?}");
     assert_eq!(traced, 5);
     assert!(
-        events.iter().any(|event| matches!(&event.what, Happened::Missing { rule } if rule == "nowhere")),
+        events.iter().any(|event| matches!(&event.kind, RepairEvent::SymbolMissing { rule } if rule == "nowhere")),
         "{events:#?}"
     );
 }
