@@ -71,7 +71,7 @@ pub enum Route {
 
 /// An event of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RepairEvent {
+pub enum RemapEvent {
     /// An access was redirected.
     Redirected {
         /// The thread.

@@ -49,7 +49,7 @@ mod tracer;
 
 pub use error::{Error, Result};
 #[cfg(target_arch = "x86_64")]
-pub use event::{RepairEvent, RestoreReason, Route, WatchedAccess};
+pub use event::{RemapEvent, RestoreReason, Route, WatchedAccess};
 pub use memory::ProcessMemory;
 #[cfg(target_arch = "x86_64")]
 pub use page_table::moved::{MovedPage, PageRequest, ProgramView, page_with};

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use crate::children::{ForkedChildren, Snapshot};
 use crate::code_cache::CodeCache;
 use crate::error::{Error, Result};
-use crate::event::{RepairEvent, RestoreReason};
+use crate::event::{RemapEvent, RestoreReason};
 use crate::memory::ProcessMemory;
 use crate::page_table::PageTable;
 use crate::page_table::moved::{MovedPage, PageMap, ProgramView};
@@ -57,7 +57,7 @@ pub struct Process {
     /// The record, once there is something to record.
     record: Option<Record>,
     /// Events that the next [`Self::serve`] returns.
-    unreported: Vec<RepairEvent>,
+    unreported: Vec<RemapEvent>,
     /// A descriptor that becomes readable when a thread has stopped by itself.
     alarm: Option<OwnedFd>,
     /// Time of the last check whether the program has closed the userfaultfd.
@@ -149,7 +149,7 @@ impl Process {
     ///
     /// # Errors
     /// As for [`Self::open`]; also if another process is restoring it already.
-    pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<RepairEvent>> {
+    pub fn rescue(pid: u32, shared: Option<OwnedFd>) -> Result<Vec<RemapEvent>> {
         Self::open_with(pid, shared)?.release()
     }
 
@@ -225,7 +225,7 @@ impl Process {
 
     /// Checks at intervals whether the program has closed the userfaultfd. If so, restores all
     /// pages and opens another.
-    fn check_descriptor(&mut self) -> Result<Vec<RepairEvent>> {
+    fn check_descriptor(&mut self) -> Result<Vec<RemapEvent>> {
         if self.checked.elapsed() < CHECK_INTERVAL {
             return Ok(Vec::new());
         }

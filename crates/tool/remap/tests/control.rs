@@ -7,7 +7,7 @@ mod program;
 
 use std::time::Duration;
 
-use fieldstone_remap::{PageRequest, RepairEvent, RestoreReason};
+use fieldstone_remap::{PageRequest, RemapEvent, RestoreReason};
 use program::{ProgramBuilder, redirect_count, restore_reason, split_words};
 
 /// A loop that is entered at its condition, inside of the five bytes that a jump at its head
@@ -157,10 +157,10 @@ fn rewritten_file_code_runs_in_its_new_form() {
     let mut done = Vec::new();
     // The page is moved again after each restore.
     let begun = std::time::Instant::now();
-    while !running.has_ended() && !done.contains(&RepairEvent::Ended) {
+    while !running.has_ended() && !done.contains(&RemapEvent::Ended) {
         assert!(begun.elapsed() < Duration::from_secs(60), "it hangs");
         let then = process.serve(Duration::from_millis(1)).unwrap();
-        if then.iter().any(|done| matches!(done, RepairEvent::Restored { .. })) {
+        if then.iter().any(|done| matches!(done, RemapEvent::Restored { .. })) {
             let _ = process.move_page(&split_words(running.page));
         }
         done.extend(then);
@@ -168,7 +168,7 @@ fn rewritten_file_code_runs_in_its_new_form() {
             break;
         }
     }
-    let gone = |done: &&RepairEvent| matches!(done, RepairEvent::Restored { why: RestoreReason::Removed, .. });
+    let gone = |done: &&RemapEvent| matches!(done, RemapEvent::Restored { why: RestoreReason::Removed, .. });
     assert!(done.iter().filter(gone).count() >= 3, "{done:?}");
     process.put_all_back().unwrap();
     let (_, output) = running.finish(&mut process);
@@ -196,7 +196,7 @@ fn rewritelets_that_continue_in_a_head_copy_are_freed_with_it() {
         .move_page(&PageRequest { watched: std::iter::once(watched..watched + 4096).collect(), ..split_words(watched) })
         .unwrap();
     let then = running.run_phase(&mut process);
-    assert!(then.iter().filter(|done| matches!(done, RepairEvent::Watched(_))).count() >= 50, "{then:?}");
+    assert!(then.iter().filter(|done| matches!(done, RemapEvent::Watched(_))).count() >= 50, "{then:?}");
     process.put_page_back(page, RestoreReason::Requested).unwrap();
     process.move_page(&split_words(page)).unwrap();
     let (_, output) = running.finish(&mut process);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Error, Process, RepairEvent, RestoreReason};
+use fieldstone_remap::{Error, Process, RemapEvent, RestoreReason};
 use fieldstone_sys::ptrace::Tracee;
 use program::{ProgramBuilder, RunningProgram, restore_reason, split_words};
 
@@ -75,7 +75,7 @@ fn closing_all_descriptors_restores_the_page() {
     running.serve_until_quiet(&mut process);
     let done = running.run_phase(&mut process);
     assert!(
-        done.contains(&RepairEvent::Restored { page: running.page, why: RestoreReason::DescriptorClosed }),
+        done.contains(&RemapEvent::Restored { page: running.page, why: RestoreReason::DescriptorClosed }),
         "{done:?}"
     );
     process.move_page(&split_words(running.page)).unwrap();
@@ -159,7 +159,7 @@ fn a_process_killed_during_a_move_has_ended() {
         while !over && begun.elapsed() < Duration::from_secs(20) {
             let moved = process.move_page(&split_words(running.page)).is_ok();
             let served = process.serve(Duration::from_millis(1));
-            over = served.as_ref().is_ok_and(|done| done.contains(&RepairEvent::Ended));
+            over = served.as_ref().is_ok_and(|done| done.contains(&RemapEvent::Ended));
             last = Some(served);
             if moved && !over {
                 let _ = process.put_all_back();

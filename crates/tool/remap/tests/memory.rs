@@ -5,16 +5,16 @@
 
 mod program;
 
-use fieldstone_remap::{Error, RepairEvent};
+use fieldstone_remap::{Error, RemapEvent};
 use program::{CHILD, ProgramBuilder, move_and_restore_repeatedly, redirect_count, split_words};
 
 /// Runs a program whose first two pages of `second` are moved too, with a phase that uses them.
-fn move_more_pages(meanwhile: &str) -> Option<Vec<RepairEvent>> {
+fn move_more_pages(meanwhile: &str) -> Option<Vec<RemapEvent>> {
     move_more_pages_with("", meanwhile)
 }
 
 /// The same with functions and variables of its own.
-fn move_more_pages_with(more: &str, meanwhile: &str) -> Option<Vec<RepairEvent>> {
+fn move_more_pages_with(more: &str, meanwhile: &str) -> Option<Vec<RemapEvent>> {
     let globals = "static int times; static __attribute__((noinline)) void add(volatile uint64_t *word, int n) { for (int i = 0; i < n; i++) ++*word; }
         static void fresh(char *at, unsigned char byte) { for (int i = 0; i < 8192; i++) CHECK((unsigned char)at[i] == byte); }";
     let mut running = ProgramBuilder::new(meanwhile).globals(globals).globals(more).start();
@@ -57,7 +57,7 @@ fn unmapped_pages_are_replaced_by_new_ones() {
     let Some(then) = move_more_pages(&body) else { return };
     let gone = then
         .iter()
-        .filter(|done| matches!(done, RepairEvent::Restored { why: fieldstone_remap::RestoreReason::Removed, .. }));
+        .filter(|done| matches!(done, RemapEvent::Restored { why: fieldstone_remap::RestoreReason::Removed, .. }));
     assert_eq!(gone.count(), 2, "{then:?}");
 }
 
@@ -130,7 +130,7 @@ fn a_page_made_read_only_is_not_written() {
         let Some(then) = move_more_pages_with(FAULTS, &body) else { return };
         let gone = then
             .iter()
-            .filter(|done| matches!(done, RepairEvent::Restored { why: fieldstone_remap::RestoreReason::Removed, .. }));
+            .filter(|done| matches!(done, RemapEvent::Restored { why: fieldstone_remap::RestoreReason::Removed, .. }));
         assert_eq!(gone.count(), 1, "one page, and no other: {then:?}");
     }
 }
@@ -145,7 +145,7 @@ fn mprotect_of_other_memory_works() {
          add(one + 8, 10); CHECK(one[8] == 0x0707070707070707 + 1010);"
     );
     let Some(then) = move_more_pages_with(FAULTS, &body) else { return };
-    assert!(!then.iter().any(|done| matches!(done, RepairEvent::Restored { .. })), "{then:?}");
+    assert!(!then.iter().any(|done| matches!(done, RemapEvent::Restored { .. })), "{then:?}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn pages_are_restored_in_forked_children() {
     // Two threads fork at the same time.
     let body = "counters[100] = 7; pthread_t t; CHECK(!pthread_create(&t, 0, forks, 0)); forks(0); pthread_join(t, 0);";
     let Some(then) = ProgramBuilder::new(body).globals(&globals).assert_same_results() else { return };
-    assert!(then.iter().filter(|done| matches!(done, RepairEvent::ChildRestored(_))).count() >= 20, "{then:?}");
+    assert!(then.iter().filter(|done| matches!(done, RemapEvent::ChildRestored(_))).count() >= 20, "{then:?}");
 }
 
 /// A page is restored during a fork. The fork copies much memory, so it takes long.
@@ -244,7 +244,7 @@ fn processes_that_share_memory_run_concurrently() {
             CHECK(waitpid(pid, &status, 0) == pid); CHECK(!status); CHECK(counters[100] == begin + (i + 1) * 3000000UL); }";
     let Some(then) = ProgramBuilder::new(body).globals(globals).assert_same_results() else { return };
     assert!(
-        redirect_count(&then) > 0 && !then.iter().any(|done| matches!(done, RepairEvent::ChildRestored(_))),
+        redirect_count(&then) > 0 && !then.iter().any(|done| matches!(done, RemapEvent::ChildRestored(_))),
         "{then:?}"
     );
 }
@@ -262,7 +262,7 @@ fn a_program_that_executes_another_is_released() {
         running.serve_until_quiet(&mut process);
         running.send_input();
         let done = running.serve_until(&mut process, |_| false);
-        assert!(done.contains(&RepairEvent::Ended), "{done:?}");
+        assert!(done.contains(&RemapEvent::Ended), "{done:?}");
         let (_, output) = running.finish(&mut process);
         assert_eq!(output, ["another"]);
     }

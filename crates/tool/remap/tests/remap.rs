@@ -5,7 +5,7 @@
 
 mod program;
 
-use fieldstone_remap::{RepairEvent, RestoreReason};
+use fieldstone_remap::{RemapEvent, RestoreReason};
 use program::{ProgramBuilder, redirect_count, restore_reason, split_words};
 
 #[test]
@@ -31,7 +31,7 @@ fn a_page_is_restored_on_request() {
     running.serve_until_quiet(&mut process);
     assert_eq!(
         process.put_all_back().unwrap(),
-        [RepairEvent::Restored { page: running.page, why: RestoreReason::Requested }]
+        [RemapEvent::Restored { page: running.page, why: RestoreReason::Requested }]
     );
     process.move_page(&split_words(running.page)).unwrap();
     let again = running.serve_until_quiet(&mut process);
@@ -60,7 +60,7 @@ fn each_access_to_watched_bytes_is_reported() {
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
     let touches: Vec<fieldstone_remap::WatchedAccess> = then
         .iter()
-        .filter_map(|done| if let RepairEvent::Watched(touch) = done { Some(*touch) } else { None })
+        .filter_map(|done| if let RemapEvent::Watched(touch) = done { Some(*touch) } else { None })
         .collect();
     assert!(touches.iter().all(|touch| watched.contains(&touch.address) && touch.bytes == 8), "{touches:?}");
     let at = |word: u64| touches.iter().filter(move |touch| touch.address == page + word * 8);
@@ -90,7 +90,7 @@ fn a_page_can_be_watched_without_moving_bytes() {
     process.put_all_back().unwrap();
     let (_, output) = running.finish(&mut process);
     assert_eq!(output.last().map(String::as_str), Some("right right"), "{output:?}");
-    assert!(then.iter().filter(|done| matches!(done, RepairEvent::Watched(_))).count() >= 1, "{then:?}");
+    assert!(then.iter().filter(|done| matches!(done, RemapEvent::Watched(_))).count() >= 1, "{then:?}");
 }
 
 /// The words of a thread on several lines are packed into one line, and restored to their

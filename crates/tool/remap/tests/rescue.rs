@@ -8,7 +8,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Process, RepairEvent, RestoreReason};
+use fieldstone_remap::{Process, RemapEvent, RestoreReason};
 use program::{CHILD, ProgramBuilder, RunningProgram, compiled, open_or_skip, split_words};
 
 /// Moves a page, serves `times` times, and ends without a release, as a killed repairer does. The
@@ -45,7 +45,7 @@ fn the_next_repairer_restores_abandoned_pages() {
         let mut process = Process::open(pid).unwrap();
         let then = running.serve_until(&mut process, |line| line == "done");
         let page = running.page;
-        assert!(then.contains(&RepairEvent::Restored { page, why: RestoreReason::Abandoned }), "{then:?}");
+        assert!(then.contains(&RemapEvent::Restored { page, why: RestoreReason::Abandoned }), "{then:?}");
         assert!(!Process::is_left_behind(pid).unwrap());
         // The process can be repaired and released again.
         process.move_page(&split_words(page)).unwrap();
@@ -133,7 +133,7 @@ fn pages_are_restored_in_children_of_untraced_parents() {
         assert!(!running.has_printed("done"), "it continued without a repairer");
         let mut process = Process::open(running.child.id()).unwrap();
         let then = running.serve_until(&mut process, |line| line == "done");
-        assert!(then.iter().any(|done| matches!(done, RepairEvent::ChildRestored(_))), "{born}: {then:?}");
+        assert!(then.iter().any(|done| matches!(done, RemapEvent::ChildRestored(_))), "{born}: {then:?}");
         process.release().unwrap();
         let output = running.finish_unserved();
         assert_eq!(output.last().map(String::as_str), Some("right right"), "{born}: {output:?}");

@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use fieldstone_report::sharing::Code;
-use fieldstone_sharing::Line;
+use fieldstone_sharing::LineUse;
 
 use crate::line_monitor::LineMonitor;
 use crate::memory_objects::MemoryObjects;
 use crate::tuning::MAX_REPORTED_INSTRUCTIONS;
-use fieldstone_symbols::Symbols;
+use fieldstone_symbols::Symbolizer;
 
 /// A cache of instruction names.
 #[derive(Debug, Default)]
 pub(crate) struct InstructionNames {
-    symbols: Symbols,
+    symbols: Symbolizer,
     known: HashMap<u64, Code>,
 }
 
 impl InstructionNames {
     /// The [`MAX_REPORTED_INSTRUCTIONS`] heaviest instructions that access the line, with their
     /// threads. The heaviest instruction of each thread comes before others in the choice.
-    pub(crate) fn heaviest_on(&mut self, line: &Line, objects: &MemoryObjects, monitor: &LineMonitor) -> Vec<Code> {
+    pub(crate) fn heaviest_on(&mut self, line: &LineUse, objects: &MemoryObjects, monitor: &LineMonitor) -> Vec<Code> {
         let mut codes: BTreeMap<u64, Code> = BTreeMap::new();
         for thread in &line.threads {
             for site in &thread.sites {

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fieldstone_remap::Route;
-use fieldstone_sharing::{Allowance, Compared, Outcome, Paces, PagePlan, Progress, trial};
+use fieldstone_sharing::{Allowance, PaceComparison, TrialOutcome, PaceSeries, PagePlan, LoopProgress, trial};
 
 use crate::tuning::{
     BLAMED_REDIRECTS, COLD_CLONE_NS, COMPARE_AFTER_NS, FAULT_NS, LOOP_TRIAL_NS, RECHECK_AFTER_NS, REPAIR_SLOWDOWN,
@@ -44,7 +44,7 @@ pub(crate) struct MovedPage {
     /// Cost of all redirects, in nanoseconds.
     spent_ns: f64,
     /// Progress of the threads before the move. `None` if it is unknown.
-    baseline: Option<Paces>,
+    baseline: Option<PaceSeries>,
     is_on_trial: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Recheck {
     /// [`MovedPage::share`].
     pub(crate) share: f64,
     /// Progress of the threads with the repair.
-    pub(crate) with_repair: Paces,
+    pub(crate) with_repair: PaceSeries,
     /// Time when the page was put back.
     pub(crate) put_back_ns: u64,
 }
@@ -82,7 +82,7 @@ pub(crate) fn lost_ns(spent_ns: u64, accesses: usize) -> f64 {
 impl MovedPage {
     /// A page that was moved at `now_ns`. `baseline` is the progress of its threads before the
     /// move, if known.
-    pub(crate) fn new(plan: PagePlan, share: f64, baseline: Option<Paces>, now_ns: u64) -> Self {
+    pub(crate) fn new(plan: PagePlan, share: f64, baseline: Option<PaceSeries>, now_ns: u64) -> Self {
         let allowance = Allowance::new(TRIAL_BURST_NS, SINGLE_REDIRECT_PART * share, now_ns);
         Self {
             plan,
@@ -123,7 +123,7 @@ impl MovedPage {
     }
 
     /// The baseline, for a new plan of the same page.
-    pub(crate) fn into_baseline(self) -> Option<Paces> {
+    pub(crate) fn into_baseline(self) -> Option<PaceSeries> {
         self.baseline
     }
 
@@ -146,7 +146,7 @@ impl MovedPage {
     }
 
     /// Progress of the threads since the last clone.
-    pub(crate) fn paces(&self, progress: &Progress, now_ns: u64) -> Paces {
+    pub(crate) fn paces(&self, progress: &LoopProgress, now_ns: u64) -> PaceSeries {
         progress.by_lines(&self.plan.lines, &(self.clone_ns + COLD_CLONE_NS..now_ns))
     }
 
@@ -167,7 +167,7 @@ impl MovedPage {
 
     /// The result of the trial, once: `None` before its end and later. An excess of single
     /// redirects is returned at any time.
-    pub(crate) fn result(&mut self, progress: Option<&Progress>, now_ns: u64) -> Option<TrialResult> {
+    pub(crate) fn result(&mut self, progress: Option<&LoopProgress>, now_ns: u64) -> Option<TrialResult> {
         let excess = self.excess_redirects(now_ns);
         if excess.is_some() || !self.is_on_trial {
             return excess;
@@ -179,21 +179,21 @@ impl MovedPage {
         }
         let compared = progress.and_then(|progress| self.baseline.as_ref()?.compared(&self.paces(progress, now_ns)));
         let compared = compared.filter(|compared| self.has_all_threads(compared));
-        let outcome = compared.as_ref().map_or(Outcome::Doubt, |found| trial::outcome(&found.before, &found.after));
+        let outcome = compared.as_ref().map_or(TrialOutcome::Doubt, |found| trial::outcome(&found.before, &found.after));
         let ratio = compared.map(|found| found.after.likely);
         let result = match outcome {
-            Outcome::Gain => TrialResult::Gain,
-            Outcome::NoGain => TrialResult::NoGain(ratio),
-            Outcome::Doubt if !is_over => return None,
-            Outcome::Doubt if self.stretches.is_empty() => TrialResult::Stays,
-            Outcome::Doubt => TrialResult::NoGain(ratio),
+            TrialOutcome::Gain => TrialResult::Gain,
+            TrialOutcome::NoGain => TrialResult::NoGain(ratio),
+            TrialOutcome::Doubt if !is_over => return None,
+            TrialOutcome::Doubt if self.stretches.is_empty() => TrialResult::Stays,
+            TrialOutcome::Doubt => TrialResult::NoGain(ratio),
         };
         self.is_on_trial = false;
         Some(result)
     }
 
     /// Whether the comparison includes all threads whose bytes were separated.
-    fn has_all_threads(&self, compared: &Compared) -> bool {
+    fn has_all_threads(&self, compared: &PaceComparison) -> bool {
         let mut separated = self.plan.moves.iter().flat_map(|one| &one.threads);
         separated.all(|thread| compared.threads.contains(thread))
     }
@@ -202,16 +202,16 @@ impl MovedPage {
 impl Recheck {
     /// Whether the threads make less progress without the repair: their work had changed, and the
     /// repair was a gain.
-    pub(crate) fn was_a_gain(&self, progress: &Progress, now_ns: u64) -> bool {
+    pub(crate) fn was_a_gain(&self, progress: &LoopProgress, now_ns: u64) -> bool {
         let without = progress.by_lines(&self.plan.lines, &(self.put_back_ns + RECHECK_AFTER_NS / 2..now_ns));
         let compared = without.compared(&self.with_repair);
-        compared.is_some_and(|found| trial::outcome(&found.before, &found.after) == Outcome::Gain)
+        compared.is_some_and(|found| trial::outcome(&found.before, &found.after) == TrialOutcome::Gain)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_sharing::{Mark, Move};
+    use fieldstone_sharing::{CounterValue, ByteMove};
 
     use super::*;
 
@@ -219,24 +219,24 @@ mod tests {
 
     /// One sample per millisecond of two threads, with these laps per sample before and from the
     /// tenth millisecond.
-    fn progress(laps: [(u64, u64); 2], until_ms: u64) -> Progress {
-        let mut progress = Progress::default();
+    fn progress(laps: [(u64, u64); 2], until_ms: u64) -> LoopProgress {
+        let mut progress = LoopProgress::default();
         for (thread, (before, after)) in (1..).zip(laps) {
             let mut value = 0;
             for ms in 0..until_ms {
                 value += if ms < 10 { before } else { after };
-                progress.pass(thread);
+                progress.count_sample(thread);
                 let at_ns = ms * MS;
-                let mark = Mark { thread, counter: 0x40, value, step: 1, bytes: 8, is_late: false, at_ns };
-                progress.see(&mark, &[0x1000]);
+                let mark = CounterValue { thread, counter: 0x40, value, step: 1, bytes: 8, is_late: false, at_ns };
+                progress.record(&mark, &[0x1000]);
             }
         }
         progress
     }
 
     /// A page that two threads use, moved at the tenth millisecond.
-    fn moved_page(progress: Option<&Progress>, threads: [u32; 2]) -> MovedPage {
-        let one = |(start, view, thread)| Move { bytes: start..start + 8, view, threads: vec![thread] };
+    fn moved_page(progress: Option<&LoopProgress>, threads: [u32; 2]) -> MovedPage {
+        let one = |(start, view, thread)| ByteMove { bytes: start..start + 8, view, threads: vec![thread] };
         let moves = [(0x1000, 0, threads[0]), (0x1008, 1, threads[1])].map(one).to_vec();
         let plan = PagePlan { page: 0x1000, views: 2, moves, lines: vec![0x1000] };
         let baseline = progress.map(|progress| progress.by_lines(&plan.lines, &(0..10 * MS)));

@@ -29,8 +29,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use fieldstone_remap::{Process, RemapEvent, Why, page_with};
-use fieldstone_sharing::{Allowance, Cost, History, Judged, Paces, PagePlan, Progress, Refusal, Step, rules};
+use fieldstone_remap::{Process, RemapEvent, RestoreReason, page_with};
+use fieldstone_sharing::{Allowance, LineCost, RuleHistory, JudgedLine, PaceSeries, PagePlan, LoopProgress, PlanRefusal, ChangeDecision, rules};
 use signal_hook::consts::signal::SIGCHLD;
 use signal_hook::low_level::pipe;
 
@@ -44,14 +44,14 @@ use crate::page_trial::{MovedPage, Recheck, TrialResult, lost_ns};
 use crate::rule_accesses::RuleAccesses;
 use crate::tuning::{BASELINE_NS, FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, RECHECK_AFTER_NS, TRIAL_BURST_NS};
 use crate::watchdog::Watchdogs;
-use fieldstone_launch::clock::{now_ns, processor_ns};
+use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
 
 /// Why a page was put back.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PutBackReason {
     /// The mechanism had to: the kernel, an access that cannot be redirected, memory that was
     /// unmapped.
-    Remap(Why),
+    Remap(RestoreReason),
     /// Single redirects cost too much. Contains their number per second.
     SingleRedirects(u64),
     /// No gain. Contains the ratio of the progress to the baseline, if known.
@@ -106,13 +106,13 @@ pub(crate) struct Repairer {
     /// Becomes readable when a child or a tracee of this process has stopped.
     alarm: OwnedFd,
     moved: BTreeMap<u64, MovedPage>,
-    history: History,
+    history: RuleHistory,
     /// Pages that could not be moved or were put back, and instructions that prevented a gain.
     cooldowns: BTreeMap<u64, Cooldown>,
     /// The time that failed trials may still take.
     allowance: Allowance,
     /// Contended lines that cannot be separated, by the last plan of their page.
-    inseparable: BTreeMap<u64, Refusal>,
+    inseparable: BTreeMap<u64, PlanRefusal>,
     /// Pages that were put back without a gain and are compared again.
     rechecks: BTreeMap<u64, Recheck>,
     requested: BTreeMap<u64, RequestedPage>,
@@ -140,7 +140,7 @@ impl Repairer {
             reopened: 0,
             alarm: alarm.into(),
             moved: BTreeMap::new(),
-            history: History::default(),
+            history: RuleHistory::default(),
             cooldowns: BTreeMap::new(),
             allowance: Allowance::new(FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, now_ns()),
             inseparable: BTreeMap::new(),
@@ -177,12 +177,12 @@ impl Repairer {
         events: &mut Vec<RepairEvent>,
     ) -> Result<Served> {
         let Some(process) = &mut self.process else { return Ok(Served::default()) };
-        let began = processor_ns();
+        let began = thread_cpu_ns();
         let remap_events = process.serve(timeout);
-        let spent_ns = processor_ns() - began;
+        let spent_ns = thread_cpu_ns() - began;
         self.keep_watchdogs()?;
         let remap_events = remap_events?;
-        let is_redirect = |event: &&RemapEvent| matches!(event, RemapEvent::Redirected { .. } | RemapEvent::Touched(_));
+        let is_redirect = |event: &&RemapEvent| matches!(event, RemapEvent::Redirected { .. } | RemapEvent::Watched(_));
         let redirects = remap_events.iter().filter(is_redirect).count();
         let cost_ns = lost_ns(spent_ns, redirects) / redirects.max(1) as f64;
         let mut served = Served { is_attached: true, ..Served::default() };
@@ -217,21 +217,21 @@ impl Repairer {
                     events.push(RepairEvent::AccessRedirected { ip, thread });
                 }
             }
-            RemapEvent::PutBack { page, why: Why::Left } => {
-                events.push(RepairEvent::PagePutBack { page, why: Why::Left.to_string() });
+            RemapEvent::Restored { page, why: RestoreReason::Abandoned } => {
+                events.push(RepairEvent::PagePutBack { page, why: RestoreReason::Abandoned.to_string() });
             }
-            RemapEvent::Touched(access) => {
+            RemapEvent::Watched(access) => {
                 served.has_accesses = true;
                 rules.record(&access, events);
             }
-            RemapEvent::PutBack { page, why } => {
-                if matches!(why, Why::Kernel(_) | Why::Access { .. }) {
+            RemapEvent::Restored { page, why } => {
+                if matches!(why, RestoreReason::Kernel(_) | RestoreReason::Access { .. }) {
                     self.cooldowns.entry(page).or_default().record_failure(now_ns());
                 }
                 events.extend(self.remove_page(page, &PutBackReason::Remap(why)).1);
             }
-            RemapEvent::Child(_) => {}
-            RemapEvent::Over => {
+            RemapEvent::ChildRestored(_) => {}
+            RemapEvent::Ended => {
                 self.restart();
                 served.is_over = true;
             }
@@ -243,7 +243,7 @@ impl Repairer {
     pub(crate) fn restart(&mut self) {
         self.process = None;
         self.moved.clear();
-        self.history = History::default();
+        self.history = RuleHistory::default();
         self.cooldowns.clear();
         self.allowance = Allowance::new(FAILED_TRIALS_BURST_NS, FAILED_TRIALS_SHARE, now_ns());
         self.rechecks.clear();
@@ -257,8 +257,8 @@ impl Repairer {
     /// Where the process refuses an operation.
     pub(crate) fn update(
         &mut self,
-        judged: &[(Judged, Option<Cost>)],
-        progress: Option<&Progress>,
+        judged: &[(JudgedLine, Option<LineCost>)],
+        progress: Option<&LoopProgress>,
         now_ns: u64,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
@@ -277,10 +277,10 @@ impl Repairer {
     }
 
     /// Plans for the pages of lines that are worth a repair and not in cooldown.
-    fn plans(&mut self, judged: &[(Judged, Option<Cost>)], now_ns: u64) -> Vec<PagePlan> {
-        let page = |judged: &Judged| page_with(judged.line.address);
+    fn plans(&mut self, judged: &[(JudgedLine, Option<LineCost>)], now_ns: u64) -> Vec<PagePlan> {
+        let page = |judged: &JudgedLine| page_with(judged.line.address);
         let is_cooling = |key: u64| self.cooldowns.get(&key).is_some_and(|cooldown| !cooldown.is_over(now_ns));
-        let can_move = |judged: &Judged| {
+        let can_move = |judged: &JudgedLine| {
             self.moved.contains_key(&page(judged))
                 || !is_cooling(page(judged)) && !is_mostly_cooling(judged, is_cooling)
         };
@@ -294,7 +294,7 @@ impl Repairer {
             return Vec::new();
         }
         let on_pages = judged.iter().map(|(judged, _)| judged).filter(|judged| chosen.contains(&page(judged)));
-        let lines: Vec<Judged> = on_pages.cloned().collect();
+        let lines: Vec<JudgedLine> = on_pages.cloned().collect();
         let plan = rules::plan(&lines, rules::MOST_VIEWS, |line| self.history.has_given_up(line));
         self.inseparable.retain(|line, _| !chosen.contains(&page_with(*line)));
         self.inseparable.extend(plan.refused.into_iter().map(|refused| (refused.line, refused.why)));
@@ -303,7 +303,7 @@ impl Repairer {
 
     /// Contended lines that stay as they are because their bytes cannot be separated. Each is
     /// returned once.
-    pub(crate) fn take_inseparable(&mut self) -> BTreeMap<u64, Refusal> {
+    pub(crate) fn take_inseparable(&mut self) -> BTreeMap<u64, PlanRefusal> {
         std::mem::take(&mut self.inseparable)
     }
 
@@ -319,7 +319,7 @@ impl Repairer {
         &mut self,
         plan: PagePlan,
         share: f64,
-        mut baseline: Option<Paces>,
+        mut baseline: Option<PaceSeries>,
         now_ns: u64,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
@@ -328,12 +328,12 @@ impl Repairer {
             return Ok(());
         }
         let change = |&line: &u64| self.history.change(line, &moves_on_line(&plan, line), now_ns);
-        let steps: Vec<Step> = plan.lines.iter().map(change).collect();
+        let steps: Vec<ChangeDecision> = plan.lines.iter().map(change).collect();
         if let Some(known) = self.put_back(page, PutBackReason::RulesChanged, events)? {
             baseline = known.into_baseline();
         }
         // The next plan of this page omits the line.
-        if steps.contains(&Step::GiveUp) {
+        if steps.contains(&ChangeDecision::GiveUp) {
             return Ok(());
         }
         let request = remap_request(&plan, self.consolidated);
@@ -386,7 +386,7 @@ impl Repairer {
     }
 
     /// Concludes the trials that have a result.
-    fn end_trials(&mut self, progress: Option<&Progress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
+    fn end_trials(&mut self, progress: Option<&LoopProgress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
         let result = |(&page, moved): (&u64, &mut MovedPage)| Some((page, moved.result(progress, now_ns)?));
         let results: Vec<(u64, TrialResult)> = self.moved.iter_mut().filter_map(result).collect();
         results.into_iter().try_for_each(|(page, result)| self.conclude(page, result, progress, now_ns, events))
@@ -397,7 +397,7 @@ impl Repairer {
         &mut self,
         page: u64,
         result: TrialResult,
-        progress: Option<&Progress>,
+        progress: Option<&LoopProgress>,
         now_ns: u64,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
@@ -428,7 +428,7 @@ impl Repairer {
 
     /// Compares pages again that were put back without a gain. Where the threads make less progress
     /// now, their work had changed, and the page is moved again.
-    fn end_rechecks(&mut self, progress: Option<&Progress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
+    fn end_rechecks(&mut self, progress: Option<&LoopProgress>, now_ns: u64, events: &mut Vec<RepairEvent>) -> Result<()> {
         let is_due = |_: &u64, recheck: &mut Recheck| now_ns.saturating_sub(recheck.put_back_ns) >= RECHECK_AFTER_NS;
         let due: Vec<(u64, Recheck)> = self.rechecks.extract_if(.., is_due).collect();
         for (page, recheck) in due {
@@ -453,7 +453,7 @@ impl Repairer {
             return Ok(None);
         }
         if let Some(process) = &mut self.process {
-            process.put_page_back(page, Why::Asked)?;
+            process.put_page_back(page, RestoreReason::Requested)?;
         }
         let (moved, event) = self.remove_page(page, &reason);
         events.extend(event);
@@ -466,7 +466,7 @@ impl Repairer {
         let was_requested =
             self.requested.get_mut(&page).is_some_and(|requested| std::mem::take(&mut requested.is_moved));
         let moved = self.moved.remove(&page);
-        if matches!(reason, PutBackReason::Remap(Why::Gone | Why::Closed)) {
+        if matches!(reason, PutBackReason::Remap(RestoreReason::Removed | RestoreReason::DescriptorClosed)) {
             let now_ns = now_ns();
             for &line in moved.iter().flat_map(|moved| &moved.plan.lines) {
                 self.history.change(line, &[], now_ns);

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use fieldstone_remap::{Process, Touch, Wanted};
-use fieldstone_sharing::requests::{Action, Request};
+use fieldstone_remap::{Process, WatchedAccess, PageRequest};
+use fieldstone_sharing::requests::{Action, RuleRequest};
 
 use crate::error::Result;
 use crate::event::RepairEvent;
@@ -19,7 +19,7 @@ type ReadsAndWrites = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct RuleAccesses {
     pid: u32,
-    rules: Vec<Request>,
+    rules: Vec<RuleRequest>,
     requests: PageRequests,
     /// By rule, thread and instruction.
     counts: BTreeMap<(String, u32, u64), ReadsAndWrites>,
@@ -35,7 +35,7 @@ impl RuleAccesses {
     ///
     /// # Errors
     /// Where the memory of the process cannot be read.
-    pub(crate) fn new(pid: u32, rules: Vec<Request>) -> Result<Self> {
+    pub(crate) fn new(pid: u32, rules: Vec<RuleRequest>) -> Result<Self> {
         Ok(Self {
             pid,
             requests: PageRequests::new(pid, rules.clone())?,
@@ -59,13 +59,13 @@ impl RuleAccesses {
 
     /// The requested pages, if they have changed since the last call. `process` is the process
     /// while pages are moved.
-    pub(crate) fn changed_pages(&mut self, now_ns: u64, process: Option<&Process>) -> Option<BTreeMap<u64, Wanted>> {
+    pub(crate) fn changed_pages(&mut self, now_ns: u64, process: Option<&Process>) -> Option<BTreeMap<u64, PageRequest>> {
         self.requests.update(now_ns, process).then(|| self.requests.pages())
     }
 
     /// Counts an access or adds an event for it, as the matching rules say.
-    pub(crate) fn record(&mut self, access: &Touch, events: &mut Vec<RepairEvent>) {
-        let Touch { thread, ip, address, bytes, read, write } = *access;
+    pub(crate) fn record(&mut self, access: &WatchedAccess, events: &mut Vec<RepairEvent>) {
+        let WatchedAccess { thread, ip, address, bytes, read, write } = *access;
         let rules = self.requests.rules_watching(address, bytes);
         let rules: Vec<(Action, String)> = rules.map(|rule| (rule.action, rule.at.to_string())).collect();
         for (action, rule) in rules {
@@ -97,7 +97,7 @@ impl RuleAccesses {
         if std::mem::replace(&mut self.is_missing_reported, true) {
             return Vec::new();
         }
-        let event = |rule: &Request| RepairEvent::SymbolMissing { rule: rule.at.to_string() };
+        let event = |rule: &RuleRequest| RepairEvent::SymbolMissing { rule: rule.at.to_string() };
         self.requests.missing().map(event).collect()
     }
 

@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fieldstone_remap::Process;
-use fieldstone_rewrite::walk::Access;
-use fieldstone_rewrite::{Block, Counter, Flow, Loop, Memory, Pages, Registers, Taken, WINDOW_BYTES, Walk};
+use fieldstone_rewrite::walk::LoopAccess;
+use fieldstone_rewrite::{BasicBlock, LoopCounter, Flow, Loop, Memory, CachedMemory, Registers, TakenJumps, WINDOW_BYTES, Walk};
 use fieldstone_sys::sampling;
 
 use crate::callers::callers;
@@ -36,7 +36,7 @@ pub(crate) struct SampledCode {
     /// Number of samples per loop, by the address of its head.
     samples: HashMap<u64, u32>,
     /// Targets of indirect jumps from branch records.
-    taken: Taken,
+    taken: TakenJumps,
     /// The code around calls, by return address.
     callers: BTreeMap<u64, Option<Arc<CodeRegion>>>,
 }
@@ -54,7 +54,7 @@ struct CodeRegion {
     /// Blocks that are known only from branch records; the jump may have other targets.
     recorded: Vec<Range<u64>>,
     /// Counters of all loops around the instruction, the innermost loop first.
-    counters: Vec<Counter>,
+    counters: Vec<LoopCounter>,
 }
 
 /// Calls `read` with the memory of a process as the program sees it: through `process` while pages
@@ -75,11 +75,11 @@ impl SampledCode {
         memory: &dyn Memory,
         registers: &sampling::Registers,
         recorded_address: &dyn Fn(u64) -> Option<u64>,
-    ) -> Vec<Access> {
+    ) -> Vec<LoopAccess> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let inner_loop = region.inner_loop.as_ref();
-        let pages = Pages::of(memory);
-        let walk = Walk::around_told(&region.flow, inner_loop, &walk_registers(registers), &pages, recorded_address);
+        let pages = CachedMemory::of(memory);
+        let walk = Walk::around_with(&region.flow, inner_loop, &walk_registers(registers), &pages, recorded_address);
         let samples = region.inner_loop.as_ref().map(|inner| self.samples.entry(inner.head).or_default());
         let has_few_samples = samples.is_some_and(|samples| {
             *samples = samples.saturating_add(1);
@@ -93,21 +93,21 @@ impl SampledCode {
             Some(_) => (has_few_samples || can_run(&region.optional, ip)) && can_run(&region.recorded, ip),
             None => first.is_some_and(|block| (block.start..block.end).contains(&ip)),
         };
-        let counts = |access: &Access| USER_ADDRESSES.contains(&access.address) && runs(access.ip);
+        let counts = |access: &LoopAccess| USER_ADDRESSES.contains(&access.address) && runs(access.ip);
         walk.accesses.into_iter().filter(counts).collect()
     }
 
     /// The counters of the loops around the sampled instruction and around its innermost caller
     /// that is in a loop, with their values.
-    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(Counter, u64)> {
+    pub(crate) fn counters(&mut self, memory: &dyn Memory, registers: &sampling::Registers) -> Vec<(LoopCounter, u64)> {
         let Some(region) = self.region(memory, registers.rip) else { return Vec::new() };
         let registers = walk_registers(registers);
-        let value = |registers: &Registers, counter: &Counter| Some((*counter, counter.value(registers, memory)?));
+        let value = |registers: &Registers, counter: &LoopCounter| Some((*counter, counter.value(registers, memory)?));
         let mut found: Vec<_> = region.counters.iter().filter_map(|counter| value(&registers, counter)).collect();
         let mut called = vec![region];
         for caller in callers(memory, &registers).into_iter().take(MAX_CALLERS) {
             let Some(region) = self.caller(memory, caller.rip) else { continue };
-            let is_kept = |counter: &&Counter| called.iter().all(|callee| counter.is_kept_by(&callee.flow));
+            let is_kept = |counter: &&LoopCounter| called.iter().all(|callee| counter.is_kept_by(&callee.flow));
             found.extend(region.counters.iter().filter(is_kept).filter_map(|counter| value(&caller, counter)));
             if !region.counters.is_empty() {
                 break;
@@ -149,7 +149,7 @@ impl SampledCode {
         if self.callers.len() >= MAX_CODE_REGIONS {
             self.callers.clear();
         }
-        let decode = || CodeRegion::decode(memory, ip, &Taken::default()).map(Arc::new);
+        let decode = || CodeRegion::decode(memory, ip, &TakenJumps::default()).map(Arc::new);
         self.callers.entry(ip).or_insert_with(decode).clone()
     }
 
@@ -162,16 +162,16 @@ impl SampledCode {
 }
 
 impl CodeRegion {
-    fn decode(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Self> {
+    fn decode(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Self> {
         let plain = Flow::discover(memory, ip).ok()?;
         let loops = plain.loops();
         // Counters come from the plain flow: a jump may have targets that were not recorded.
-        let counters = loops.iter().filter_map(|inner| Counter::of(&plain, inner)).collect();
+        let counters = loops.iter().filter_map(|inner| LoopCounter::of(&plain, inner)).collect();
         let (flow, inner_loop, recorded) = match Self::flow_with_jumps(memory, ip, taken) {
             Some(flow) => {
                 let inner_loop = flow.loops().into_iter().next();
                 let blocks = inner_loop.iter().flat_map(|inner| &inner.blocks).map(|start| &flow.blocks[start]);
-                let is_recorded = |block: &&Block| !plain.instructions.contains_key(&block.start);
+                let is_recorded = |block: &&BasicBlock| !plain.instructions.contains_key(&block.start);
                 let recorded = blocks.filter(is_recorded).map(|block| block.start..block.end).collect();
                 (flow, inner_loop, recorded)
             }
@@ -185,7 +185,7 @@ impl CodeRegion {
 
     /// The flow with recorded jumps. `None` if there are no records, or if they belong to code that
     /// was replaced.
-    fn flow_with_jumps(memory: &dyn Memory, ip: u64, taken: &Taken) -> Option<Flow> {
+    fn flow_with_jumps(memory: &dyn Memory, ip: u64, taken: &TakenJumps) -> Option<Flow> {
         if taken.is_empty() { None } else { Flow::discover_with(memory, ip, taken).ok() }
     }
 
@@ -203,7 +203,7 @@ pub(crate) const fn walk_registers(sampled: &sampling::Registers) -> Registers {
 
 #[cfg(test)]
 mod tests {
-    use fieldstone_rewrite::Image;
+    use fieldstone_rewrite::MemoryImage;
 
     use super::*;
 
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_recorded_jump_makes_a_loop_of_a_switch() {
-        let image = Image { start: 0x40_0000, bytes: SWITCH.to_vec() };
+        let image = MemoryImage { start: 0x40_0000, bytes: SWITCH.to_vec() };
         let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[6], registers.gpr[7]) = (0x50_0000, 0x60_0000);
         let mut code = SampledCode::default();
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn an_address_from_a_hardware_sample_is_an_access_of_the_lap() {
         // head: call rax (2); add [rcx], 1 (4); jmp head (2)
-        let image = Image { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
+        let image = MemoryImage { start: 0x40_0000, bytes: vec![0xff, 0xd0, 0x48, 0x83, 0x01, 0x01, 0xeb, 0xf8] };
         let mut registers = sampling::Registers { rip: 0x40_0000, ..Default::default() };
         (registers.gpr[1], registers.gpr[4]) = (0x50_0000, 0x70_0000);
         let mut code = SampledCode::default();

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fieldstone_remap::Process;
-use fieldstone_sharing::requests::Request;
-use fieldstone_sharing::{Cost, Judged, Settings, Verdict};
+use fieldstone_sharing::requests::RuleRequest;
+use fieldstone_sharing::{LineCost, JudgedLine, Settings, Verdict};
 use fieldstone_sys::process::has_ended;
 
 use crate::error::Result;
@@ -36,7 +36,7 @@ pub type StopFlag = Arc<AtomicBool>;
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
     /// Bytes to isolate or to watch, in addition to what the detector finds.
-    pub rules: Vec<Request>,
+    pub rules: Vec<RuleRequest>,
     /// Whether a thread's data on several lines of a page is packed on as few lines as possible.
     pub consolidated: bool,
     /// Whether accesses are redirected by ladders, without clones of loops. Slower; for comparison
@@ -46,7 +46,7 @@ pub struct RepairOptions {
 
 /// Repairs process `pid` until it ends or `stop` is set, then puts everything back. `report` gets
 /// each event. Threads of the program wait for the calling thread, which should have
-/// [priority](fieldstone_sys::turns::come_first).
+/// [priority](fieldstone_sys::scheduling::raise_priority).
 ///
 /// # Errors
 /// Where this user may not sample or trace the process, with the remedy. The process continues
@@ -274,7 +274,7 @@ impl RepairSession {
     }
 
     /// Whether a line is a finding, or undecided, for the first time.
-    fn has_new_suspect(&mut self, judged: &[(Judged, Option<Cost>)]) -> bool {
+    fn has_new_suspect(&mut self, judged: &[(JudgedLine, Option<LineCost>)]) -> bool {
         if self.suspects.len() >= MAX_SUSPECTS {
             self.suspects.clear();
         }

@@ -46,9 +46,9 @@ mod words;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use fieldstone_remap::Memory;
+use fieldstone_remap::ProcessMemory;
 use fieldstone_rewrite::Registers;
-use fieldstone_sharing::Object;
+use fieldstone_sharing::ObjectLayout;
 
 use crate::error::Result;
 use crate::names::CodeLocation;
@@ -65,7 +65,7 @@ const LOCAL_BYTES: u64 = 4096;
 #[derive(Debug)]
 pub struct Objects {
     pid: u32,
-    memory: Memory,
+    memory: ProcessMemory,
     maps: Maps,
     modules: LoadedModules,
     heap: Heap,
@@ -82,7 +82,7 @@ impl Objects {
     pub fn open(pid: u32) -> Result<Self> {
         let mut objects = Self {
             pid,
-            memory: Memory::open(pid)?,
+            memory: ProcessMemory::open(pid)?,
             maps: Maps::default(),
             modules: LoadedModules::default(),
             heap: Heap::default(),
@@ -156,7 +156,7 @@ impl Objects {
     /// Infers the object at `address` from variables that point to it or into its heap block. The
     /// variables are those in scope at each sample, the registers of a thread at one moment. Some
     /// samples of each thread that uses the memory give the best result.
-    pub fn infer_type(&mut self, address: u64, samples: &[Registers]) -> Option<Object> {
+    pub fn infer_type(&mut self, address: u64, samples: &[Registers]) -> Option<ObjectLayout> {
         let block = self.heap_block(address);
         type_inference::TypeQuery::new(&self.modules, &self.memory, address, block).answer(samples)
     }

@@ -16,7 +16,7 @@ use fieldstone_sys::scheduling;
 
 use crate::children::{ChildWatch, Snapshot, restore_child};
 use crate::error::Result;
-use crate::event::RepairEvent;
+use crate::event::RemapEvent;
 use crate::memory::ProcessMemory;
 use crate::page_table::moved::MovedPage;
 use crate::process::Process;
@@ -97,7 +97,7 @@ impl Process {
     ///
     /// # Errors
     /// As ptrace(2).
-    pub(super) fn restore_new_children(&mut self) -> Result<Vec<RepairEvent>> {
+    pub(super) fn restore_new_children(&mut self) -> Result<Vec<RemapEvent>> {
         if self.tracer.new_children() == 0 {
             return Ok(Vec::new());
         }
@@ -133,7 +133,7 @@ impl Process {
     }
 
     /// Restores the stopped children and detaches them. All threads are stopped.
-    fn restore_children(&mut self) -> Result<Vec<RepairEvent>> {
+    fn restore_children(&mut self) -> Result<Vec<RemapEvent>> {
         let mut events = Vec::new();
         for child in self.tracer.take_children() {
             let watch = self.watch_of(&child);
@@ -145,7 +145,7 @@ impl Process {
             if let Some(index) = watch {
                 self.children.close(&mut self.tracer, &self.code, index)?;
             }
-            events.push(RepairEvent::ChildRestored(child.thread()));
+            events.push(RemapEvent::ChildRestored(child.thread()));
         }
         if let Some(address) = self.copied_address() {
             self.children.close_gone(&mut self.tracer, &self.code, address)?;

@@ -13,7 +13,7 @@ use fieldstone_sys::process::has_ended;
 
 use crate::code_cache::MAX_PAGES;
 use crate::error::{Error, Result};
-use crate::event::{RepairEvent, RestoreReason};
+use crate::event::{RemapEvent, RestoreReason};
 use crate::page_table::checks::{check_threads, movable_mapping};
 use crate::page_table::moved::{MovedPage, PAGE, PAGE_BYTES, PageRequest, page_error, plan};
 use crate::process::Process;
@@ -122,19 +122,19 @@ impl Process {
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn put_page_back(&mut self, page: u64, why: RestoreReason) -> Result<RepairEvent> {
-        self.restore_pages(&[page], 0).map(|()| RepairEvent::Restored { page, why })
+    pub fn put_page_back(&mut self, page: u64, why: RestoreReason) -> Result<RemapEvent> {
+        self.restore_pages(&[page], 0).map(|()| RemapEvent::Restored { page, why })
     }
 
     /// Restores all pages.
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn put_all_back(&mut self) -> Result<Vec<RepairEvent>> {
+    pub fn put_all_back(&mut self) -> Result<Vec<RemapEvent>> {
         self.restore_all(&RestoreReason::Requested)
     }
 
-    pub(super) fn restore_all(&mut self, why: &RestoreReason) -> Result<Vec<RepairEvent>> {
+    pub(super) fn restore_all(&mut self, why: &RestoreReason) -> Result<Vec<RemapEvent>> {
         let pages: Vec<u64> = self.pages.pages().addresses().collect();
         pages.into_iter().map(|page| self.put_page_back(page, why.clone())).collect()
     }
@@ -188,7 +188,7 @@ impl Process {
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn release(mut self) -> Result<Vec<RepairEvent>> {
+    pub fn release(mut self) -> Result<Vec<RemapEvent>> {
         let mut events = self.put_all_back()?;
         self.restore_last_children()?;
         for _ in 0..MAX_TRAP_ROUNDS {

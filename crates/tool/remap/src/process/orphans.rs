@@ -17,7 +17,7 @@ use fieldstone_sys::scheduling;
 use fieldstone_sys::userfault::{Modes, Userfaultfd};
 
 use crate::error::{Error, Result};
-use crate::event::RepairEvent;
+use crate::event::RemapEvent;
 use crate::page_table::PageTable;
 use crate::page_table::moved::page_range;
 use crate::page_table::userfault::SharedUserfault;
@@ -30,7 +30,7 @@ impl Process {
     ///
     /// # Errors
     /// If the process or such a child cannot be traced.
-    pub(super) fn restore_orphans(&mut self, stub_page: Option<u64>) -> Result<Vec<RepairEvent>> {
+    pub(super) fn restore_orphans(&mut self, stub_page: Option<u64>) -> Result<Vec<RemapEvent>> {
         let mut events = Vec::new();
         if self.pages.pages().is_empty() {
             self.tracer.stop_all()?;
@@ -45,7 +45,7 @@ impl Process {
             if !has_ended(child) {
                 restored?;
             }
-            events.push(RepairEvent::ChildRestored(child));
+            events.push(RemapEvent::ChildRestored(child));
         }
         self.children.close_all(&mut self.tracer, &self.code)?;
         Ok(events)

@@ -18,7 +18,7 @@ use iced_x86::{Instruction, InstructionInfoFactory};
 
 use crate::code_cache::PendingClone;
 use crate::error::Result;
-use crate::event::{RepairEvent, RestoreReason, Route, WatchedAccess};
+use crate::event::{RemapEvent, RestoreReason, Route, WatchedAccess};
 use crate::page_table::futex;
 use crate::process::Process;
 use crate::tracer::traced_thread::is_64_bit;
@@ -48,7 +48,7 @@ struct Access {
 
 impl Process {
     /// Redirects `thread`, which waits for `page` in user mode.
-    pub(super) fn redirect(&mut self, thread: u32, page: u64) -> Result<Option<RepairEvent>> {
+    pub(super) fn redirect(&mut self, thread: u32, page: u64) -> Result<Option<RemapEvent>> {
         if !self.tracer.stop(thread)? {
             // It has ended, or it spins in the kernel since its stop was requested, or another
             // process accesses the memory.
@@ -60,7 +60,7 @@ impl Process {
         event
     }
 
-    fn redirect_stopped(&mut self, thread: u32, page: u64) -> Result<Option<RepairEvent>> {
+    fn redirect_stopped(&mut self, thread: u32, page: u64) -> Result<Option<RemapEvent>> {
         let Some(traced) = self.tracer.thread(thread) else { return Ok(None) };
         let mut kernel = traced.tracee.registers()?;
         if self.code.is_in_probe(kernel.rip) {
@@ -86,8 +86,8 @@ impl Process {
         let Access { operand, address, .. } = access;
         let (ip, bytes) = (registers.rip, operand.bytes);
         let watched = WatchedAccess { thread, ip, address, bytes, read: operand.read, write: operand.write };
-        let redirected = RepairEvent::Redirected { thread, ip, page, new, route };
-        Ok(Some(if access.is_watched { RepairEvent::Watched(watched) } else { redirected }))
+        let redirected = RemapEvent::Redirected { thread, ip, page, new, route };
+        Ok(Some(if access.is_watched { RemapEvent::Watched(watched) } else { redirected }))
     }
 
     /// Where the thread continues, whether code was made for that, and the kind of the code.

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 
 use crate::error::{Error, Result};
-use crate::event::{RepairEvent, RestoreReason, Route};
+use crate::event::{RemapEvent, RestoreReason, Route};
 use crate::page_table::checks::robust_mutexes;
 use crate::page_table::moved::page_with;
 use crate::process::Process;
@@ -24,7 +24,7 @@ impl Process {
     ///
     /// # Errors
     /// If the process is gone, or a needed operation fails.
-    pub fn serve(&mut self, wait: Duration) -> Result<Vec<RepairEvent>> {
+    pub fn serve(&mut self, wait: Duration) -> Result<Vec<RemapEvent>> {
         let mut events = Vec::new();
         if self.wait(wait) {
             for _ in 0..MAX_MESSAGES {
@@ -34,7 +34,7 @@ impl Process {
         }
         events.extend(self.handle_stops()?);
         events.extend(self.restore_new_children()?);
-        if !self.tracer.is_over() && !events.contains(&RepairEvent::Ended) {
+        if !self.tracer.is_over() && !events.contains(&RemapEvent::Ended) {
             events.extend(self.check_descriptor()?);
         }
         Ok(events)
@@ -93,7 +93,7 @@ impl Process {
         Ok(())
     }
 
-    fn answer(&mut self, message: Message) -> Result<Vec<RepairEvent>> {
+    fn answer(&mut self, message: Message) -> Result<Vec<RemapEvent>> {
         let events = match message {
             Message::Fault(event) => self.handle_fault(event).map(Vec::from_iter),
             Message::Fork(fd) => {
@@ -109,7 +109,7 @@ impl Process {
         if self.tracer.is_over() { Ok(Vec::new()) } else { events }
     }
 
-    fn handle_fault(&mut self, event: Event) -> Result<Option<RepairEvent>> {
+    fn handle_fault(&mut self, event: Event) -> Result<Option<RemapEvent>> {
         let page = page_with(event.address as u64);
         if !self.pages.pages().contains(page) {
             // It was restored meanwhile: the thread repeats its access.
@@ -148,38 +148,38 @@ impl Process {
     }
 
     /// Forgets pages that the program unmaps or empties.
-    fn handle_removal(&mut self, range: &Range<usize>) -> Result<Vec<RepairEvent>> {
+    fn handle_removal(&mut self, range: &Range<usize>) -> Result<Vec<RemapEvent>> {
         let mut events = Vec::new();
         for page in self.pages.pages().addresses_in(range) {
             self.discard_page(page)?;
-            events.push(RepairEvent::Restored { page, why: RestoreReason::Removed });
+            events.push(RemapEvent::Restored { page, why: RestoreReason::Removed });
         }
         Ok(events)
     }
 
     /// Restores pages at the addresses to which the program moves them.
-    fn handle_remap(&mut self, from: &Range<usize>, to: u64) -> Result<Vec<RepairEvent>> {
+    fn handle_remap(&mut self, from: &Range<usize>, to: u64) -> Result<Vec<RemapEvent>> {
         let pages = self.pages.pages().addresses_in(from);
         self.restore_pages(&pages, to.wrapping_sub(from.start as u64))?;
-        let event = |page| RepairEvent::Restored { page, why: RestoreReason::Removed };
+        let event = |page| RemapEvent::Restored { page, why: RestoreReason::Removed };
         Ok(pages.into_iter().map(event).collect())
     }
 
     /// Handles signals for threads, new threads, and the end of the process.
-    pub(super) fn handle_stops(&mut self) -> Result<Vec<RepairEvent>> {
+    pub(super) fn handle_stops(&mut self) -> Result<Vec<RemapEvent>> {
         let (end, trapped) = self.tracer.handle_stops(&self.code)?;
         self.finish_exits()?;
         // A trap redirects one access, as a rewritelet does.
         let redirected = |(thread, ip)| {
             let page = self.code.page_of_loop(ip)?;
-            Some(RepairEvent::Redirected { thread, ip, page, new: false, route: Route::Alone })
+            Some(RemapEvent::Redirected { thread, ip, page, new: false, route: Route::Alone })
         };
-        let mut events: Vec<RepairEvent> = trapped.into_iter().filter_map(redirected).collect();
+        let mut events: Vec<RemapEvent> = trapped.into_iter().filter_map(redirected).collect();
         events.append(&mut self.unreported);
         if end.is_some() {
             self.tracer.detach_all();
             self.pages.pages_mut().clear();
-            events.push(RepairEvent::Ended);
+            events.push(RemapEvent::Ended);
         }
         Ok(events)
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fieldstone_remap::{Error, PageRequest, Process, RepairEvent, RestoreReason};
+use fieldstone_remap::{Error, PageRequest, Process, RemapEvent, RestoreReason};
 
 /// Two threads each count in a word of their own, on one line of `counters`. Pages are mapped
 /// before and behind its page. `second` is the start of four more pages. The program may use the
@@ -159,7 +159,7 @@ impl ProgramBuilder {
     /// Runs the phase while the two words are separate, and again after the page is restored, and
     /// compares the results. Returns the events of the first run. `None` if tracing is not
     /// permitted.
-    pub(crate) fn assert_same_results(&self) -> Option<Vec<RepairEvent>> {
+    pub(crate) fn assert_same_results(&self) -> Option<Vec<RemapEvent>> {
         let mut running = self.start();
         let mut process = running.open_and_move()?;
         let before = running.serve_until_quiet(&mut process);
@@ -251,7 +251,7 @@ impl RunningProgram {
     }
 
     /// Serves until both threads count in clones.
-    pub(crate) fn serve_until_quiet(&self, process: &mut Process) -> Vec<RepairEvent> {
+    pub(crate) fn serve_until_quiet(&self, process: &mut Process) -> Vec<RemapEvent> {
         let mut done = Vec::new();
         let mut quiet = 0;
         while quiet < 20 {
@@ -264,12 +264,12 @@ impl RunningProgram {
     }
 
     /// Serves for about 100 ms.
-    pub(crate) fn serve_for_a_while(&self, process: &mut Process) -> Vec<RepairEvent> {
+    pub(crate) fn serve_for_a_while(&self, process: &mut Process) -> Vec<RemapEvent> {
         (0..50).flat_map(|_| process.serve(Duration::from_millis(2)).unwrap()).collect()
     }
 
     /// Starts the next phase and serves until it is done.
-    pub(crate) fn run_phase(&mut self, process: &mut Process) -> Vec<RepairEvent> {
+    pub(crate) fn run_phase(&mut self, process: &mut Process) -> Vec<RemapEvent> {
         self.send_input();
         self.serve_until(process, |line| line == "done")
     }
@@ -279,11 +279,11 @@ impl RunningProgram {
     }
 
     /// Serves until a line satisfies `is_it`, or the program ends.
-    pub(crate) fn serve_until(&mut self, process: &mut Process, is_it: impl Fn(&str) -> bool) -> Vec<RepairEvent> {
+    pub(crate) fn serve_until(&mut self, process: &mut Process, is_it: impl Fn(&str) -> bool) -> Vec<RemapEvent> {
         let (mut done, begun) = (Vec::new(), Instant::now());
         while !self.ended {
             done.extend(process.serve(Duration::from_millis(1)).unwrap());
-            self.ended = done.contains(&RepairEvent::Ended);
+            self.ended = done.contains(&RemapEvent::Ended);
             assert!(begun.elapsed() < LONGEST, "it hangs: {:?} {:?}", self.output, &done[..done.len().min(20)]);
             match self.lines.try_recv() {
                 Ok(line) if is_it(&line) => break,
@@ -295,7 +295,7 @@ impl RunningProgram {
     }
 
     /// Starts the last phase and serves until the program ends. Returns the events and the output.
-    pub(crate) fn finish(mut self, process: &mut Process) -> (Vec<RepairEvent>, Vec<String>) {
+    pub(crate) fn finish(mut self, process: &mut Process) -> (Vec<RemapEvent>, Vec<String>) {
         self.send_input();
         self.child.stdin.take();
         let done = self.serve_until(process, |_| false);
@@ -356,12 +356,12 @@ pub(crate) fn split_words(page: u64) -> PageRequest {
     PageRequest { page, owners: vec![word(8), word(9)], consolidated: false, watched: Vec::new() }
 }
 
-pub(crate) fn redirect_count(done: &[RepairEvent]) -> usize {
-    done.iter().filter(|done| matches!(done, RepairEvent::Redirected { .. })).count()
+pub(crate) fn redirect_count(done: &[RemapEvent]) -> usize {
+    done.iter().filter(|done| matches!(done, RemapEvent::Redirected { .. })).count()
 }
 
-pub(crate) fn restore_reason(done: &[RepairEvent]) -> Option<&RestoreReason> {
-    done.iter().find_map(|done| if let RepairEvent::Restored { why, .. } = done { Some(why) } else { None })
+pub(crate) fn restore_reason(done: &[RemapEvent]) -> Option<&RestoreReason> {
+    done.iter().find_map(|done| if let RemapEvent::Restored { why, .. } = done { Some(why) } else { None })
 }
 
 /// Moves and restores the page many times during a long phase.

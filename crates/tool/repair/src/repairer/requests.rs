@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fieldstone_remap::{Wanted, page_with};
+use fieldstone_remap::{PageRequest, page_with};
 
 use super::selection::is_on_line;
 use super::{PutBackReason, Repairer};
@@ -14,7 +14,7 @@ use crate::tuning::FIRST_RETRY_NS;
 /// A page that a rule or the program requests.
 #[derive(Debug)]
 pub(super) struct RequestedPage {
-    wanted: Wanted,
+    wanted: PageRequest,
     pub(super) is_moved: bool,
     /// Time of the next attempt to move it.
     next_ns: u64,
@@ -23,7 +23,7 @@ pub(super) struct RequestedPage {
 }
 
 impl RequestedPage {
-    const fn new(wanted: Wanted) -> Self {
+    const fn new(wanted: PageRequest) -> Self {
         Self { wanted, is_moved: false, next_ns: 0, is_refusal_reported: false }
     }
 }
@@ -35,7 +35,7 @@ impl Repairer {
     /// Where the process refuses to have a page put back.
     pub(crate) fn set_requests(
         &mut self,
-        mut pages: BTreeMap<u64, Wanted>,
+        mut pages: BTreeMap<u64, PageRequest>,
         events: &mut Vec<RepairEvent>,
     ) -> Result<()> {
         let changed = self.requested.iter().filter(|(page, requested)| pages.get(page) != Some(&requested.wanted));

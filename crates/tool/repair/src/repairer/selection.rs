@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use fieldstone_remap::Wanted;
+use fieldstone_remap::PageRequest;
 use fieldstone_rewrite::page::LINE_BYTES;
-use fieldstone_sharing::{Cost, Judged, Move, PagePlan};
+use fieldstone_sharing::{LineCost, JudgedLine, ByteMove, PagePlan};
 
 use crate::tuning::{REPAIR_MIN_SHARE, REPAIR_MIN_WEIGHT};
 
 /// Whether a line is shared falsely, is accessed often enough, and costs enough.
-pub(crate) fn is_worth_repair(judged: &Judged, cost: Option<&Cost>) -> bool {
+pub(crate) fn is_worth_repair(judged: &JudgedLine, cost: Option<&LineCost>) -> bool {
     let weight = judged.line.weight;
     // Laps do not fade. A weight of 1 shows that some of them are recent.
     let has_many_laps = || cost.is_some_and(|cost| cost.on_line >= 2.0 * REPAIR_MIN_WEIGHT);
@@ -19,19 +19,19 @@ pub(crate) fn is_worth_repair(judged: &Judged, cost: Option<&Cost>) -> bool {
 }
 
 /// Whether the lower bound of a line's cost is at least [`REPAIR_MIN_SHARE`].
-pub(crate) fn costs_enough(cost: Option<&Cost>) -> bool {
+pub(crate) fn costs_enough(cost: Option<&LineCost>) -> bool {
     cost.is_some_and(|cost| cost.share.low >= REPAIR_MIN_SHARE)
 }
 
 /// The share of the threads' time that the costliest line of a plan takes, 0 to 1.
-pub(super) fn largest_share(plan: &PagePlan, judged: &[(Judged, Option<Cost>)]) -> f64 {
-    let is_planned = |judged: &Judged| plan.lines.contains(&judged.line.address);
+pub(super) fn largest_share(plan: &PagePlan, judged: &[(JudgedLine, Option<LineCost>)]) -> f64 {
+    let is_planned = |judged: &JudgedLine| plan.lines.contains(&judged.line.address);
     let costs = judged.iter().filter(|(judged, _)| is_planned(judged)).filter_map(|(_, cost)| cost.as_ref());
     costs.fold(0.0, |most, cost| cost.share.likely.max(most))
 }
 
 /// Whether more than half of the weight of a line is from instructions in cooldown.
-pub(super) fn is_mostly_cooling(judged: &Judged, is_cooling: impl Fn(u64) -> bool) -> bool {
+pub(super) fn is_mostly_cooling(judged: &JudgedLine, is_cooling: impl Fn(u64) -> bool) -> bool {
     let sites = || judged.line.threads.iter().flat_map(|thread| &thread.sites);
     let cooling: HashSet<u64> = sites().map(|site| site.site).filter(|&site| is_cooling(site)).collect();
     let all: f32 = sites().map(|site| site.weight).sum();
@@ -40,7 +40,7 @@ pub(super) fn is_mostly_cooling(judged: &Judged, is_cooling: impl Fn(u64) -> boo
 }
 
 /// The moves of a plan that have a byte on the line at this address.
-pub(super) fn moves_on_line(plan: &PagePlan, line: u64) -> Vec<Move> {
+pub(super) fn moves_on_line(plan: &PagePlan, line: u64) -> Vec<ByteMove> {
     plan.moves.iter().filter(|one| is_on_line(&one.bytes, line)).cloned().collect()
 }
 
@@ -52,23 +52,23 @@ pub(super) const fn is_on_line(bytes: &Range<u64>, line: u64) -> bool {
 /// Whether the plan in force covers a new one: each new move is within a move in force, and
 /// separated bytes are separated in force too.
 pub(super) fn covers(in_force: &PagePlan, new: &PagePlan) -> bool {
-    let holder = |one: &Move| {
-        let contains = |wide: &&Move| wide.bytes.start <= one.bytes.start && one.bytes.end <= wide.bytes.end;
+    let holder = |one: &ByteMove| {
+        let contains = |wide: &&ByteMove| wide.bytes.start <= one.bytes.start && one.bytes.end <= wide.bytes.end;
         in_force.moves.iter().find(contains)
     };
     new.moves.iter().all(|one| {
         holder(one).is_some_and(|held| {
             let is_separate =
-                |other: &Move| other.view == one.view || holder(other).is_none_or(|wide| wide.view != held.view);
+                |other: &ByteMove| other.view == one.view || holder(other).is_none_or(|wide| wide.view != held.view);
             new.moves.iter().all(is_separate)
         })
     })
 }
 
 /// The request to `remap` for a plan: one owner per view.
-pub(super) fn remap_request(plan: &PagePlan, consolidated: bool) -> Wanted {
+pub(super) fn remap_request(plan: &PagePlan, consolidated: bool) -> PageRequest {
     let bytes_of = |view| plan.moves.iter().filter(|one| one.view == view).map(|one| one.bytes.clone()).collect();
-    Wanted { page: plan.page, owners: (0..plan.views).map(bytes_of).collect(), consolidated, watched: Vec::new() }
+    PageRequest { page: plan.page, owners: (0..plan.views).map(bytes_of).collect(), consolidated, watched: Vec::new() }
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn plan(moves: &[(u64, u64, u32)]) -> PagePlan {
-        let one = |&(start, end, view): &(u64, u64, u32)| Move { bytes: start..end, view, threads: Vec::new() };
+        let one = |&(start, end, view): &(u64, u64, u32)| ByteMove { bytes: start..end, view, threads: Vec::new() };
         let views = moves.iter().map(|one| one.2 + 1).max().unwrap_or(0);
         PagePlan { page: 0x1000, views, moves: moves.iter().map(one).collect(), lines: vec![0x1000] }
     }
