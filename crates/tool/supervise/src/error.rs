@@ -65,7 +65,7 @@ pub enum Error {
     },
     /// The process that repairs a program was killed, or has crashed. The program's memory is as it was.
     #[error(
-        "cannot go on repairing process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone repair --pid {pid}"
+        "cannot go on repairing process {pid}: the repairer ended by {outcome}; the program goes on unrepaired\ntry: fieldstone attach --repair {pid}"
     )]
     RepairerDied {
         /// How it ended: `signal 9 (SIGKILL)`.

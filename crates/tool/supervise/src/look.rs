@@ -136,7 +136,7 @@ impl Small {
             }
             Self::Whole => {
                 "in whole 2 MiB that were incomplete when they were first touched, or discarded in part: \
-                 `fieldstone run --pid` puts them on huge pages"
+                 `fieldstone attach --huge` puts them on huge pages"
             }
         }
     }
