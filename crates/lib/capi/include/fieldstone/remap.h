@@ -1,8 +1,8 @@
 /*
  * fieldstone/remap.h: bytes that shall live on cache lines of their own.
  *
- * A program that knows which of its words threads will fight for says so. `fieldstone run --repair -- PROGRAM`, or `fieldstone repair
- * --pid PID` at any later time, then has these bytes on lines of their own without waiting to see them fight. Where nobody looks on
+ * A program that knows which of its words threads will fight for says so. `fieldstone run --repair -- PROGRAM`, or `fieldstone attach
+ * --repair PID` at any later time, then has these bytes on lines of their own without waiting to see them fight. Where nobody looks on
  * nothing happens: a call writes 16 bytes into a table.
  *
  *     #include <fieldstone/remap.h>
