@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 /// The crates, low to high. `agents/*` is any folder in there.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "crates/base/wire",
     "crates/base/sys",
     "crates/model/translation",
@@ -27,6 +27,7 @@ const ORDER: [&str; 20] = [
     "bench/peers",
     "bench/reproduce",
     "bench/targets",
+    "tests/system",
     "tests/layers",
 ];
 

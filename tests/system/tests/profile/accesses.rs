@@ -1,0 +1,69 @@
+//! What `fieldstone profile --trace` counts of accesses of odd kinds, against what can be worked out from `programs/accesses.c`.
+
+use fieldstone_report::translation::Translation;
+
+use crate::fixture::Fixture;
+use crate::traced::{compile, has_tracer, trace};
+
+/// Pages of a round times rounds: each misses in a TLB of 64 entries.
+const MISSES: u64 = 400 * 100;
+/// What the program's start and end miss besides.
+const REST: u64 = 2000;
+
+/// All accesses of a kind, traced; `None` where that cannot be.
+fn told(kind: &str) -> Option<Translation> {
+    let fixture = Fixture::new().filter(|_| has_tracer())?;
+    let program = compile(&fixture, "accesses", &["-g"])?;
+    let (profile, told) = trace(&fixture, "--full", &[&program, kind]);
+    assert_eq!(profile.samples[0].outcome, "exit 0");
+    Some(told)
+}
+
+/// Walks of the program on 4 KiB pages, and those in the primary region.
+fn walks(told: &Translation) -> (u64, u64) {
+    let data = &told.configurations[0].data;
+    (data.walks, data.region_walks)
+}
+
+#[test]
+fn private_memory_is_the_region_and_shared_memory_is_not() {
+    let Some(plain) = told("plain") else { return };
+    let (all, region) = walks(&plain);
+    assert!((MISSES..MISSES + REST).contains(&all) && region >= MISSES, "{all}, {region}");
+    let shared = told("shared").unwrap();
+    let (all, region) = walks(&shared);
+    assert!((MISSES..MISSES + REST).contains(&all) && region < REST, "{all}, {region}");
+    let segment = &shared.configuration("direct segment").unwrap().data;
+    assert!(segment.walks >= MISSES, "a direct segment does not take them away: {}", segment.walks);
+}
+
+#[test]
+fn an_access_over_a_boundary_touches_two_pages() {
+    let Some(told) = told("straddling") else { return };
+    let (all, _) = walks(&told);
+    assert!((2 * MISSES..2 * MISSES + REST).contains(&all), "{all}");
+}
+
+#[test]
+fn what_is_not_recorded_is_counted() {
+    let Some(told) = told("again") else { return };
+    const ACCESSES: u64 = 3 * 2_000_000;
+    assert!((ACCESSES..ACCESSES + ACCESSES / 10).contains(&told.accesses), "{}", told.accesses);
+    assert!(walks(&told).0 < REST);
+}
+
+#[test]
+fn a_bit_may_lie_beyond_the_operand() {
+    let Some(told) = told("bits") else { return };
+    let (all, _) = walks(&told);
+    assert!((MISSES..MISSES + REST).contains(&all), "{all}");
+}
+
+/// Who allocates may sleep while another thread uses it: what it has told must not sleep with it.
+#[test]
+fn memory_handed_to_another_thread_has_its_site() {
+    let Some(told) = told("handed") else { return };
+    let first = &told.sites[0];
+    assert_eq!((first.function.as_str(), first.allocations), ("hand_over", 1), "{:?}", told.sites);
+    assert!(first.walks >= MISSES, "{first:?}");
+}

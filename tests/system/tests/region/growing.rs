@@ -1,0 +1,133 @@
+//! A buffer that grows in steps ends up on the pages that one of its size has from the start.
+
+use fieldstone_sys::smaps;
+
+use crate::common::{Pool, wait_until};
+use crate::fixture::{Waiting, child, compiled, has_transparent, region};
+
+/// `grow STEP BYTES`: grows a buffer by STEP bytes, or to its tenth more where STEP is 0, until it has BYTES, and fills each
+/// step. `grow brk BYTES`: the same by sbrk(2). Every page holds its number. Prints where the buffer is, and the
+/// microseconds of processor time that growing took, and waits for stdin. An errno that was set before stays.
+const SOURCE: &str = "#include <errno.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <time.h>\n\
+    #include <unistd.h>\n\
+    #define PAGE 4096UL\n\
+    static void fill(char *at, size_t from, size_t to) { size_t i;\n\
+        for (i = (from + PAGE - 1) / PAGE * PAGE; i + sizeof i <= to; i += PAGE) memcpy(at + i, &i, sizeof i); }\n\
+    static int holds(char *at, size_t all) { size_t i, is;\n\
+        for (i = 0; i + sizeof i <= all; i += PAGE) { memcpy(&is, at + i, sizeof i); if (is != i) return 0; } return 1; }\n\
+    int main(int n, char **a) { int heap = n > 1 && a[1][0] == 'b'; char c, *buffer = 0; clock_t since = clock();\n\
+        size_t all = strtoul(a[2], 0, 0), step = heap ? 1 << 16 : strtoul(a[1], 0, 0), bytes = 0, more;\n\
+        if (heap) buffer = sbrk(0);\n\
+        errno = 77;\n\
+        while (bytes < all) { more = step ? step : bytes / 10 + PAGE; if (more > all - bytes) more = all - bytes;\n\
+            if (heap) { if (sbrk(more) == (void *)-1) return 2; }\n\
+            else if (!(buffer = realloc(buffer, bytes + more))) return 2;\n\
+            fill(buffer, bytes, bytes + more); bytes += more; }\n\
+        since = clock() - since;\n\
+        if (errno != 77) return 3;\n\
+        if (!holds(buffer, all)) return 4;\n\
+        printf(\"%lu %ld\\n\", (unsigned long)buffer, (long)since); fflush(stdout);\n\
+        while (read(0, &c, 1) > 0) {}\n\
+        return holds(buffer, all) ? 0 : 5; }\n";
+const BUFFER_BYTES: u64 = 58 << 20;
+/// 4/5: what is at most 2 MiB at either end, and a few chunks for which no huge page was free.
+const MOST: u64 = BUFFER_BYTES / 5 * 4;
+/// Where memory is scattered for a moment, because others have it, a run says nothing.
+const ATTEMPTS: usize = 5;
+
+/// A buffer that has grown, and that held what was written to it.
+#[derive(Debug)]
+struct Grown {
+    /// On transparent huge pages.
+    huge_bytes: u64,
+    /// On pages of a hugetlb pool.
+    pool_bytes: u64,
+    processor_us: u64,
+}
+
+/// `None`, told as a skip, without a compiler.
+fn grown(pages: &str, step: &str, bytes: u64) -> Option<Grown> {
+    let (_directory, program) = compiled(SOURCE, &["-O1"])?;
+    let waiting = Waiting::start(region(&format!("--pages {pages}"), &[&program, step, &bytes.to_string()]));
+    let pid = wait_until("the program", || child(waiting.running.id(), "program"));
+    let told: Vec<u64> = waiting.line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [start, processor_us] = told[..] else { panic!("{pages}, by {step}: {:?}", waiting.line) };
+    let mut grown = Grown { huge_bytes: 0, pool_bytes: 0, processor_us };
+    for mapping in smaps::read(pid).unwrap() {
+        if mapping.start < start + bytes && start < mapping.end {
+            grown.huge_bytes += mapping.anon_huge_bytes;
+            grown.pool_bytes += mapping.hugetlb_private_bytes;
+        }
+    }
+    assert!(waiting.end().success(), "{pages}, by {step}: the contents");
+    Some(grown)
+}
+
+/// The most of a grown buffer that came to lie on larger pages, of either kind.
+fn most(pages: &str, step: &str) -> Option<u64> {
+    let mut best = 0;
+    for _ in 0..ATTEMPTS {
+        if best < MOST {
+            let grown = if has_transparent() { grown(pages, step, BUFFER_BYTES)? } else { return None };
+            best = best.max(grown.huge_bytes + grown.pool_bytes);
+        }
+    }
+    Some(best)
+}
+
+#[test]
+fn by_any_step_it_is_on_huge_pages() {
+    for step in ["65536", "4096", "1000000", "3000000", "0", "brk"] {
+        let Some(best) = most("thp", step) else { return };
+        assert!(best >= MOST, "by {step}: {best} of {BUFFER_BYTES}");
+    }
+}
+
+#[test]
+fn on_small_pages_it_stays() {
+    for step in ["65536", "0", "brk"] {
+        let Some(grown) = grown("4k", step, BUFFER_BYTES) else { return };
+        assert_eq!(grown.huge_bytes, 0, "by {step}: {grown:?}");
+    }
+}
+
+#[test]
+fn in_a_mosaic_its_share_is_huge() {
+    if !has_transparent() {
+        return;
+    }
+    // By chance more or less of 120 chunks than a quarter are picked; those that are not stay small.
+    let Some(grown) = grown("thp:25%", "65536", 240 << 20) else { return };
+    assert!((24 << 20..100 << 20).contains(&grown.huge_bytes), "{grown:?}");
+}
+
+/// The first step is 1.9 pages of the pool, and rounded up.
+#[test]
+fn on_hugetlb_pages_it_grows_by_whole_ones() {
+    let Some(_pool) = Pool::of(100) else { return };
+    for step in ["4000000", "brk"] {
+        let Some(grown) = grown("hugetlb", step, BUFFER_BYTES) else { return };
+        assert!(grown.pool_bytes >= MOST, "by {step}: {grown:?}");
+    }
+}
+
+/// The first step is too small for the pool, or ends on ordinary pages: the pool's pages cannot grow by those.
+#[test]
+fn what_did_not_begin_on_hugetlb_pages_alone_grows_on_transparent_ones() {
+    let Some(_pool) = Pool::of(100) else { return };
+    for step in ["65536", "3000000"] {
+        let Some(best) = most("hugetlb", step) else { return };
+        assert!(best >= MOST, "by {step}: {best} of {BUFFER_BYTES}");
+    }
+}
+
+#[test]
+fn eight_times_the_steps_are_not_eight_squared_times_the_work() {
+    let least = |bytes| {
+        let runs: Option<Vec<Grown>> = (0..5).map(|_| grown("thp", "65536", bytes)).collect();
+        runs.and_then(|runs| runs.iter().map(|grown| grown.processor_us).min())
+    };
+    let (Some(one), Some(eight)) = (least(32 << 20), least(256 << 20)) else { return };
+    // Squared it would be 64 times; first touches alone have taken 25 on a busy machine.
+    assert!(eight < 40 * one, "{one} us for 32 MiB, {eight} us for 256 MiB");
+}

@@ -1,0 +1,129 @@
+//! `--stats`: which pages the memory really got, and what lies elsewhere, and why.
+
+use crate::common::{Pool, reserved_pages};
+use crate::fixture::{counted, has_transparent, outside, primary, printed, run, said, workload};
+
+fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
+    stats.pages.iter().filter(|share| share.kind == kind).map(|share| share.bytes).sum()
+}
+
+#[test]
+fn transparent_pages_are_really_got() {
+    let Some(odd) = workload("odd") else { return };
+    if !has_transparent() {
+        return;
+    }
+    let stats = primary("--pages thp", &[&odd, "hold", "64M", "1000"]);
+    assert!(on(&stats, "thp") >= 32 << 20, "{:?}", stats.pages);
+    assert!(stats.served_bytes >= 64 << 20 && stats.mapped_peak_bytes >= 64 << 20, "{stats:?}");
+    assert!(stats.limit > stats.base && stats.base != 0);
+    let inside = stats.private_rw_inside_bytes;
+    assert!(inside > 10 * stats.private_rw_outside_bytes, "{inside} in the region: {stats:?}");
+}
+
+#[test]
+fn small_pages_stay_small() {
+    let Some(odd) = workload("odd") else { return };
+    let stats = primary("--pages 4k", &[&odd, "hold", "64M", "1000"]);
+    assert_eq!(on(&stats, "thp"), 0, "{:?}", stats.pages);
+    let small: u64 = stats.pages.iter().map(|share| share.bytes).sum();
+    // The kernel's tables are read when memory has grown by half: the last reading may lack a third.
+    assert!(small >= 40 << 20, "{:?}", stats.pages);
+}
+
+#[test]
+fn a_fork_changes_nothing_about_the_pages() {
+    let Some(gups) = workload("gups") else { return };
+    let script = format!("(exit 0); {gups} 32M; exit 0");
+    let stats = primary("--pages 4k", &["sh", "-c", &script]);
+    assert_eq!(on(&stats, "thp"), 0, "{:?}", stats.pages);
+}
+
+#[test]
+fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
+    let Some(odd) = workload("odd") else { return };
+    let lazy = primary("--reserve 128M", &[&odd, "hold", "1M", "300"]);
+    let used = 1..64 << 20;
+    assert!(used.contains(&lazy.mapped_peak_bytes), "what is not given yet is no part of the peak: {lazy:?}");
+    let given = primary("--reserve 128M", &[&odd, "hold", "64M", "300"]);
+    assert!(given.mapped_peak_bytes >= 64 << 20, "{given:?}");
+    assert_eq!(lazy.reserve_bytes, 128 << 20);
+    let resident = |stats: &fieldstone_report::RegionStats| stats.pages.iter().map(|share| share.bytes).sum::<u64>();
+    assert!(resident(&lazy) < 64 << 20, "{lazy:?}");
+    // Pages that the kernel is moving are not there for a moment: another test has it gather huge ones.
+    let touched: Vec<_> = (0..3).map(|_| primary("--reserve 128M --prefault", &[&odd, "hold", "1M", "300"])).collect();
+    assert!(touched.iter().any(|stats| resident(stats) >= 128 << 20), "{touched:?}");
+}
+
+#[test]
+fn hugetlb_pages_are_really_got() {
+    let Some(odd) = workload("odd") else { return };
+    let Some(_pool) = Pool::of(100) else { return };
+    let stats = primary("--pages hugetlb", &[&odd, "hold", "64M", "1000"]);
+    assert!(on(&stats, "hugetlb") >= 40 << 20, "{:?}", stats.pages);
+    assert_eq!(stats.fell_back_bytes, 0, "{stats:?}");
+}
+
+#[test]
+fn a_pool_that_is_too_small_is_told() {
+    let Some(gups) = workload("gups") else { return };
+    let Some(_pool) = Pool::of(10) else { return };
+    let stats = primary("--pages hugetlb", &[&gups, "64M"]);
+    assert!(stats.fell_back_bytes >= 64 << 20, "{stats:?}");
+    assert!(outside(&stats, "hugetlb pool empty") >= 64 << 20, "{:?}", stats.outside);
+}
+
+#[test]
+fn what_stays_outside_has_a_reason() {
+    let Some(stress) = workload("mmap-stress") else { return };
+    let (output, stats) = counted("", &[&stress, "3", "200", "--threads", "2"]);
+    assert!(output.status.success(), "{}", said(&output));
+    for reason in ["thread stack", "in place"] {
+        // In whichever process: a child that it forks may be the largest.
+        let told = stats.processes.iter().any(|process| outside(&process.region, reason) > 0);
+        assert!(told, "{reason}: {stats:?}");
+    }
+}
+
+#[test]
+fn the_table_goes_to_standard_error() {
+    let output = run("--stats -", &["echo", "its own"]);
+    assert_eq!(printed(&output), "its own\n");
+    assert!(said(&output).contains("echo"), "{}", said(&output));
+}
+
+#[test]
+fn the_command_is_told_as_given() {
+    let (_, stats) = counted("--pages 4k", &["sh", "-c", "exit 5"]);
+    assert_eq!((stats.command.join(" ").as_str(), stats.page_kind.as_str()), ("sh -c exit 5", "4k"));
+    assert_eq!(stats.outcome, "exit 5");
+    assert_eq!(stats.schema, fieldstone_report::RunStats::SCHEMA);
+}
+
+#[test]
+fn a_full_disk_costs_the_statistics_not_the_run() {
+    let output = run("--stats /dev/full", &["echo", "ran"]);
+    assert_eq!(printed(&output), "ran\n");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("/dev/full") && said(&output).contains("No space"), "{}", said(&output));
+}
+
+#[test]
+fn a_path_that_cannot_be_written_costs_no_run() {
+    let output = run("--stats /no/such/directory/stats.json", &["echo", "ran"]);
+    assert_eq!((printed(&output).as_str(), output.status.code()), ("", Some(2)));
+    assert!(said(&output).contains("/no/such/directory/stats.json"), "{}", said(&output));
+}
+
+#[test]
+fn no_page_of_the_pool_stays_promised() {
+    let (Some(odd), Some(stress)) = (workload("odd"), workload("mmap-stress")) else { return };
+    let Some(_pool) = Pool::of(200) else { return };
+    let before = reserved_pages();
+    // The heap and mappings from a reserve that is mostly untouched, mappings that move, a death in the middle.
+    primary("--pages hugetlb --reserve 64M", &[&odd, "threads", "200"]);
+    primary("--pages hugetlb --reserve 64M", &[&odd, "hold", "16M", "10"]);
+    primary("--pages hugetlb --reserve 64M", &[&stress, "3", "150", "--skip", "fork"]);
+    assert!(!run("--pages hugetlb --reserve 64M", &[&odd, "kill-self"]).status.success());
+    assert_eq!(reserved_pages(), before, "the kernel's count of promised pages");
+}

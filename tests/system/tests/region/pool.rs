@@ -1,0 +1,79 @@
+//! Nothing takes a page of the hugetlb pool unless `--pages hugetlb` says so, and never one that is promised to somebody.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use crate::common::{Pool, pool};
+use crate::fixture::{Waiting, collapsed, compiled, outside, primary, run, said, workload};
+
+const FREE: u64 = 64;
+
+/// The least that was free, the most that was promised and lent, while `work` was done.
+fn watched(work: impl FnOnce()) -> (u64, u64, u64) {
+    let done = AtomicBool::new(false);
+    let now = || ["free_hugepages", "resv_hugepages", "surplus_hugepages"].map(|name| pool(name).unwrap());
+    let [mut free, mut promised, mut lent] = now();
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !done.load(SeqCst) {
+                let [f, p, l] = now();
+                (free, promised, lent) = (free.min(f), promised.max(p), lent.max(l));
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            (free, promised, lent)
+        });
+        work();
+        done.store(true, SeqCst);
+        watch.join().unwrap()
+    })
+}
+
+#[test]
+fn nothing_is_taken_unasked() {
+    let Some(odd) = workload("odd") else { return };
+    let Some(_pool) = Pool::of(FREE) else { return };
+    let before = watched(|| {});
+    for options in ["", "--pages thp --reserve 64M --prefault", "--pages 4k", "--also stacks,globals", "--process odd"]
+    {
+        let after = watched(|| {
+            let output = run(options, &[&odd, "hold", "64M", "200"]);
+            assert!(output.status.success(), "{options}: {}", said(&output));
+        });
+        assert_eq!(after, before, "{options}");
+    }
+    let asked = watched(|| assert!(run("--pages hugetlb", &[&odd, "hold", "64M", "200"]).status.success()));
+    assert!(asked.0 < before.0, "the watch sees what is taken: {asked:?}");
+    let mut command = Command::new(&odd);
+    command.args(["churn", "32M"]);
+    let churning = Waiting::start(command);
+    let after = watched(|| {
+        collapsed(churning.running.id(), "");
+    });
+    assert_eq!(after, before, "--pid");
+    assert!(churning.end().success());
+}
+
+#[test]
+fn only_what_works_is_advised() {
+    for (kind, has_reserve) in [("hugetlb", true), ("hugetlb-1g", false)] {
+        let said = said(&run(&format!("--pages {kind}"), &["true"]));
+        assert!(said.is_empty() || said.contains("--reserve") == has_reserve, "{said}");
+    }
+}
+
+#[test]
+fn what_is_promised_to_another_stays_its_own() {
+    let source = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <unistd.h>\n#include <sys/mman.h>\n\
+        int main(void) { long bytes = 20L << 21; char c; char *p = mmap(0, bytes, PROT_READ | PROT_WRITE,\n\
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0); if (p == MAP_FAILED) return 1;\n\
+        puts(\"promised\"); fflush(stdout); while (read(0, &c, 1) > 0) {}\n\
+        for (long i = 0; i < bytes; i += 4096) p[i] = 1; return 0; }\n";
+    let (Some(gups), Some((_directory, program))) = (workload("gups"), compiled(source, &[])) else { return };
+    let Some(_pool) = Pool::of(20) else { return };
+    let other = Waiting::start(Command::new(program));
+    assert_eq!(other.line, "promised\n");
+    let stats = primary("--pages hugetlb", &[&gups, "16M"]);
+    assert!(outside(&stats, "hugetlb pool empty") >= 16 << 20, "{:?}", stats.outside);
+    let status = other.end();
+    assert!(status.success(), "every page that was promised is there: {status}");
+}

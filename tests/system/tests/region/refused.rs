@@ -1,0 +1,150 @@
+//! What cannot have a region is refused, with the reason, before anything runs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::binaries;
+use crate::outside::may_not;
+use crate::fixture::{compiled, region, run, said};
+
+/// The command ends with 2, prints nothing, and says all of `words`.
+fn refused(program: &str, words: &[&str]) {
+    let output = run("", &[program]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{program}: {said}");
+    assert!(output.stdout.is_empty());
+    assert!(words.iter().all(|word| said.contains(word)), "{program}: {said:?} lacks one of {words:?}");
+    assert!(said.starts_with("fieldstone: "), "{said:?}");
+    assert!(said.lines().skip(1).all(|line| line.starts_with("try: ")), "{said:?}");
+}
+
+fn executable(path: &Path, contents: &[u8], mode: u32) -> String {
+    fs::write(path, contents).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_not_there_or_no_program() {
+    let directory = tempfile::tempdir().unwrap();
+    refused("no-such-program-anywhere", &["no-such-program-anywhere", "not in the path"]);
+    refused("/no/such/program", &["/no/such/program"]);
+    refused(directory.path().to_str().unwrap(), &["directory"]);
+    refused(&executable(&directory.path().join("plain"), b"#!/bin/sh\n", 0o644), &["not executable"]);
+    refused(
+        &executable(&directory.path().join("text"), b"some text\n", 0o755),
+        &["no ELF program and no script with a #! line", "`sh "],
+    );
+    let script = executable(&directory.path().join("script"), b"#!/no/such/interpreter -x\n", 0o755);
+    refused(&script, &["/script: its interpreter /no/such/interpreter", "does not exist"]);
+    refused("/dev/null", &["a device, not a regular file"]);
+    let link = directory.path().join("loop");
+    std::os::unix::fs::symlink(&link, &link).unwrap();
+    refused(link.to_str().unwrap(), &["oo many levels of symbolic links"]);
+}
+
+/// What each command that starts a program says of `program`, without the command's own remedies.
+fn said_by_each(program: &str) -> Vec<String> {
+    let commands: [&[&str]; 4] =
+        [&["run", "--region"], &["run", "--repair"], &["sharing"], &["profile", "--runs", "1"]];
+    let say = |command: &&[&str]| {
+        // A hang is the failure that this looks for.
+        let mut timed = Command::new("timeout");
+        timed.args(["-k", "1", "20", binaries::command()]).args(*command).args(["--", program]);
+        let output = timed.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command:?} {program}: {}", said(&output));
+        said(&output)
+    };
+    commands.iter().map(say).collect()
+}
+
+#[test]
+fn every_command_explains_in_the_same_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    assert!(Command::new("mkfifo").args(["-m", "755"]).arg(&fifo).status().unwrap().success());
+    let through_fifo = format!("#!{}\n", fifo.display());
+    let programs = [
+        (fifo.to_str().unwrap().to_owned(), "FIFO"),
+        (executable(&directory.path().join("over-fifo"), through_fifo.as_bytes(), 0o755), "FIFO"),
+        (executable(&directory.path().join("text"), b"exit 3\n", 0o755), "#! line"),
+        (executable(&directory.path().join("empty"), b"", 0o755), "it is empty"),
+        (executable(&directory.path().join("windows"), b"#!/bin/sh\r\n", 0o755), "carriage return"),
+        (executable(&directory.path().join("no-interpreter"), b"#!/nonexistent\n", 0o755), "/nonexistent"),
+    ];
+    for (program, word) in programs {
+        let all = said_by_each(&program);
+        let first = &all[0];
+        assert!(first.starts_with(&format!("fieldstone: cannot start {program}: ")) && first.contains(word), "{first}");
+        assert!(all.iter().all(|said| said.ends_with(first.as_str())), "{all:#?}");
+    }
+}
+
+#[test]
+fn a_program_that_this_user_may_not_read() {
+    const NOBODY: u32 = 65534;
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let file = executable(&directory.path().join("unreadable"), &fs::read("/bin/true").unwrap(), 0o711);
+    let Ok(output) = region("", &[&file]).uid(NOBODY).gid(NOBODY).output() else {
+        println!("SKIP not root: no other user can be tried");
+        return;
+    };
+    assert_eq!(output.status.code(), Some(2));
+    let said = said(&output);
+    assert!(said.contains("execute it but not read it") && said.contains("\ntry: chmod a+r "), "{said}");
+}
+
+#[test]
+fn a_misspelt_option_is_named() {
+    let output =
+        Command::new(binaries::command()).args(["run", "--regoin", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("--regoin: it is no option of `fieldstone run`"), "{}", said(&output));
+}
+
+#[test]
+fn a_set_user_id_copy() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = executable(&directory.path().join("set-id"), &fs::read("/bin/true").unwrap(), 0o4755);
+    refused(&file, &["set-user-id", "copy"]);
+}
+
+/// From outside it can be served, but not with all of this.
+#[test]
+fn a_static_program_with_what_only_the_agent_gives() {
+    let Some((_directory, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };
+    for options in ["--pages 4k", "--pages hugetlb", "--prefault", "--reserve 4M", "--also stacks", "--process x"] {
+        let output = run(options, &[&program]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{options}");
+        let option = options.strip_suffix(" 4M").or_else(|| options.strip_suffix(" stacks"));
+        let option = option.or_else(|| options.strip_suffix(" x")).unwrap_or(options);
+        assert!(said.contains(option) && said.contains("statically linked"), "{said}");
+        let remedy = format!("try: fieldstone run --region --pages thp -- {program}");
+        assert_eq!(said.lines().nth(1), Some(remedy.as_str()), "{said}");
+    }
+    let remedied = run("--pages thp", &[&program]);
+    assert!(remedied.status.success() || may_not(&said(&remedied)), "{}", said(&remedied));
+}
+
+#[test]
+fn a_program_of_32_bits_or_another_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut header = fs::read("/bin/true").unwrap();
+    header[18] = 8;
+    refused(&executable(&directory.path().join("mips"), &header, 0o755), &["another processor"]);
+    header[4] = 1;
+    refused(&executable(&directory.path().join("narrow"), &header, 0o755), &["32-bit"]);
+}
+
+#[test]
+fn a_run_that_mends_nothing() {
+    let output = std::process::Command::new(binaries::command()).args(["run", "--", "true"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("--region"), "{}", said(&output));
+}

@@ -1,0 +1,215 @@
+//! `run --pid`: a program that already runs gets huge pages, and notices nothing else.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use fieldstone_sys::smaps;
+use serde_json::Value;
+
+use crate::binaries;
+use crate::common::{kill, wait_until};
+use crate::server::Server;
+use crate::fixture::{Waiting, child, collapse_command, collapsed, compiled, printed, said, workload};
+
+const MIB: u64 = 1 << 20;
+
+fn churning(size: &str) -> Option<Waiting> {
+    let mut command = Command::new(workload("odd")?);
+    command.args(["churn", size]);
+    let churning = Waiting::start(command);
+    assert_eq!(churning.line, "ready\n");
+    Some(churning)
+}
+
+/// Collapses with `--stats`: what it wrote there, for the first process.
+fn counted(pid: u32, options: &str) -> Option<Value> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats.json");
+    let output = collapsed(pid, &format!("{options} --stats {}", file.display()))?;
+    assert!(output.status.success(), "{}", said(&output));
+    let stats: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(stats["schema"], "fieldstone-collapse/1");
+    let mut report = Command::new(binaries::command());
+    let report = report.args(["report", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(printed(&report), printed(&output), "what was saved is shown as it was: {}", said(&report));
+    Some(stats["processes"][0].clone())
+}
+
+fn huge_bytes(pid: u32) -> u64 {
+    smaps::read_rollup(pid).unwrap().anon_huge_bytes
+}
+
+#[test]
+fn threads_that_write_meanwhile_lose_nothing() {
+    let Some(churning) = churning("64M") else { return };
+    let pid = churning.running.id();
+    let Some(first) = counted(pid, "") else { return };
+    assert!(huge_bytes(pid) >= 56 * MIB, "{first}");
+    assert_eq!(first["after"]["huge_bytes"].as_u64(), Some(huge_bytes(pid)), "{first}");
+    let moved = first["moved_bytes"].as_u64().unwrap();
+    assert!(first["before"]["huge_bytes"].as_u64().unwrap() + moved >= 56 * MIB, "{first}");
+    let again = counted(pid, "").unwrap();
+    assert!(again["moved_bytes"].as_u64().unwrap() <= 2 * MIB, "it is there already: {again}");
+    let status = churning.end();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_server_keeps_its_values() {
+    let Some(server) = Server::by(|program| {
+        let mut command = Command::new(program[0]);
+        // Where all memory gets transparent pages, it would switch them off for itself.
+        command.args(&program[1..]).args(["--disable-thp", "no"]);
+        command
+    }) else {
+        return;
+    };
+    let mut line = server.line();
+    let value = |key: usize| format!("{key}-{}", "v".repeat(500));
+    for key in 0..20_000 {
+        assert_eq!(line.ask(&format!("SET key{key} {}", value(key))), "+OK\r\n");
+    }
+    let pid = server.running.id();
+    let Some(stats) = counted(pid, "") else { return };
+    let (huge, all) =
+        (stats["after"]["huge_bytes"].as_u64().unwrap(), stats["after"]["resident_bytes"].as_u64().unwrap());
+    assert!(huge >= 8 * MIB && huge * 2 > all, "{stats}");
+    for key in 0..20_000 {
+        line.ask(&format!("GET key{key}"));
+        assert_eq!(line.next().trim_end(), value(key));
+    }
+    assert!(line.ask("BGSAVE").starts_with('+'));
+    wait_until("the save", || server.has_saved().then_some(()));
+    assert_eq!(line.ask("GET key7"), "$502\r\n");
+}
+
+#[test]
+fn children_come_along_if_asked() {
+    let Some(odd) = workload("odd") else { return };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{odd} churn 32M; exit $?")]);
+    let waiting = Waiting::start(shell);
+    let pid = waiting.running.id();
+    let program = wait_until("the child", || child(pid, "odd"));
+    let Some(output) = collapsed(pid, "") else { return };
+    assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", printed(&output));
+    let hint = "one process below it is left alone: --children";
+    assert!(said(&output).contains(hint), "{}", said(&output));
+    let output = collapsed(pid, "--children").unwrap();
+    assert!(!said(&output).contains("--children"), "{}", said(&output));
+    assert!(output.status.success() && printed(&output).contains(&format!("odd ({program})")), "{}", printed(&output));
+    assert!(huge_bytes(program) >= 24 * MIB, "{}", printed(&output));
+    assert!(waiting.end().success());
+}
+
+#[test]
+fn ctrl_c_stops_between_two_pages() {
+    for attempt in 0..6 {
+        let Some(churning) = churning("512M") else { return };
+        let pid = churning.running.id();
+        let before = huge_bytes(pid);
+        // However it was started: a shell without job control ignores SIGINT for `command &`, and a mask may block it.
+        let mut command = Command::new("env");
+        command.args([["--ignore-signal=INT", "--block-signal=INT"][attempt % 2], binaries::command()]);
+        command.args(collapse_command(pid, "").get_args()).stdin(Stdio::null());
+        let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = || {
+            huge_bytes(pid) > before
+                || fs::read(format!("/proc/{}/cmdline", running.id())).is_ok_and(|text| text.is_empty())
+        };
+        wait_until("the first page", || begun().then_some(()));
+        kill("INT", &running.id().to_string());
+        let output = running.wait_with_output().unwrap();
+        assert!(churning.end().success());
+        if said(&output).contains("CAP_SYS_NICE") || said(&output).contains("from 6.1 on") {
+            println!("SKIP memory may not be collapsed from outside: {}", said(&output).trim());
+            return;
+        }
+        if output.status.code() == Some(130) {
+            assert!(printed(&output).contains("were not tried"), "{}", printed(&output));
+            return;
+        }
+        // It was through before the signal came.
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    panic!("six passes over 512 MiB were through before a signal came");
+}
+
+#[test]
+fn counts_are_written_where_nobody_reads_and_kept_where_nothing_is_done() {
+    let Some(churning) = churning("4M") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats.json");
+    let options = format!("--stats {}", file.display());
+    if collapsed(churning.running.id(), "").is_none() {
+        return;
+    }
+    let (reader, nobody) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = collapse_command(churning.running.id(), &options).stdout(nobody).output().unwrap();
+    assert!(unread.status.success() && unread.stderr.is_empty(), "{}", said(&unread));
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.contains("moved_bytes"), "{written}");
+    refused(collapse_command(0x7fff_fff0, &options), &["is gone"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    assert!(churning.end().success());
+}
+
+fn refused(mut command: Command, words: &[&str]) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{said:?} lacks one of {words:?}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    refused(collapse_command(0x7fff_fff0, ""), &["is gone"]);
+    refused(collapse_command(std::process::id(), "--pages 4k"), &["--pages thp"]);
+    refused(collapse_command(std::process::id(), "--region"), &["cannot be used with", "--pid <PID> [--children]"]);
+    refused(collapse_command(std::process::id(), "--stats /no/such/directory/x"), &["/no/such/directory/x"]);
+    let mut itself = Command::new("sh");
+    itself.args(["-c", &format!("exec {} run --pid $$", binaries::command())]);
+    refused(itself, &["this very command"]);
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        refused(collapse_command(2, ""), &["thread of the kernel"]);
+    }
+    let mut neither = Command::new(binaries::command());
+    neither.args(["run", "true"]);
+    refused(neither, &["--region", "--pid"]);
+}
+
+#[test]
+fn a_program_without_transparent_pages_is_told() {
+    let source = "#include <sys/prctl.h>\n#include <unistd.h>\n\
+        int main(int n, char **a) { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); return execv(a[1], a + 1); }\n";
+    let (Some(odd), Some((_directory, program))) = (workload("odd"), compiled(source, &[])) else { return };
+    let mut command = Command::new(program);
+    command.args([&odd, "churn", "4M"]);
+    let churning = Waiting::start(command);
+    refused(collapse_command(churning.running.id(), ""), &["PR_SET_THP_DISABLE"]);
+    assert!(churning.end().success());
+}
+
+#[test]
+fn another_users_process_and_one_that_takes_a_capability() {
+    const NOBODY: u32 = 65534;
+    let Some(odd) = workload("odd") else { return };
+    let ours = churning("4M").unwrap();
+    let mut command = collapse_command(ours.running.id(), "");
+    let tried = command.uid(NOBODY).gid(NOBODY).output();
+    let Ok(output) = tried else {
+        println!("SKIP not root: no other user can be tried");
+        return;
+    };
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("may not be looked into"), "{}", said(&output));
+    let mut theirs = Command::new(odd);
+    theirs.args(["churn", "4M"]).uid(NOBODY).gid(NOBODY);
+    let theirs = Waiting::start(theirs);
+    let mut command = collapse_command(theirs.running.id(), "");
+    command.uid(NOBODY).gid(NOBODY);
+    refused(command, &["CAP_SYS_NICE", "sudo"]);
+    assert!(theirs.end().success() && ours.end().success());
+}

@@ -1,0 +1,221 @@
+//! Signals reach the program exactly as often as without the command, and a stop is seen by whoever waits for the command.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use crate::binaries;
+use crate::common::{kill, wait_until};
+use crate::fixture::{child, compiled, is_running};
+
+/// Writes the number of each signal that it gets as a byte, until its standard input ends. It stops itself at an `s`.
+const LISTENER: &str = r#"
+#include <signal.h>
+#include <unistd.h>
+static void handler(int number) { char byte = (char)number; write(1, &byte, 1); }
+int main(void) {
+    int numbers[] = { SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGTERM, SIGCONT, SIGWINCH, 40 };
+    for (unsigned at = 0; at < sizeof numbers / sizeof *numbers; at++) {
+        struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+        sigaction(numbers[at], &action, 0);
+    }
+    write(1, "\n", 1);
+    char byte;
+    while (read(0, &byte, 1) == 1) if (byte == 's') raise(SIGSTOP);
+    return 7;
+}
+"#;
+
+/// Longer than a signal to the command alone is held back.
+const LATE: Duration = Duration::from_millis(25);
+
+/// The words before the program, without which it runs natively.
+fn launchers() -> [Vec<&'static str>; 4] {
+    let command = binaries::command();
+    [
+        vec![],
+        vec![command, "run", "--region", "--"],
+        vec![command, "run", "--repair", "--"],
+        vec![command, "sharing", "--"],
+    ]
+}
+
+struct Listening {
+    running: Child,
+    input: ChildStdin,
+    /// The numbers that the program wrote.
+    heard: Receiver<u8>,
+}
+
+impl Listening {
+    fn start(words: &[&str], program: &str) -> Self {
+        let mut all = words.iter().copied().chain([program]);
+        let mut command = Command::new(all.next().unwrap());
+        command.args(all).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let mut running = command.spawn().unwrap();
+        let (input, output) = (running.stdin.take().unwrap(), running.stdout.take().unwrap());
+        let mut output: BufReader<ChildStdout> = BufReader::new(output);
+        output.read_line(&mut String::new()).unwrap();
+        let (tell, heard) = channel();
+        spawn(move || output.bytes().map_while(Result::ok).try_for_each(|byte| tell.send(byte)));
+        Self { running, input, heard }
+    }
+
+    /// What was heard of one signal: of the first as soon as it comes, and of more until it is late.
+    fn heard(&self) -> Vec<u8> {
+        let first = self.heard.recv_timeout(Duration::from_secs(20)).ok();
+        sleep(LATE);
+        first.into_iter().chain(self.heard.try_iter()).collect()
+    }
+
+    fn end(mut self) -> Option<i32> {
+        drop(self.input);
+        self.running.wait().unwrap().code()
+    }
+}
+
+/// Sends to the group, to the command alone, or to each process, as a service manager does with a control group.
+fn send(way: &str, signal: &str, pid: u32) {
+    match way {
+        "group" => kill(signal, &format!("-{pid}")),
+        "one" => kill(signal, &pid.to_string()),
+        _ => {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+            let all = [pid.to_string()].into_iter().chain(children.split_whitespace().map(str::to_owned));
+            let all: Vec<String> = all.collect();
+            assert!(Command::new("kill").arg(format!("-{signal}")).args(all).status().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn each_signal_arrives_once_however_it_was_sent() {
+    let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
+    for words in launchers() {
+        let listening = Listening::start(&words, &program);
+        let pid = listening.running.id();
+        for round in 0..100 {
+            let (signal, number) =
+                [("TERM", 15), ("INT", 2), ("USR1", 10), ("HUP", 1), ("40", 40), ("WINCH", 28)][round % 6];
+            let way = ["group", "one", "each"][round % 3];
+            send(way, signal, pid);
+            assert_eq!(listening.heard(), [number], "{words:?}, round {round}: {signal} to {way}");
+        }
+        listening.end();
+    }
+}
+
+#[test]
+fn what_timeout_sends_to_its_child_and_then_to_the_group_is_heard_as_natively() {
+    let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
+    for words in launchers() {
+        for foreground in [&["timeout", "--foreground", "0.7"][..], &["timeout", "0.7"][..]] {
+            let listening = Listening::start(&[foreground, &words].concat(), &program);
+            sleep(Duration::from_secs(1));
+            let heard: Vec<u8> = listening.heard.try_iter().filter(|number| *number == 15).collect();
+            // Both of its signals merge where the program has not run in between.
+            assert!(
+                heard.len() == 1 || heard.len() == 2 && foreground.len() == 2,
+                "{foreground:?} {words:?}: {heard:?}"
+            );
+            listening.end();
+        }
+    }
+}
+
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
+
+#[test]
+fn a_program_that_stops_is_seen_to_stop_and_goes_on_by_either_process() {
+    let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
+    let mut listening = Listening::start(&launchers()[1], &program);
+    let ours = listening.running.id();
+    let name = program.rsplit('/').next().unwrap();
+    let theirs = child(ours, name).unwrap();
+    for target in [format!("-{ours}"), ours.to_string(), theirs.to_string()] {
+        listening.input.write_all(b"s").unwrap();
+        wait_until("both to stop", || (is_stopped(ours) && is_stopped(theirs)).then_some(()));
+        kill("CONT", &target);
+        assert_eq!(listening.heard(), [18], "SIGCONT to {target}");
+        wait_until("both to go on", || (!is_stopped(ours) && !is_stopped(theirs)).then_some(()));
+    }
+    assert_eq!(listening.end(), Some(7));
+}
+
+#[test]
+fn the_witness_looks_like_the_program_and_never_outlives_the_command() {
+    let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
+    for signal in [None, Some("KILL")] {
+        let listening = Listening::start(&launchers()[1], &program);
+        let witness = wait_until("the witness", || child(listening.running.id(), "signal-witness"));
+        let words = || fs::read_to_string(format!("/proc/{witness}/cmdline")).unwrap();
+        wait_until("its command line", || words().starts_with(&program).then_some(()));
+        match signal {
+            Some(signal) => kill(signal, &listening.running.id().to_string()),
+            None => assert_eq!(listening.end(), Some(7)),
+        }
+        wait_until("the witness to end", || (!is_running(witness)).then_some(()));
+    }
+}
+
+/// A shell with job control on a terminal of its own.
+#[test]
+fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
+    let Some((directory, program)) = compiled(LISTENER, &[]) else { return };
+    for words in launchers() {
+        let mut terminal = Command::new("script");
+        terminal.args(["-q", "-c", "bash --norc --noprofile -i", "/dev/null"]).env("PS1", "");
+        terminal.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
+        let mut running = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let (mut keys, mut screen) = (running.stdin.take().unwrap(), running.stdout.take().unwrap());
+        let (tell, shown) = channel();
+        spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = screen.read(&mut bytes) {
+                if tell.send(bytes[..read].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut seen = Vec::new();
+        let mut until = |part: &[u8]| {
+            wait_until(&format!("{part:?} of {words:?}"), || {
+                seen.extend(shown.try_iter().flatten());
+                let at = seen.windows(part.len()).position(|window| window == part)?;
+                seen.drain(..at + part.len());
+                Some(())
+            });
+        };
+        let log = directory.path().join("log");
+        let _ = fs::remove_file(&log);
+        // What it hears goes to a file: a terminal would show signals as control characters.
+        let line = format!("{} {program} >{} 2>/dev/null\n", words.join(" "), log.display());
+        keys.write_all(line.as_bytes()).unwrap();
+        let heard = || fs::read(&log).unwrap_or_default();
+        wait_until("the program", || heard().starts_with(b"\n").then_some(()));
+        for (key, number) in [(b'\x03', 2_u8), (b'\x1c', 3)] {
+            keys.write_all(&[key]).unwrap();
+            wait_until("the key", || heard().contains(&number).then_some(()));
+        }
+        keys.write_all(b"\x1a").unwrap();
+        until(b"Stopped");
+        keys.write_all(b"fg\n").unwrap();
+        wait_until("it to go on", || heard().contains(&18).then_some(()));
+        sleep(LATE);
+        assert_eq!(heard(), [b'\n', 2, 3, 18], "{words:?}");
+        keys.write_all(b"\x04").unwrap();
+        keys.write_all(b"echo ended-$?\n").unwrap();
+        // The looking on may have found nothing to tell, and then ends well.
+        until(if words.contains(&"sharing") { b"ended-0" } else { b"ended-7" });
+        keys.write_all(b"exit\n").unwrap();
+        running.wait().unwrap();
+    }
+}

@@ -1,0 +1,287 @@
+//! Our processes die, or are stopped, in every order while a program is repaired: it goes on at once, with the right results, and none of
+//! ours is left.
+//!
+//! `FIELDSTONE_RESCUES=N` does it N times (`make soak-rescue`), and compares the program's time with its time alone.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, said};
+use Step::{Kill, Replaced, Stop};
+use Whom::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
+
+/// Two threads that count in words of one line, as often as the argument says. The program prints the seconds that they take, and the
+/// longest time between two laps of a thread. A rescue in which that thread waits takes no longer.
+const PAIR: &str = r#"
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+__attribute__((aligned(4096))) volatile uint64_t words[512];
+static uint64_t laps;
+static double longest[2][16];
+static double now(void) {
+  struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + t.tv_nsec / 1e9;
+}
+static void *count(void *which) {
+  volatile uint64_t *own = words + (uintptr_t)which;
+  double last = now(), most = 0;
+  for (uint64_t i = 0; i < laps; i++) {
+    for (int j = 0; j < 1000; j++) *own += j ^ i;
+    double at = now();
+    if (at - last > most) most = at - last;
+    last = at;
+  }
+  *longest[(uintptr_t)which] = most;
+  return 0;
+}
+int main(int n, char **w) {
+  laps = strtoull(w[1], 0, 0);
+  double begun = now();
+  pthread_t t[2];
+  for (uintptr_t i = 0; i < 2; i++) pthread_create(&t[i], 0, count, (void *)i);
+  for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
+  printf("checksum: %lx\n", words[0] * 31 + words[1]);
+  fprintf(stderr, "seconds: %.3f\n", now() - begun);
+  fprintf(stderr, "longest wait: %.3f\n", *longest[0] > *longest[1] ? *longest[0] : *longest[1]);
+  return 0;
+}
+"#;
+const LAPS: &str = "300000";
+/// Without a rule it takes some time until the page is moved.
+const RULES: &str = "isolate words 8\nisolate words+8 8\n";
+const WATCHDOG: &str = "memory-watchdog";
+/// A program that takes longer hangs.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The bound on the median of the longest waits, from a death to the end of the rescue.
+const LONGEST_RESCUE_S: f64 = 2.0;
+/// A repairer that is stopped is killed after two seconds. This leaves three for that.
+const LONGEST_END: Duration = Duration::from_secs(5);
+
+/// A process of ours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Whom {
+    Launcher,
+    Repairer,
+    FirstWatchdog,
+    SecondWatchdog,
+}
+
+/// What is done to our processes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Kill(Whom),
+    Stop(Whom),
+    /// The repairer has another watchdog instead of the first.
+    Replaced,
+}
+
+/// The orders in which one rescue comes at once.
+const AT_ONCE: [&[Step]; 12] = [
+    &[Kill(Repairer)],
+    &[Kill(FirstWatchdog), Replaced, Kill(Repairer)],
+    &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer)],
+    &[Kill(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)],
+    &[Kill(Repairer), Kill(Launcher)],
+    &[Kill(Launcher), Kill(Repairer)],
+    &[Kill(Launcher), Kill(Repairer), Kill(FirstWatchdog)],
+    &[Stop(FirstWatchdog), Stop(SecondWatchdog), Kill(Repairer)],
+    &[Stop(FirstWatchdog), Stop(SecondWatchdog), Kill(Launcher), Kill(Repairer)],
+    &[Stop(FirstWatchdog), Replaced, Kill(Repairer)],
+    &[Kill(Launcher), Kill(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)],
+    &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer), Kill(Launcher)],
+];
+/// The orders in which somebody has to notice first that the repairer is stopped.
+const AFTER_A_STOP: [&[Step]; 2] = [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
+
+#[test]
+fn a_program_goes_on_whoever_of_ours_dies() {
+    let Some(fixture) = Fixture::new() else { return };
+    let program = fixture.build_text("pair", PAIR, &["-O2", "-g"]);
+    let rules = fixture.path("rules");
+    std::fs::write(&rules, RULES).unwrap();
+    let asked = std::env::var("FIELDSTONE_RESCUES").ok().and_then(|number| number.parse::<usize>().ok());
+    let plain = Command::new(&program).arg(LAPS).output().unwrap();
+    let all = [&AT_ONCE[..], &AFTER_A_STOP[..]].concat();
+    let (mut alone, mut times, mut waits) = (vec![seconds(&plain, "seconds")], Vec::new(), Vec::new());
+    for number in 0..asked.unwrap_or(all.len()) {
+        // Most of them are the plain case, when it is done often.
+        let steps = if number < all.len() { all[number] } else { AT_ONCE[number / 3 % AT_ONCE.len()] };
+        let Some(output) = go_on(&program, &rules, steps, number, &checksum(&plain)) else { return };
+        times.push(seconds(&output, "seconds"));
+        let wait = seconds(&output, "longest wait");
+        println!("{steps:?}: longest wait {wait:.3} s");
+        if AT_ONCE.contains(&steps) {
+            waits.push(wait);
+        }
+        if asked.is_some() {
+            alone.push(seconds(&Command::new(&program).arg(LAPS).output().unwrap(), "seconds"));
+        }
+    }
+    let (runs, alone, rescued, wait) = (times.len(), median(&mut alone), median(&mut times), median(&mut waits));
+    println!("{runs} runs; alone {alone:.3} s, with a death {rescued:.3} s, longest wait {wait:.3} s (medians)");
+    assert!(wait < LONGEST_RESCUE_S, "threads wait {wait:.3} s for a rescue");
+    assert!(asked.is_none() || rescued < 1.5 * alone, "{rescued:.3} s, alone {alone:.3} s");
+}
+
+#[test]
+fn a_run_ends_with_its_program_though_the_repairer_is_stopped() {
+    let Some(_stage) = Fixture::new() else { return };
+    let mut running = fieldstone(&["run", "--repair", "--", "sleep", "1"]).stderr(Stdio::piped()).spawn().unwrap();
+    let repairer = loop {
+        let is_repairer = |pid: &u32| command_line(*pid).contains("--events");
+        if let Some(repairer) = children(running.id(), "fieldstone").into_iter().find(is_repairer) {
+            break repairer;
+        }
+        assert!(running.try_wait().unwrap().is_none(), "there was no repairer");
+    };
+    send(Signal::STOP, repairer);
+    let begun = Instant::now();
+    let output = until_end(running, LONGEST_END + Duration::from_secs(1), &[repairer], "sleep");
+    println!("ended {:.3} s after the repairer was stopped", begun.elapsed().as_secs_f64());
+    assert!(output.status.success(), "{}", said(&output));
+    all_have_ended(&[repairer]);
+}
+
+/// One run. None where repairs are forbidden.
+fn go_on(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &str) -> Option<Output> {
+    let mut command = fieldstone(&["run", "--repair", "--rules", rules.to_str().unwrap(), "--"]);
+    let mut running = command.arg(program).arg(LAPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let ours = Ours::of(&mut running);
+    let mut known = children(running.id(), program.file_name().unwrap().to_str().unwrap());
+    if let Some(ours) = &ours {
+        std::thread::sleep(Duration::from_micros(number as u64 * 7919 % 97_000));
+        known.extend(ours.all());
+        steps.iter().for_each(|&step| ours.take(step));
+    }
+    let output = until_end(running, LONGEST, &known, &format!("{steps:?} {number}"));
+    if is_forbidden(&said(&output)) {
+        return None;
+    }
+    assert!(ours.is_some(), "no page was moved: {}", said(&output));
+    assert_eq!(checksum(&output), right, "{steps:?} {number}: {}", said(&output));
+    let is_reported = said(&output).contains("the program goes on unrepaired\ntry: fieldstone repair --pid");
+    // Where the repairer is stopped, threads that end may wait for it: then the program is over when the repairer has been killed.
+    if AT_ONCE.contains(&steps) {
+        assert_eq!(is_reported, !steps.contains(&Kill(Launcher)), "{steps:?} {number}: {}", said(&output));
+    }
+    all_have_ended(&known);
+    Some(output)
+}
+
+/// Waits for a run and its program, which keeps the pipes open until it ends. If that takes longer than `longest`, the processes `all` are
+/// killed.
+fn until_end(running: Child, longest: Duration, all: &[u32], what: &str) -> Output {
+    let launcher = running.id();
+    let (sender, ended) = channel();
+    std::thread::spawn(move || sender.send(running.wait_with_output()));
+    ended.recv_timeout(longest).map(Result::unwrap).unwrap_or_else(|_| {
+        all.iter().chain([&launcher]).for_each(|&pid| send(Signal::KILL, pid));
+        panic!("{what}: it hangs")
+    })
+}
+
+/// None of these processes runs on.
+fn all_have_ended(all: &[u32]) {
+    let begun = Instant::now();
+    while let Some(pid) = all.iter().find(|&&pid| !fieldstone_sys::process::has_ended(pid)) {
+        if begun.elapsed() > LONGEST_END {
+            let name = command_line(*pid);
+            all.iter().for_each(|&pid| send(Signal::KILL, pid));
+            panic!("process {pid} is left: {name}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Our processes in a run.
+struct Ours {
+    launcher: u32,
+    repairer: u32,
+    watchdogs: [u32; 2],
+}
+
+impl Ours {
+    /// These processes, once the watchdogs are there. None where the program has ended before.
+    fn of(running: &mut Child) -> Option<Self> {
+        let launcher = running.id();
+        while running.try_wait().unwrap().is_none() {
+            for repairer in children(launcher, "fieldstone") {
+                if let Ok(watchdogs) = children(repairer, WATCHDOG).try_into() {
+                    return Some(Self { launcher, repairer, watchdogs });
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    const fn all(&self) -> [u32; 4] {
+        [self.launcher, self.repairer, self.watchdogs[0], self.watchdogs[1]]
+    }
+
+    fn take(&self, step: Step) {
+        match step {
+            Kill(whom) => send(Signal::KILL, self.pid(whom)),
+            Stop(whom) => send(Signal::STOP, self.pid(whom)),
+            Replaced => replaced(self.repairer, self.watchdogs[0]),
+        }
+    }
+
+    const fn pid(&self, whom: Whom) -> u32 {
+        match whom {
+            Launcher => self.launcher,
+            Repairer => self.repairer,
+            FirstWatchdog => self.watchdogs[0],
+            SecondWatchdog => self.watchdogs[1],
+        }
+    }
+}
+
+/// Until another one is there instead of this one.
+fn replaced(repairer: u32, watchdog: u32) {
+    let begun = Instant::now();
+    loop {
+        let now = children(repairer, WATCHDOG);
+        if now.len() == 2 && !now.contains(&watchdog) {
+            return;
+        }
+        assert!(begun.elapsed() < LONGEST, "{watchdog} is not replaced: {now:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The children of a process that run under this name.
+fn children(parent: u32, name: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let lists: String = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
+    let is = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
+    lists.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter(is).collect()
+}
+
+/// One that has ended since needs no signal.
+fn send(signal: Signal, to: u32) {
+    let _ = kill_process(Pid::from_raw(to.cast_signed()).unwrap(), signal);
+}
+
+fn command_line(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
+}
+
+/// A number of seconds that the program prints behind this name.
+fn seconds(output: &Output, name: &str) -> f64 {
+    let said = said(output);
+    let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("it has not ended: {said}"))
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
