@@ -1,4 +1,4 @@
-//! What the tests stand on: the recorder as it ships, small programs, and the record of a run.
+//! The fixture of the tests: the shipped recorder, small programs, and the record of a run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use fieldstone_wire::sites::{BUILD, Lost, SITES_VARIABLE, Sites};
 use rustix::mm::{MapFlags, ProtFlags};
 use tempfile::TempDir;
 
-/// The recorder, built as the command's build script does it.
+/// The recorder, built as by the command's build script.
 pub(crate) fn recorder() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -26,15 +26,15 @@ pub(crate) fn recorder() -> &'static Path {
     })
 }
 
-/// A directory for one test's programs.
-pub(crate) struct Workshop(pub(crate) TempDir);
+/// A directory for the programs of one test.
+pub(crate) struct ProgramDirectory(pub(crate) TempDir);
 
-impl Workshop {
+impl ProgramDirectory {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// Compiles `programs/SOURCE`; options are split at spaces, `@` stands for this directory.
+    /// Compiles `programs/SOURCE`. Options are split at spaces; `@` is replaced by this directory.
     pub(crate) fn compile(&self, source: &str, name: &str, options: &str) -> PathBuf {
         let file = self.0.path().join(name);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
@@ -48,7 +48,7 @@ impl Workshop {
     }
 }
 
-/// A record in a file, mapped here and in the programs that were given its path.
+/// A record in a file, mapped here and in the programs that get its path.
 pub(crate) struct Recording {
     file: tempfile::NamedTempFile,
     sites: &'static Sites,
@@ -62,8 +62,8 @@ impl Recording {
         std::io::Write::write_all(&mut file, &head).unwrap();
         file.as_file().set_len(size_of::<Sites>() as u64).unwrap();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is named, so nothing that exists is touched; it stays mapped to the end of the process, the
-        // file is as long as a record, and what changes in it is atomic.
+        // SAFETY: without an address the kernel picks a free range; the mapping lasts to the end of
+        // the process, the file is as long as a record, and all fields that change are atomic.
         let sites = unsafe {
             let mapped = rustix::mm::mmap(std::ptr::null_mut(), size_of::<Sites>(), access, MapFlags::SHARED, &file, 0);
             &*mapped.unwrap().cast::<Sites>()
@@ -71,14 +71,15 @@ impl Recording {
         Self { file, sites }
     }
 
-    /// Records a program, to be run by the caller.
+    /// A command that runs a program with the recorder.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("LD_PRELOAD", recorder()).env(SITES_VARIABLE.to_str().unwrap(), self.file.path());
         command
     }
 
-    /// Records a program that runs in the emulator, as traced ones do; `None`, told as a skip, where there is none.
+    /// A command that runs a program in the emulator with the recorder. `None`, printed as a skip,
+    /// without the emulator.
     pub(crate) fn emulated(&self, program: &Path) -> Option<Command> {
         let emulator = "qemu-x86_64";
         if Command::new(emulator).arg("--version").output().is_err() {
@@ -97,7 +98,7 @@ impl Recording {
         Some(command)
     }
 
-    /// Runs a program to a good end.
+    /// Runs a program, which must succeed.
     pub(crate) fn run(&self, program: &Path, arguments: &[&str]) -> Output {
         let output = self.command(program).args(arguments).output().unwrap();
         assert!(output.status.success(), "{:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -112,8 +113,8 @@ impl Recording {
         self.sites.lost[why as usize].load(Relaxed)
     }
 
-    /// Every site as the functions of `file`, innermost first, with allocations and bytes; equal ones added up. A frame of
-    /// another file is `-`.
+    /// Every site as function names of `file`, innermost first, with allocations and bytes; equal
+    /// ones are summed. A frame of another file is `-`.
     pub(crate) fn stacks(&self, file: &Path) -> BTreeMap<String, (u64, u64)> {
         let functions = Functions::of(file);
         let mut stacks = BTreeMap::new();
@@ -130,7 +131,7 @@ impl Recording {
         stacks
     }
 
-    /// Allocations and bytes of all sites whose stack of `file`'s functions begins with `stack`.
+    /// Allocations and bytes of all sites whose stack of functions of `file` starts with `stack`.
     pub(crate) fn count(&self, file: &Path, stack: &str) -> (u64, u64) {
         let stacks = self.stacks(file);
         let these = stacks.iter().filter(|(names, _)| format!("{names} ").starts_with(&format!("{stack} ")));

@@ -1,4 +1,4 @@
-// A library whose loading takes the mailbox's place before any constructor runs.
+// A library that occupies the range of the mailboxes before any constructor runs, by an ifunc resolver.
 #include <stddef.h>
 #include <sys/syscall.h>
 
@@ -11,4 +11,4 @@ static void *resolve(void) {
                      : "rcx", "r11", "memory");
     return nothing;
 }
-void taken(void) __attribute__((ifunc("resolve")));
+void reserved(void) __attribute__((ifunc("resolve")));
