@@ -1,16 +1,17 @@
-//! The filter in front of the record.
+//! The filter in front of the record: omits accesses that cannot miss.
 //!
-//! Programs go back and forth between two pages: the stack and a table, a loop and the function it calls. As long as they
-//! do, no structure with two ways or more can miss, whatever its size, since nothing else comes in between. So only an
-//! access to a third page is recorded; before it, the page touched last, if it is not the one recorded last: that puts the two
-//! in the order in which they were used, and least-recently-used replacement goes on as if nothing had been left out.
+//! Programs alternate between two pages: the stack and a table, a loop and a function that it
+//! calls. While they do, no TLB or cache with two or more ways misses, whatever its size, since no
+//! third page intervenes. So only an access to a third page is recorded. Before it, the page used
+//! last is recorded, unless it is the one recorded last. That keeps both pages in the order of
+//! their use, so that LRU replacement works as with all accesses.
 
 const PAGE_SHIFT: u32 = 12;
 
-/// The two pages used last. Zero stands for none: no program has anything there.
+/// The two pages used last. Zero stands for none: no program uses page zero.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Recent {
+pub(crate) struct PageFilter {
     /// The page used last.
     pub(crate) last: u64,
     /// The other page.
@@ -19,33 +20,33 @@ pub(crate) struct Recent {
     recorded: u64,
 }
 
-/// What an access to another page than the one before it asks for.
+/// What to do for an access to another page than the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Nothing: it is back on the page before that one.
-    Back,
-    /// A record, with one for this address before it where the order needs that.
-    On(Option<u64>),
+pub(crate) enum FilterResult {
+    /// Nothing: it is to the page before that one.
+    Skip,
+    /// Record it, after a record of this address if the order requires that.
+    Record(Option<u64>),
 }
 
-impl Recent {
+impl PageFilter {
     /// Notes an access to `page`, which is not the last one.
     #[inline(always)]
-    pub(crate) fn turn_to(&mut self, page: u64) -> Turn {
+    pub(crate) fn change_page(&mut self, page: u64) -> FilterResult {
         let before = std::mem::replace(&mut self.last, page);
         let is_back = page == self.second;
         self.second = before;
         if is_back {
-            return Turn::Back;
+            return FilterResult::Skip;
         }
         let recorded = std::mem::replace(&mut self.recorded, page);
-        Turn::On((recorded != before).then_some(before << PAGE_SHIFT))
+        FilterResult::Record((recorded != before).then_some(before << PAGE_SHIFT))
     }
 
-    /// Nothing used yet.
+    /// No page used yet.
     pub(crate) const NONE: Self = Self { last: 0, second: 0, recorded: 0 };
 
-    /// Forgets, so that the next access is recorded whatever it is.
+    /// Resets the filter, so that the next access is recorded.
     pub(crate) fn clear(&mut self) {
         *self = Self::NONE;
     }
@@ -55,12 +56,12 @@ impl Recent {
 mod tests {
     use super::*;
 
-    /// Least recently used, in one set of `ways`: the misses of each access.
+    /// The misses of a set of `ways` entries with LRU replacement.
     fn misses(ways: usize, pages: &[u64]) -> Vec<u64> {
         let mut set: Vec<u64> = Vec::new();
         let mut missed = Vec::new();
         for &page in pages {
-            match set.iter().position(|&held| held == page) {
+            match set.iter().position(|&cached| cached == page) {
                 Some(at) => drop(set.remove(at)),
                 None => {
                     missed.push(page);
@@ -73,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_changes_no_miss() {
+    fn omitted_accesses_change_no_miss() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         for ways in 2..6 {
-            let mut recent = Recent::NONE;
+            let mut recent = PageFilter::NONE;
             let (mut all, mut recorded) = (Vec::new(), Vec::new());
             for _ in 0..20_000 {
                 random ^= random << 13;
@@ -87,19 +88,19 @@ mod tests {
                 if page == recent.last {
                     continue;
                 }
-                if let Turn::On(order) = recent.turn_to(page) {
+                if let FilterResult::Record(order) = recent.change_page(page) {
                     recorded.extend(order.map(|address| address >> PAGE_SHIFT).into_iter().chain([page]));
                 }
             }
-            assert!(recorded.len() < all.len(), "something is left out");
+            assert!(recorded.len() < all.len(), "some accesses are omitted");
             assert_eq!(misses(ways, &all), misses(ways, &recorded), "{ways} ways");
         }
     }
 
     #[test]
-    fn two_pages_in_turn_are_recorded_once() {
-        let mut recent = Recent::NONE;
-        let recorded = (0..100).filter(|turn| recent.turn_to(1 + turn % 2) != Turn::Back).count();
+    fn two_alternating_pages_are_recorded_once() {
+        let mut recent = PageFilter::NONE;
+        let recorded = (0..100).filter(|round| recent.change_page(1 + round % 2) != FilterResult::Skip).count();
         assert_eq!(recorded, 2);
     }
 }

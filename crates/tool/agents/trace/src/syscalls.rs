@@ -1,7 +1,8 @@
-//! System calls that change what memory the program has, told between its accesses.
+//! System calls that change the program's memory, recorded between its accesses.
 //!
-//! Private anonymous memory is what a primary region would hold, whatever its protection at the moment: run times reserve
-//! it inaccessible and open it bit by bit. All other memory is told as mapped too, since it takes the place of what was there.
+//! Private anonymous memory is what a primary region would serve, whatever its current protection:
+//! language runtimes reserve it without access and open it in parts. Other mappings are recorded
+//! too, since they replace what was mapped before.
 
 use std::ffi::c_uint;
 use std::sync::atomic::AtomicU64;
@@ -10,13 +11,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use fieldstone_wire::sites::OURS;
 use fieldstone_wire::trace::{Event, PATH_BYTES};
 
-use crate::guest;
-use crate::huge;
+use crate::guest_memory;
+use crate::huge_pages;
 use crate::qemu::Id;
-use crate::thread::{Asked, of};
+use crate::thread::{SyscallArguments, thread_state};
 use crate::trace::{guest_base, trace};
 
-/// The numbers of the guest's system calls: x86-64's, whatever runs QEMU.
+/// The numbers of the guest's system calls, those of x86-64.
 mod guest_calls {
     pub(super) const MMAP: i64 = 9;
     pub(super) const MPROTECT: i64 = 10;
@@ -34,15 +35,16 @@ mod guest_calls {
 const PAGE_BYTES: u64 = 4096;
 const EXECS: [i64; 2] = [guest_calls::EXECVE, guest_calls::EXECVEAT];
 
-/// Where the heap of brk begins and ends; 0 until the first call. A fork's child goes on from its parent's.
+/// The end of the heap of brk; 0 until the first call. The child of a fork continues with its
+/// parent's.
 static BREAK: AtomicU64 = AtomicU64::new(0);
 
-/// They begin a process, or a thread: what it finds there is told before it begins.
-const BEGINNINGS: [i64; 4] = [guest_calls::FORK, guest_calls::VFORK, guest_calls::CLONE, guest_calls::CLONE3];
+/// Calls that start a process or a thread. Events of the caller are submitted before it starts.
+const STARTS: [i64; 4] = [guest_calls::FORK, guest_calls::VFORK, guest_calls::CLONE, guest_calls::CLONE3];
 
 /// A system call begins.
 #[allow(clippy::too_many_arguments, reason = "QEMU's type")]
-pub(crate) extern "C" fn called(
+pub(crate) extern "C" fn on_syscall(
     _: Id,
     number: c_uint,
     call: i64,
@@ -55,69 +57,69 @@ pub(crate) extern "C" fn called(
     _: u64,
     _: u64,
 ) {
-    let Some(thread) = of(number) else { return };
-    thread.asked = Asked([first, second, third, fourth]);
-    // Another thread may wait for what this one was given.
-    if BEGINNINGS.contains(&call) || thread.has_untold() {
+    let Some(thread) = thread_state(number) else { return };
+    thread.arguments = SyscallArguments([first, second, third, fourth]);
+    // Another thread may wait for memory that this one allocated.
+    if STARTS.contains(&call) || thread.has_unshared_allocations() {
         thread.flush();
     }
     if EXECS.contains(&call) {
-        note_program(if call == guest_calls::EXECVE { first } else { second });
-        // It does not come back if it succeeds, and nothing after it is seen.
-        thread.leave();
+        record_program(if call == guest_calls::EXECVE { first } else { second });
+        // A successful exec does not return, and nothing after it is traced.
+        thread.close_lane();
         trace().execs.fetch_add(1, Relaxed);
     }
 }
 
 /// A system call has returned.
-pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64) {
+pub(crate) extern "C" fn on_syscall_return(_: Id, number: c_uint, call: i64, result: i64) {
     if EXECS.contains(&call) {
         trace().execs.fetch_sub(1, Relaxed);
     }
-    let Some(thread) = of(number) else { return };
+    let Some(thread) = thread_state(number) else { return };
     let Ok(result) = u64::try_from(result) else { return };
-    let Asked([first, second, third, fourth]) = thread.asked;
+    let SyscallArguments([first, second, third, fourth]) = thread.arguments;
     let pages = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES);
     if makes_code(call, third, fourth) {
         trace().generated.fetch_add(1, Relaxed);
     }
     let event = match call {
         guest_calls::MMAP => {
-            let anonymous = is_private_anonymous(fourth);
-            // It may lie over something that was there.
-            huge::give_back(&(result..result.saturating_add(pages(second))));
-            if anonymous {
-                huge::ask(result, pages(second), third, fourth);
+            let is_anonymous = is_private_anonymous(fourth);
+            // The new mapping may replace an old one.
+            huge_pages::unmapped(&(result..result.saturating_add(pages(second))));
+            if is_anonymous {
+                huge_pages::advise(result, pages(second), third, fourth);
             }
-            Some((Event::Map, [result, pages(second), u64::from(anonymous), 0]))
+            Some((Event::Map, [result, pages(second), u64::from(is_anonymous), 0]))
         }
         guest_calls::MUNMAP => {
-            huge::give_back(&(first..first.saturating_add(pages(second))));
+            huge_pages::unmapped(&(first..first.saturating_add(pages(second))));
             Some((Event::Unmap, [first, pages(second), 0, 0]))
         }
         guest_calls::MREMAP => {
-            huge::forget(&(first..first.saturating_add(pages(second))));
+            huge_pages::moved(&(first..first.saturating_add(pages(second))));
             Some((Event::Move, [first, pages(second), result, pages(third)]))
         }
-        guest_calls::BRK => moved_break(result),
+        guest_calls::BRK => break_event(result),
         _ => None,
     };
-    // What the site recorder maps is not the program's.
+    // Mappings of the site recorder are not the program's.
     let event = event.filter(|(_, [address, ..])| !OURS.contains(address));
     if let Some((event, operands)) = event {
-        thread.tell(event, operands, true);
+        thread.record_event(event, operands, true);
     }
 }
 
-/// Notes which program is started in the place of this one.
-fn note_program(path: u64) {
+/// Records the path of the program that exec starts.
+fn record_program(path: u64) {
     let mut bytes = [0; PATH_BYTES];
-    let length = guest::read_string(path.wrapping_add(guest_base()), &mut bytes[..PATH_BYTES - 1]);
+    let length = guest_memory::read_string(path.wrapping_add(guest_base()), &mut bytes[..PATH_BYTES - 1]);
     bytes[length..].fill(0);
     trace().program.iter().zip(bytes).for_each(|(place, byte)| place.store(byte, Relaxed));
 }
 
-/// Whether memory is asked for that the program can write code into: no loader does that.
+/// Whether the call makes memory to which the program can write code; no loader does that.
 fn makes_code(call: i64, protection: u64, flags: u64) -> bool {
     let runs = protection & u64::from(libc::PROT_EXEC.cast_unsigned()) != 0;
     runs && (call == guest_calls::MPROTECT || call == guest_calls::MMAP && is_private_anonymous(flags))
@@ -128,7 +130,7 @@ fn is_private_anonymous(flags: u64) -> bool {
     has(libc::MAP_ANONYMOUS) && has(libc::MAP_PRIVATE)
 }
 
-fn moved_break(now: u64) -> Option<(Event, [u64; 4])> {
+fn break_event(now: u64) -> Option<(Event, [u64; 4])> {
     let before = BREAK.swap(now, Relaxed);
     match now {
         _ if before == 0 || now == before => None,
