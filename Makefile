@@ -150,7 +150,7 @@ soak-sharing: packages build ## runs ten programs RUNS times (1000) each under `
 
 soak-rescue: ## kills our processes in RESCUES repairs (200), and repairers before DEATHS of their steps (200)
 	$(CARGO) build --release -p fieldstone -p fieldstone-workloads
-	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone-system-tests --test sharing deaths -- --nocapture
+	FIELDSTONE_RESCUES=$(RESCUES) $(CARGO) test --release -p fieldstone-system-tests --test sharing killed_helpers -- --nocapture
 	FIELDSTONE_DEATHS=$(DEATHS) $(CARGO) test --release -p fieldstone-remap --test deaths -- --nocapture --test-threads 1
 
 fmt: ## formats the sources

@@ -1,10 +1,11 @@
-//! What all tests of the command share: patience, signals, locks between them, and the hugetlb pool for one at a time.
+//! Shared by all test programs: waiting, signals, locks between tests, and the hugetlb pool for one
+//! test at a time.
 
 use std::fs::{self, File};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that works.
+/// Longer than any wait in a successful test.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
@@ -25,20 +26,23 @@ pub(crate) fn kill(signal: &str, target: &str) {
     assert!(status.success(), "kill -{signal} {target}");
 }
 
-/// A file that all tests of this machine lock. Another user may have made it; who may only read it can lock it too.
+/// A file that all tests on this machine lock. It may belong to another user; reading it is enough
+/// to lock it.
 pub(crate) fn lock_file(name: &str) -> File {
     let path = std::env::temp_dir().join(name);
     File::open(&path).or_else(|_| File::options().create(true).append(true).open(&path)).unwrap()
 }
 
-/// The pool of 2 MiB pages, for one test at a time, with so many free pages; given back when it is dropped.
+/// The pool of 2 MiB pages with a given number of free pages, for one test at a time. Restored when
+/// dropped.
 pub(crate) struct Pool {
     before: u64,
     _alone: File,
 }
 
 impl Pool {
-    /// `None`, told as a skip, where this user cannot or the memory is not there.
+        /// `None`, printed as a skip, if this user may not change the pool, or if there is too
+        /// little memory.
     pub(crate) fn of(free: u64) -> Option<Self> {
         let alone = lock_file("fieldstone-hugetlb.lock");
         alone.lock().unwrap();
@@ -61,8 +65,8 @@ impl Pool {
     }
 }
 
-/// Pages of the pool that are promised to somebody. The count is below zero, a number near 2^64, while pinned pages of a
-/// program that has ended are still coming back.
+/// Reserved pages of the pool. While pinned pages of an ended program return, the count is
+/// negative, a number near 2^64.
 pub(crate) fn reserved_pages() -> u64 {
     wait_until("the pool to settle", || pool("resv_hugepages").filter(|&pages| i64::try_from(pages).is_ok()))
 }
@@ -77,7 +81,7 @@ fn set_pool(pages: u64) -> std::io::Result<()> {
     fs::write(format!("{POOL}/nr_hugepages"), pages.to_string())
 }
 
-/// A number of the pool.
+/// A counter of the pool.
 pub(crate) fn pool(name: &str) -> Option<u64> {
     fs::read_to_string(format!("{POOL}/{name}")).ok()?.trim().parse().ok()
 }

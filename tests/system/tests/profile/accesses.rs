@@ -1,16 +1,17 @@
-//! What `fieldstone profile --trace` counts of accesses of odd kinds, against what can be worked out from `programs/accesses.c`.
+//! Counts of `fieldstone profile --trace` for special kinds of accesses, against counts derived
+//! from `programs/accesses.c`.
 
 use fieldstone_report::translation::Translation;
 
 use crate::fixture::Fixture;
-use crate::traced::{compile, has_tracer, trace};
+use crate::trace::{compile, has_tracer, trace};
 
 /// Pages of a round times rounds: each misses in a TLB of 64 entries.
 const MISSES: u64 = 400 * 100;
-/// What the program's start and end miss besides.
+/// Further misses at the start and the end of the program.
 const REST: u64 = 2000;
 
-/// All accesses of a kind, traced; `None` where that cannot be.
+/// Traces all accesses of a kind; `None` if that is not possible.
 fn told(kind: &str) -> Option<Translation> {
     let fixture = Fixture::new().filter(|_| has_tracer())?;
     let program = compile(&fixture, "accesses", &["-g"])?;
@@ -19,7 +20,7 @@ fn told(kind: &str) -> Option<Translation> {
     Some(told)
 }
 
-/// Walks of the program on 4 KiB pages, and those in the primary region.
+/// Page walks of the program on 4 KiB pages: all, and those in the primary region.
 fn walks(told: &Translation) -> (u64, u64) {
     let data = &told.configurations[0].data;
     (data.walks, data.region_walks)
@@ -59,7 +60,8 @@ fn a_bit_may_lie_beyond_the_operand() {
     assert!((MISSES..MISSES + REST).contains(&all), "{all}");
 }
 
-/// Who allocates may sleep while another thread uses it: what it has told must not sleep with it.
+/// The allocating thread may sleep while another uses the memory: its announcement must not be
+/// delayed.
 #[test]
 fn memory_handed_to_another_thread_has_its_site() {
     let Some(told) = told("handed") else { return };

@@ -1,4 +1,4 @@
-//! Programs that end badly, or cannot start: each is told plainly, and nothing is left behind.
+//! Programs that fail, or cannot start: each failure is reported, and nothing remains.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -61,7 +61,7 @@ fn an_exit_code_is_the_programs_own_affair_but_not_a_new_one() {
     let Some(fixture) = Fixture::new() else { return };
     let profile = fixture.measured("--runs 1 --pages thp", &["odd", "exit", "3"], 0);
     assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 3"));
-    // With a region its descriptor table differs from the baseline's: the agent is among the mappings.
+        // With a region the mappings include the agent, unlike in the baseline.
     let script = "if grep -q region- /proc/self/maps; then exit 9; fi";
     let profile = fixture.measured("--runs 1 --pages thp", &["sh", "-c", script], 1);
     assert_eq!(profile.samples.iter().map(|sample| sample.outcome.as_str()).collect::<Vec<_>>(), ["exit 0", "exit 9"]);
@@ -79,7 +79,7 @@ fn a_program_that_runs_only_once_has_no_verdict() {
         let output = fixture.profile(&options, &["sh", "-c", &script]);
         let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         assert_eq!(output.status.code(), Some(1), "{told}");
-        // Few runs are told before they are spent.
+                // The warning about few runs comes before the runs.
         let (few, begun) = (said.find("--runs 2 gives no verdict"), said.find("runs, about"));
         assert!(few.is_some() && few < begun && said.contains("try: --runs 6"), "{said}");
         let told = told.split_whitespace().collect::<Vec<_>>().join(" ");

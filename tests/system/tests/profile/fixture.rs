@@ -1,7 +1,8 @@
-//! What the tests stand on: the command with a directory of its own, and eyes for what it leaves behind.
+//! The fixture of the tests: the command in its own directory, and checks for remaining processes
+//! and files.
 //!
-//! Every process that a command starts inherits a variable of its test's own, so whatever is left of it can be found in
-//! `/proc`, however it was reparented.
+//! Every process that a command starts inherits a variable of its test, so that it can be found in
+//! `/proc` after its parent has ended.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -16,22 +17,23 @@ use crate::binaries;
 pub(crate) use crate::binaries::workload;
 use crate::common::{lock_file, wait_until};
 
-/// A command with a directory of its own.
+/// A directory in which the command runs.
 pub(crate) struct Fixture {
     pub(crate) directory: TempDir,
     temporary: TempDir,
     mark: String,
-    /// Held as long as the test: shared, or alone by the one that switches transparent pages off.
+        /// Locked during the test: shared, or exclusive for a test that disables transparent pages.
     _turn: File,
 }
 
 impl Fixture {
-    /// `None`, told as a skip, where the workloads are not built.
+        /// `None`, printed as a skip, if the workloads are not built.
     pub(crate) fn new() -> Option<Self> {
         Self::with(File::lock_shared)
     }
 
-    /// The same, while no other test has a fixture: for one that changes the machine's settings.
+        /// As [`Self::new`], while no other test has a fixture: for a test that changes settings of
+        /// the machine.
     pub(crate) fn alone() -> Option<Self> {
         Self::with(File::lock)
     }
@@ -52,7 +54,7 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// `fieldstone profile`, with words split at spaces.
+        /// `fieldstone profile`, with options split at spaces.
     pub(crate) fn command(&self, options: &str, program: &[&str]) -> Command {
         let mut command = Command::new(binaries::command());
         command.arg("profile").args(options.split_whitespace()).arg("--").args(program);
@@ -61,14 +63,14 @@ impl Fixture {
         command
     }
 
-    /// Runs it to its end, and checks that nothing is left.
+        /// Runs the command, and checks that nothing remains.
     pub(crate) fn profile(&self, options: &str, program: &[&str]) -> Output {
         let output = self.command(options, program).output().unwrap();
         self.check_nothing_left();
         output
     }
 
-    /// Runs it, which must fail with code 2; what it said.
+        /// Runs the command, which must fail with code 2. Returns its standard error.
     pub(crate) fn refused(&self, options: &str, program: &[&str]) -> String {
         let output = self.profile(options, program);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -76,7 +78,7 @@ impl Fixture {
         said
     }
 
-    /// Runs it with `--json`, which must end with `code`; what was measured.
+        /// Runs the command with `--json`, which must return `code`. Returns the measurements.
     pub(crate) fn measured(&self, options: &str, program: &[&str], code: i32) -> Profile {
         let file = self.path("profile.json");
         let output = self.profile(&format!("{options} --json {}", file.display()), program);
@@ -84,7 +86,7 @@ impl Fixture {
         load(&file)
     }
 
-    /// Processes that came of the command and still run.
+        /// The running processes that the command started.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let all = fs::read_dir("/proc").unwrap().flatten();
         let mark = format!("FIELDSTONE_TEST_MARK={}", self.mark);
@@ -95,13 +97,14 @@ impl Fixture {
         all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
     }
 
-    /// Waits until a process of the command is called `comm`; its number.
+        /// Waits until a process of the command is called `comm`. Returns its number.
     pub(crate) fn wait_for(&self, comm: &str) -> u32 {
         let called = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == comm);
         wait_until(comm, || self.processes().into_iter().find(called))
     }
 
-    /// No process (the one that gives settings back needs a moment), no file.
+        /// Checks that no process remains (the one that restores settings needs a moment), and no
+        /// file.
     pub(crate) fn check_nothing_left(&self) {
         wait_until("every process to be gone", || self.processes().is_empty().then_some(()));
         let left: Vec<_> = fs::read_dir(self.temporary.path()).unwrap().flatten().map(|entry| entry.path()).collect();
@@ -116,7 +119,7 @@ pub(crate) fn load(file: &Path) -> Profile {
     }
 }
 
-/// Starts a command whose standard error is read until a line has `words`.
+/// Starts a command and reads its standard error until a line contains `words`.
 pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
     let mut child = Started(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(child.0.stderr.take().unwrap());
@@ -125,12 +128,12 @@ pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
         line.clear();
         assert!(lines.read_line(&mut line).unwrap() > 0, "it ended without saying {words:?}");
     }
-    // Read on, so that it never writes into a closed pipe.
+        // Read on, so that it never writes to a closed pipe.
     std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
     child
 }
 
-/// A command that runs; it does not outlive a test that fails.
+/// A running command, killed when dropped.
 pub(crate) struct Started(Child);
 
 impl Started {
@@ -138,7 +141,7 @@ impl Started {
         self.0.id()
     }
 
-    /// How it ended: its code, or none where a signal ended it.
+        /// Waits for its end. Returns its exit code, or `None` if a signal ended it.
     pub(crate) fn code(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -151,7 +154,7 @@ impl Drop for Started {
     }
 }
 
-/// Which folio sizes are given to which memory, by the names of their directories.
+/// The modes of all folio sizes, with the names of their directories.
 pub(crate) fn folio_modes() -> Vec<(String, String)> {
     let sizes = fs::read_dir("/sys/kernel/mm/transparent_hugepage").into_iter().flatten().flatten();
     let mode = |entry: fs::DirEntry| {

@@ -1,4 +1,5 @@
-//! Ends in the middle: Ctrl-C, and the worst. No child, no reserved huge page, no file.
+//! Interrupted profiles, by Ctrl-C and SIGKILL: no child, no reserved huge page and no file
+//! remains.
 
 use std::os::unix::process::CommandExt;
 
@@ -6,10 +7,11 @@ use fieldstone_report::{Finding, Profile};
 
 use crate::common::{Pool, kill, pool, wait_until};
 use crate::fixture::{Fixture, Started, folio_modes, start_until};
-use crate::traced::{compile, has_tracer};
+use crate::trace::{compile, has_tracer};
 
-/// A long profile on hugetlb, in its measured runs, and the size of the pool that was raised for it. None, told as a
-/// skip, where it was not: somebody has given pages back meanwhile that were in use.
+/// Starts a long profile on hugetlb, up to its measured runs. Returns the size of the pool before
+/// it was raised. `None`, printed as a skip, if it was not raised, because another process freed
+/// pages meanwhile.
 fn in_the_middle(fixture: &Fixture) -> Option<(Started, u64)> {
     let before = pool("nr_hugepages").unwrap();
     let file = fixture.path("never.json");

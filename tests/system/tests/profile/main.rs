@@ -1,4 +1,5 @@
-//! `fieldstone profile` as its user sees it: what is printed, what is written, how it ends, and what it leaves behind.
+//! Tests of `fieldstone profile` with real programs: what it prints and writes, its exit code, and
+//! what remains.
 
 #![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
@@ -13,4 +14,4 @@ mod measuring;
 mod server;
 mod sites;
 mod fixture;
-mod traced;
+mod trace;

@@ -1,4 +1,4 @@
-//! Programs that end well: numbers, order, output, and which process is looked at.
+//! Programs that succeed: numbers, order, output, and the measured process.
 
 use std::fs;
 

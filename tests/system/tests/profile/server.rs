@@ -1,4 +1,4 @@
-//! Servers under a load, with Redis in the role.
+//! Servers under a load; Redis is the example.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,14 +8,14 @@ use fieldstone_report::{Finding, Metric};
 use crate::common::kill;
 use crate::fixture::{Fixture, start_until};
 
-/// A Redis to be started on a port of its own.
+/// A Redis server on its own port.
 pub(crate) struct Redis {
     pub(crate) port: u16,
     command: Vec<String>,
 }
 
 impl Redis {
-    /// `None`, told as a skip, where it is not installed.
+        /// `None`, printed as a skip, if it is not installed.
     pub(crate) fn new(fixture: &Fixture) -> Option<Self> {
         if Command::new("redis-server").arg("--version").output().is_err() {
             println!("SKIP redis-server not installed");
@@ -33,7 +33,7 @@ impl Redis {
         self.command.iter().map(String::as_str).collect()
     }
 
-    /// The same, below a shell that hears no SIGTERM.
+        /// The same, below a shell that ignores SIGTERM.
     fn deaf(&self) -> Vec<String> {
         let quoted: Vec<_> = self.command.iter().map(|word| format!("'{word}'")).collect();
         ["sh".to_owned(), "-c".to_owned(), format!("trap '' TERM; {} & wait", quoted.join(" "))].to_vec()
@@ -44,7 +44,7 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// `--load` and what else takes words with spaces comes before the other options.
+/// `--load`, whose value has spaces, comes before the other options.
 fn with_load(fixture: &Fixture, load: &str, port: u16, options: &str, program: &[&str]) -> Command {
     let plain = fixture.command(&format!("--ready {port} {options}"), program);
     let mut command = Command::new(plain.get_program());
@@ -128,7 +128,7 @@ fn a_load_that_fails_is_told_with_its_last_words() {
 
 #[test]
 fn a_load_that_fails_under_the_tracer_alone_costs_no_measurement() {
-    let Some(fixture) = Fixture::new().filter(|_| crate::traced::has_tracer()) else { return };
+    let Some(fixture) = Fixture::new().filter(|_| crate::trace::has_tracer()) else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
     let (runs, file) = (fixture.path("runs"), fixture.path("profile.json"));
     let load = format!("echo >>{0}; echo too slow >&2; [ $(wc -l <{0}) -lt 3 ]", runs.display());

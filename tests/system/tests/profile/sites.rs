@@ -1,29 +1,32 @@
-//! Who allocates, as `fieldstone profile --trace` tells it: programs whose every walk has a known cause.
+//! Allocation sites of `fieldstone profile --trace`: programs whose every page walk has a known
+//! cause.
 
 use fieldstone_report::translation::{Site, Translation};
 
 use crate::fixture::Fixture;
-use crate::traced::{compile, has_tracer, trace};
+use crate::trace::{compile, has_tracer, trace};
 
-/// Pages of each piece of memory: four times as many as the small TLB has entries, so that each access of a round misses.
+/// Pages of each block: four times the entries of the small TLB, so that each access of a round
+/// misses.
 const PAGES: u64 = 256;
 /// Rounds of `sites.c` and `objects.cpp`.
 const ROUNDS: u64 = 20;
 
-/// What was told of `tests/programs/SOURCE`, built with these options.
+/// Traces `tests/programs/SOURCE`, compiled with these options.
 fn told(source: &str, options: &[&str]) -> Option<Translation> {
     let fixture = Fixture::new().filter(|_| has_tracer())?;
     let program = compile(&fixture, source, options)?;
     Some(trace(&fixture, "--full", &[&program]).1)
 }
 
-/// The site whose function begins with `name`, which must have about so many rounds of walks.
+/// The site whose function begins with `name`. Checks that it has about `rounds` rounds of walks.
 fn site<'a>(told: &'a Translation, name: &str, rounds: u64) -> &'a Site {
     let mut sites = told.sites.iter().filter(|site| site.function.starts_with(name));
     let site = sites.next().unwrap_or_else(|| panic!("no {name}: {:?}", told.sites));
     assert!(sites.next().is_none(), "{name} is one site: {:?}", told.sites);
     let expected = rounds * PAGES;
-    // A first touch more, or one less where the page was held; and the kernel's part is not seen.
+        // One more for the first touch, or one less for a cached page; accesses of the kernel are
+        // not traced.
     assert!((expected - 2 * PAGES..=expected + 4 * PAGES).contains(&site.walks), "not {expected}: {site:?}");
     site
 }
@@ -41,7 +44,7 @@ fn each_way_to_allocate_is_told_by_the_function_that_does() {
         let Some(told) = told("sites", &["-g", optimisation]) else { return };
         for (function, rounds) in [("table_new", 1), ("grown", 2), ("load_world", 4)] {
             let site = site(&told, function, rounds * ROUNDS);
-            // At -O2, `table_new` jumps to calloc, and has no frame.
+                        // At -O2, `table_new` jumps to calloc, and has no frame.
             assert_eq!(site.line, line_of(function), "{optimisation}: {site:?}");
             assert!(site.file.as_ref().is_some_and(|file| file.ends_with("sites.c")), "{site:?}");
         }
@@ -75,7 +78,7 @@ fn operators_new_and_containers_are_told_by_their_callers() {
     site(&told, "filled", ROUNDS);
 }
 
-/// Bytes of each table of `pages.c`, and how often it is gone through.
+/// Bytes of each table of `pages.c`, and the number of passes over it.
 const TABLE_BYTES: u64 = 16 << 20;
 const TABLE_ROUNDS: u64 = 4;
 
@@ -101,13 +104,14 @@ fn the_pages_that_each_site_really_got_are_told() {
     };
     assert!(share("table_new") > 0.9, "{:?}", site("table_new"));
     assert!(share("refused") < 0.1, "{:?}", site("refused"));
-    // Of the list, which a thread made, no more is known than where it lies: the heap's first pages stay small.
+        // The pages of the list, which another thread makes, may be of either kind: the first pages
+        // of the heap stay small.
     assert!((0.0..=1.0).contains(&share("node_new")), "{:?}", site("node_new"));
     assert!(told.unseen.is_empty(), "{:?}", told.unseen);
-    // The models know nothing of that: on 2 MiB pages either table would lie on eight or nine.
+        // The models do not depend on that: on 2 MiB pages either table is on eight or nine.
     for table in ["table_new", "refused"] {
         let Site { walks, walks_large, .. } = *site(table);
-        // A page is in the TLB already where malloc's own word, or a neighbour, is on it.
+                // A page with a word of malloc, or with a neighbour, is in the TLB already.
         assert!(walks >= TABLE_ROUNDS * TABLE_BYTES / 4096 - 16, "{:?}", site(table));
         assert!((6..walks / 50).contains(&walks_large), "{:?}", site(table));
     }

@@ -1,11 +1,13 @@
-//! `--also`: stacks, globals and hinted addresses on the pages asked for. The kernel's tables say so, not our own counts.
+//! `--also`: stacks, globals and hinted mappings on the requested pages, checked by the kernel's
+//! tables.
 
 use crate::common::wait_until;
 use crate::fixture::{Waiting, child, compiled, counted, has_transparent, huge_at, outside, primary, region, said};
 
 const MIB: u64 = 1 << 20;
 
-/// Prints an address in its data, its zeroed data, a used thread's stack and its used first stack, and waits for stdin.
+/// Prints an address in its data, its zeroed data, a used thread stack and its used main stack, and
+/// waits for stdin.
 const SOURCE: &str = "#include <pthread.h>\n#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n\
     static unsigned data[2 << 20] = {[0 ... (2 << 20) - 1] = 7};\nstatic char zeroes[16 << 20];\n\
     static pthread_barrier_t used, done;\nstatic char *place;\n\
@@ -24,7 +26,7 @@ const SOURCE: &str = "#include <pthread.h>\n#include <stdio.h>\n#include <string
         fflush(stdout); while (read(0, &c, 1) > 0) {}\n\
         pthread_barrier_wait(&done); return data[77] + data[78] == 16 ? 0 : 6; }\n";
 
-/// Bytes on huge pages at data, zeroed data, thread's stack and first stack.
+/// Bytes on huge pages at data, zeroed data, thread stack and main stack.
 fn places(options: &str) -> Option<[u64; 4]> {
     let (_directory, program) = compiled(SOURCE, &["-O1", "-pthread"])?;
     let waiting = Waiting::start(region(options, &[&program]));
@@ -79,7 +81,7 @@ fn what_was_done_and_what_could_not_be_is_told() {
     assert!(outside(&both, "globals with initial values") >= 6 * MIB, "{:?}", both.outside);
     assert!(outside(&both, "globals that fill no huge page") > 0, "{:?}", both.outside);
     assert!(outside(&both, "the first stack, advised") >= 4 * MIB, "{:?}", both.outside);
-    // The limit holds for what starts under it.
+    // The stack limit applies to programs executed under it.
     let (output, stats) = counted("--also stacks", &["sh", "-c", "ulimit -s 1024; exec sleep 0"]);
     assert!(output.status.success(), "{}", said(&output));
     let kept = stats
@@ -109,7 +111,8 @@ fn a_short_stack_stays_where_it_was() {
     assert_eq!(outside(&stats, "thread stack") - outside(&stats, "holds no huge page"), 0, "{:?}", stats.outside);
 }
 
-/// Maps memory with a hint, once elsewhere and once where it was put first, uses it, and waits for stdin.
+/// Maps memory with a hint, first at a new address, then at the first mapping; uses it, and waits
+/// for stdin.
 const HINTED: &str = "#include <stdio.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
     int main(void) { char c, *hint = (char *)0x200000000000, *m = 0; for (int i = 0; i < 2; i++) {\n\
         m = mmap(i ? m : hint, 32 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\

@@ -1,4 +1,4 @@
-//! How a run ends: as the program ends, and with nothing left.
+//! The end of a run: exit code and signal are the program's, and no process remains.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
@@ -40,12 +40,13 @@ fn statistics_that_cannot_be_written_hide_no_end_of_the_program_s() {
     }
 }
 
-/// A program that sleeps for ever, in a group with the command; the program's number.
+/// Starts a program that sleeps forever, in a process group with the command. Returns its process
+/// number.
 fn hanging(mode: &str) -> Option<(Child, u32)> {
     let odd = workload("odd")?;
     let running = region("", &[&odd, mode]).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let program = wait_until("the program", || child(running.id(), "odd"));
-    // Its handlers are set once it is asleep.
+    // The program sets its handlers before it sleeps.
     let stat = || std::fs::read_to_string(format!("/proc/{program}/wchan")).unwrap_or_default();
     wait_until("it to sleep", || stat().contains("nanosleep").then_some(()));
     Some((running, program))

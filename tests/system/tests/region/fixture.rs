@@ -1,4 +1,4 @@
-//! What the tests stand on: the command, the programs it is given.
+//! The fixture of the tests: the command, and the programs that it runs.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::binaries;
 
-/// `fieldstone run --region`, with options split at spaces. No agent of ours is hidden in the environment that it gets.
+/// `fieldstone run --region`, with options split at spaces.
 pub(crate) fn region(options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(binaries::command());
     command.args(["run", "--region"]).args(options.split_whitespace()).arg("--").args(program);
@@ -19,7 +19,8 @@ pub(crate) fn region(options: &str, program: &[&str]) -> Command {
     command
 }
 
-/// `fieldstone run --pid`, with options split at spaces, to its end. `None`, told as a skip, where this user may not.
+/// Runs `fieldstone attach --huge`, with options split at spaces. `None`, printed as a skip, if
+/// this user may not.
 pub(crate) fn collapsed(pid: u32, options: &str) -> Option<Output> {
     let output = collapse_command(pid, options).output().unwrap();
     let said = said(&output);
@@ -30,13 +31,14 @@ pub(crate) fn collapsed(pid: u32, options: &str) -> Option<Output> {
     Some(output)
 }
 
+/// `fieldstone attach --huge`, with options split at spaces.
 pub(crate) fn collapse_command(pid: u32, options: &str) -> Command {
     let mut command = Command::new(binaries::command());
-    command.args(["run", "--pid", &pid.to_string()]).args(options.split_whitespace()).stdin(Stdio::null());
+    command.args(["attach", "--huge", &pid.to_string()]).args(options.split_whitespace()).stdin(Stdio::null());
     command
 }
 
-/// A program that has written a line, and waits for its standard input to end.
+/// A program that has printed a line and waits for the end of its standard input.
 pub(crate) struct Waiting {
     pub(crate) running: Child,
     pub(crate) line: String,
@@ -50,25 +52,25 @@ impl Waiting {
         Self { running, line }
     }
 
-    /// Ends its standard input; how it ended.
+    /// Closes its standard input and returns its exit status.
     pub(crate) fn end(mut self) -> ExitStatus {
         drop(self.running.stdin.take());
         self.running.wait().unwrap()
     }
 }
 
-/// Bytes on transparent huge pages in the mapping of process `pid` that holds `address`.
+/// Bytes on transparent huge pages in the mapping of process `pid` that contains `address`.
 pub(crate) fn huge_at(pid: u32, address: u64) -> u64 {
     let mappings = smaps::read(pid).unwrap();
     mappings.iter().find(|mapping| mapping.range().contains(&address)).unwrap().anon_huge_bytes
 }
 
-/// Runs a program in a region to its end.
+/// Runs a program in a region.
 pub(crate) fn run(options: &str, program: &[&str]) -> Output {
     region(options, program).output().unwrap()
 }
 
-/// Runs it with `--stats`; what it printed, and what was counted.
+/// Runs a program with `--stats`. Returns its output and the statistics.
 pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, RunStats) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("stats.json");
@@ -78,19 +80,19 @@ pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, RunStats) {
     (output, stats)
 }
 
-/// Runs it as [`counted`], to a good end; what its primary process did.
+/// As [`counted`], for a program that must succeed. Returns the statistics of its primary process.
 pub(crate) fn primary(options: &str, program: &[&str]) -> RegionStats {
     let (output, stats) = counted(options, program);
     assert!(output.status.success(), "{}", said(&output));
     stats.primary().unwrap().region.clone()
 }
 
-/// The bytes that were counted under a reason that contains `words`.
+/// The bytes under reasons that contain `words`.
 pub(crate) fn outside(stats: &RegionStats, words: &str) -> u64 {
     stats.outside.iter().filter(|outside| outside.reason.contains(words)).map(|outside| outside.bytes).sum()
 }
 
-/// Whether something was counted under a reason that contains `words`.
+/// Whether bytes are counted under a reason that contains `words`.
 pub(crate) fn tells(process: &ProcessStats, words: &str) -> bool {
     process.region.outside.iter().any(|outside| outside.reason.contains(words))
 }
@@ -103,7 +105,7 @@ pub(crate) fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The file of a workload, as a word; `None`, told as a skip, where it is not built.
+/// The path of a workload; `None`, printed as a skip, if it is not built.
 pub(crate) fn workload(name: &str) -> Option<String> {
     let file = binaries::workload(name);
     if !file.exists() {
@@ -113,7 +115,8 @@ pub(crate) fn workload(name: &str) -> Option<String> {
     Some(file.to_str().unwrap().to_owned())
 }
 
-/// A compiled C program and the directory that it lies in; `None`, told as a skip, where it cannot be compiled so.
+/// Compiles a C program. Returns its directory and path; `None`, printed as a skip, if it cannot be
+/// compiled.
 pub(crate) fn compiled(source: &str, options: &[&str]) -> Option<(TempDir, String)> {
     let directory = tempfile::tempdir().unwrap();
     let (code, file) = (directory.path().join("program.c"), directory.path().join("program"));
@@ -130,7 +133,7 @@ pub(crate) fn compiled(source: &str, options: &[&str]) -> Option<(TempDir, Strin
     }
 }
 
-/// The processes below `pid`, by name.
+/// The child of `pid` that is called `name`.
 pub(crate) fn child(pid: u32, name: &str) -> Option<u32> {
     let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     let called = |child: &u32| fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|comm| comm.trim() == name);
@@ -142,14 +145,14 @@ pub(crate) fn is_running(pid: u32) -> bool {
     state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Whether memory that asks for it gets transparent huge pages, as far as there are any to be had.
+/// Whether memory with huge-page advice gets transparent huge pages, as far as free ones exist.
 pub(crate) fn has_transparent() -> bool {
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let has = enabled.contains("[always]") || enabled.contains("[madvise]");
     if !has {
         println!("SKIP transparent huge pages are switched off");
     }
-    // What ran before may have left memory scattered. Who may not ask for this finds it as it is.
+    // Earlier tests may have fragmented memory. Without the right to compact it, it stays so.
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
     has
 }

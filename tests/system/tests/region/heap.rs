@@ -1,4 +1,5 @@
-//! The heap behaves as the kernel's: it is lowered and grows again, and a page that the program has protected stays as it is.
+//! The heap behaves as the kernel's: it shrinks and grows again, and a page that the program
+//! protected is unchanged.
 
 use std::process::Command;
 

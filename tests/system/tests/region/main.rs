@@ -1,4 +1,4 @@
-//! `fieldstone run` as its user, and the program it runs, see it.
+//! Tests of `fieldstone run --region` and `attach --huge` with real programs.
 
 #![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
@@ -8,22 +8,22 @@ mod binaries;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
-mod following;
-mod growing;
+mod children;
+mod growth;
 mod heap;
-mod kept;
+mod unmovable;
 mod mosaics;
 mod nodes;
-mod notes;
-mod opened;
+mod messages;
+mod reservations;
 mod outside;
 mod pages;
 mod pool;
 mod refused;
-mod running;
+mod attach;
 mod server;
 mod signals;
 mod fixture;
 mod stress;
 mod unchanged;
-mod unseen;
+mod unintercepted;

@@ -1,4 +1,5 @@
-//! Mosaics (`--pages thp:25%`): the chunks that the rule picks are huge, and no other. The kernel's tables say so.
+//! Mosaics (`--pages thp:25%`): exactly the selected chunks are huge, checked by the kernel's
+//! tables.
 
 use std::ops::Range;
 
@@ -10,7 +11,8 @@ use crate::fixture::{Waiting, child, compiled, has_transparent, primary, region,
 
 const CHUNK: u64 = 2 << 20;
 
-/// Fills a block of 600 MiB, prints where it is, and waits for stdin. The block grows and moves once on the way.
+/// Fills a block of 600 MiB, prints its address, and waits for stdin. The block grows and moves
+/// once in between.
 const SOURCE: &str = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n#include <sys/mman.h>\n\
     int main(void) { size_t all = 600 << 20, half = all / 2; char c;\n\
         char *block = mmap(0, half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\
@@ -23,7 +25,7 @@ const SOURCE: &str = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <string.
         return 0; }\n";
 const BLOCK_BYTES: u64 = 600 << 20;
 
-/// The mappings of the block while it is full, and where the region began.
+/// The mappings of the full block, and the base of the region.
 fn block(pages: &str) -> Option<(Vec<Mapping>, u64)> {
     let (directory, program) = compiled(SOURCE, &["-O1"])?;
     let stats = directory.path().join("stats.json");
@@ -51,11 +53,11 @@ fn the_chunks_that_the_rule_picks_are_huge_and_no_other() {
         let Some((mappings, base)) = block(&format!("thp:{percent}%")) else { return };
         let (mut all, mut huge, mut picked) = (0, 0, 0);
         for mapping in &mappings {
-            // The kernel makes one mapping of neighbours that are alike.
+                        // The kernel merges adjacent mappings with equal advice.
             let choices: Vec<bool> =
                 chunks(mapping, base).map(|chunk| mosaic_is_huge(chunk, f64::from(percent) / 100.0)).collect();
             assert!(choices.iter().all(|&choice| choice == choices[0]), "{percent} %: {mapping:?}");
-            // The first page was touched at another place, and moved.
+                        // The first page was touched at another place, and moved.
             assert!(choices[0] || mapping.anon_huge_bytes == 0, "{percent} %: {mapping:?}");
             picked += if choices[0] { mapping.bytes() } else { 0 };
             all += mapping.bytes();
@@ -66,7 +68,7 @@ fn the_chunks_that_the_rule_picks_are_huge_and_no_other() {
             "{percent} %: {all} of the block were seen in {} pieces",
             mappings.len()
         );
-        // Where memory is scattered, a picked chunk may stay small.
+                // With fragmented memory, a selected chunk may stay small.
         assert!(huge >= picked / 2 && huge > 0, "{percent} %: {huge} of {picked} are huge");
         let share = picked as f64 / all as f64;
         assert!((share - f64::from(percent) / 100.0).abs() < 0.1, "{percent} %: {share} is picked");

@@ -1,6 +1,7 @@
-//! Where the program wants its memory on a machine of several nodes: its policies are the same with a region.
+//! NUMA: memory policies of the program are the same with a region.
 //!
-//! The last node is asked for, which is the only one on most machines: its policies can be told all the same.
+//! The test uses the last node. On most machines it is the only one, and policies can be read all
+//! the same.
 
 use std::fs;
 use std::process::Command;
@@ -8,9 +9,10 @@ use std::process::Command;
 use crate::common::Pool;
 use crate::fixture::{compiled, printed, region, said};
 
-/// Binds and interleaves mappings on a node, writes them, forks, grows and shrinks them; then prints the policy of each as the
-/// call and the kernel's table tell it, and whether pages of it lie on another node. With a second argument, runs a command under
-/// a policy of the whole process first.
+/// Binds and interleaves mappings on a node, writes them, forks, grows and shrinks them. Then
+/// prints the policy of each, from the call and from the kernel's table, and whether pages of it
+/// are on another node. With a second argument, runs a command under a policy of the whole process
+/// first.
 const SOURCE: &str = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
     #include <sys/mman.h>\n#include <sys/syscall.h>\n#include <sys/wait.h>\n\
     static unsigned long node, bits[16];\n\
@@ -45,7 +47,8 @@ fn last_node() -> Option<String> {
     Some(online.trim().rsplit([',', '-']).next()?.to_owned())
 }
 
-/// What the program prints natively and with these options, both when it forks and when it does not.
+/// Compares the output of the program natively and with these options, both with and without a
+/// fork.
 fn compare(all_options: &[&str]) {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1"]) else { return };
     let Some(node) = last_node() else {

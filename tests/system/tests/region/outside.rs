@@ -1,4 +1,4 @@
-//! Programs that can carry no agent: mended from outside, as they grow.
+//! Programs that cannot load an agent get huge pages from outside as they grow.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::fixture::{Waiting, child, compiled, has_transparent, printed, region,
 
 const MIB: u64 = 1 << 20;
 
-/// Grows by 64 MiB, checks it when stdin ends, and ends with 7.
+/// Grows by 64 MiB, checks the contents when stdin ends, and returns 7.
 const SOURCE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
     int main(void) { unsigned *block[16]; char c; unsigned count = 1 << 20;\n\
     for (int b = 0; b < 16; b++) { block[b] = malloc(count * 4); for (unsigned i = 0; i < count; i++) block[b][i] = i * 7 + b; }\n\
@@ -45,7 +45,7 @@ fn a_static_program_gets_huge_pages_as_it_grows() {
     assert_eq!(waiting.line, "grown\n");
     let pid = wait_until("the program", || child(waiting.running.id(), "program"));
     wait_until("huge pages", || (smaps::read_rollup(pid).unwrap().anon_huge_bytes >= 48 * MIB).then_some(()));
-    // The pass that got there looks at the whole once more.
+        // That pass scans the whole memory once more.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(waiting.end().code(), Some(7));
     let stats: RunStats = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();

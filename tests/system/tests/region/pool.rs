@@ -1,4 +1,5 @@
-//! Nothing takes a page of the hugetlb pool unless `--pages hugetlb` says so, and never one that is promised to somebody.
+//! Pages of the hugetlb pool are used only with `--pages hugetlb`, and never those reserved by
+//! another process.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -8,7 +9,7 @@ use crate::fixture::{Waiting, collapsed, compiled, outside, primary, run, said, 
 
 const FREE: u64 = 64;
 
-/// The least that was free, the most that was promised and lent, while `work` was done.
+/// The fewest free pages, and the most reserved and surplus pages, during `work`.
 fn watched(work: impl FnOnce()) -> (u64, u64, u64) {
     let done = AtomicBool::new(false);
     let now = || ["free_hugepages", "resv_hugepages", "surplus_hugepages"].map(|name| pool(name).unwrap());
@@ -49,7 +50,7 @@ fn nothing_is_taken_unasked() {
     let after = watched(|| {
         collapsed(churning.running.id(), "");
     });
-    assert_eq!(after, before, "--pid");
+    assert_eq!(after, before, "attach --huge");
     assert!(churning.end().success());
 }
 

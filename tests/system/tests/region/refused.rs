@@ -1,4 +1,4 @@
-//! What cannot have a region is refused, with the reason, before anything runs.
+//! Programs that cannot have a region are refused, with the reason, before anything runs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use crate::binaries;
 use crate::outside::may_not;
 use crate::fixture::{compiled, region, run, said};
 
-/// The command ends with 2, prints nothing, and says all of `words`.
+/// Runs a program: the command has to return 2, print nothing, and report all of `words`.
 fn refused(program: &str, words: &[&str]) {
     let output = run("", &[program]);
     let said = said(&output);
@@ -46,12 +46,12 @@ fn what_is_not_there_or_no_program() {
     refused(link.to_str().unwrap(), &["oo many levels of symbolic links"]);
 }
 
-/// What each command that starts a program says of `program`, without the command's own remedies.
+/// The message of each command that starts a program, without the command's own remedies.
 fn said_by_each(program: &str) -> Vec<String> {
     let commands: [&[&str]; 4] =
         [&["run", "--region"], &["run", "--repair"], &["sharing"], &["profile", "--runs", "1"]];
     let say = |command: &&[&str]| {
-        // A hang is the failure that this looks for.
+                // A hang is the failure that this test looks for.
         let mut timed = Command::new("timeout");
         timed.args(["-k", "1", "20", binaries::command()]).args(*command).args(["--", program]);
         let output = timed.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
@@ -113,7 +113,7 @@ fn a_set_user_id_copy() {
     refused(&file, &["set-user-id", "copy"]);
 }
 
-/// From outside it can be served, but not with all of this.
+/// It can be served from outside, but not with these options.
 #[test]
 fn a_static_program_with_what_only_the_agent_gives() {
     let Some((_directory, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };

@@ -1,4 +1,4 @@
-//! A real server whose background save forks under writes: the hard case of hugetlb pages.
+//! A real server whose background save forks during writes: the hardest case for hugetlb pages.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ pub(crate) struct Server {
     directory: tempfile::TempDir,
 }
 
-/// One connection, spoken by lines.
+/// A connection with a protocol of lines.
 pub(crate) struct Line(BufReader<TcpStream>);
 
 impl Line {
@@ -32,12 +32,12 @@ impl Line {
 }
 
 impl Server {
-    /// In a region.
+        /// Starts it in a region.
     fn start(options: &str) -> Option<Self> {
         Self::by(|program| region(options, program))
     }
 
-    /// By a command of the caller's making.
+        /// Starts it by a command of the caller.
     pub(crate) fn by(command: impl FnOnce(&[&str]) -> Command) -> Option<Self> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP redis is not installed");
@@ -71,7 +71,8 @@ impl Drop for Server {
     }
 }
 
-/// Writes without end while the server saves in the background, twice; then every key has its last value.
+/// Writes all the time while the server saves in the background, twice. Then checks the last value
+/// of some keys.
 fn saves_under_writes(options: &str) {
     let Some(mut server) = Server::start(options) else { return };
     let saved = AtomicBool::new(false);
@@ -81,7 +82,7 @@ fn saves_under_writes(options: &str) {
             let mut round = 0_u64;
             while !saved.load(SeqCst) || round < 3 {
                 for key in 0..400 {
-                    // Values large enough for mappings of their own.
+                                        // Values large enough for separate mappings.
                     let answer = line.ask(&format!("SETRANGE key{key} {} {round}", 40_000 + key * 100));
                     assert!(answer.starts_with(':'), "{answer}");
                 }

@@ -1,4 +1,5 @@
-//! Signals reach the program exactly as often as without the command, and a stop is seen by whoever waits for the command.
+//! Signals reach the program exactly as often as without the command, and a waiting parent sees the
+//! program stop.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +13,8 @@ use crate::binaries;
 use crate::common::{kill, wait_until};
 use crate::fixture::{child, compiled, is_running};
 
-/// Writes the number of each signal that it gets as a byte, until its standard input ends. It stops itself at an `s`.
+/// Writes the number of each received signal as a byte until its standard input ends. Stops itself
+/// at an `s`.
 const LISTENER: &str = r#"
 #include <signal.h>
 #include <unistd.h>
@@ -30,10 +32,10 @@ int main(void) {
 }
 "#;
 
-/// Longer than a signal to the command alone is held back.
+/// Longer than a signal to the command alone is delayed.
 const LATE: Duration = Duration::from_millis(25);
 
-/// The words before the program, without which it runs natively.
+/// The launchers before the program; the first runs it natively.
 fn launchers() -> [Vec<&'static str>; 4] {
     let command = binaries::command();
     [
@@ -47,7 +49,7 @@ fn launchers() -> [Vec<&'static str>; 4] {
 struct Listening {
     running: Child,
     input: ChildStdin,
-    /// The numbers that the program wrote.
+        /// The signal numbers that the program wrote.
     heard: Receiver<u8>,
 }
 
@@ -66,7 +68,7 @@ impl Listening {
         Self { running, input, heard }
     }
 
-    /// What was heard of one signal: of the first as soon as it comes, and of more until it is late.
+        /// The received signals: waits for the first, then until further ones would be late.
     fn heard(&self) -> Vec<u8> {
         let first = self.heard.recv_timeout(Duration::from_secs(20)).ok();
         sleep(LATE);
@@ -79,7 +81,8 @@ impl Listening {
     }
 }
 
-/// Sends to the group, to the command alone, or to each process, as a service manager does with a control group.
+/// Sends to the group, to the command alone, or to each process, as a service manager does for a
+/// control group.
 fn send(way: &str, signal: &str, pid: u32) {
     match way {
         "group" => kill(signal, &format!("-{pid}")),
@@ -118,7 +121,7 @@ fn what_timeout_sends_to_its_child_and_then_to_the_group_is_heard_as_natively() 
             let listening = Listening::start(&[foreground, &words].concat(), &program);
             sleep(Duration::from_secs(1));
             let heard: Vec<u8> = listening.heard.try_iter().filter(|number| *number == 15).collect();
-            // Both of its signals merge where the program has not run in between.
+                        // Its two signals merge if the program has not run in between.
             assert!(
                 heard.len() == 1 || heard.len() == 2 && foreground.len() == 2,
                 "{foreground:?} {words:?}: {heard:?}"
@@ -166,7 +169,7 @@ fn the_witness_looks_like_the_program_and_never_outlives_the_command() {
     }
 }
 
-/// A shell with job control on a terminal of its own.
+/// A shell with job control on its own terminal.
 #[test]
 fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
     let Some((directory, program)) = compiled(LISTENER, &[]) else { return };
@@ -196,7 +199,8 @@ fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         };
         let log = directory.path().join("log");
         let _ = fs::remove_file(&log);
-        // What it hears goes to a file: a terminal would show signals as control characters.
+                // The received signals go to a file: a terminal would show them as control
+                // characters.
         let line = format!("{} {program} >{} 2>/dev/null\n", words.join(" "), log.display());
         keys.write_all(line.as_bytes()).unwrap();
         let heard = || fs::read(&log).unwrap_or_default();
@@ -213,7 +217,7 @@ fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         assert_eq!(heard(), [b'\n', 2, 3, 18], "{words:?}");
         keys.write_all(b"\x04").unwrap();
         keys.write_all(b"echo ended-$?\n").unwrap();
-        // The looking on may have found nothing to tell, and then ends well.
+                // `sharing` may have no finding, and returns 0 then.
         until(if words.contains(&"sharing") { b"ended-0" } else { b"ended-7" });
         keys.write_all(b"exit\n").unwrap();
         running.wait().unwrap();

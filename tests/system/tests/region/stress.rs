@@ -1,4 +1,5 @@
-//! The oracle: every call that changes memory means the same in a region, on every kind of page.
+//! The oracle: each call that changes memory has the same effect in a region, on every kind of
+//! page.
 
 use crate::common::Pool;
 use crate::fixture::{run, said, workload};
@@ -51,7 +52,7 @@ fn on_hugetlb_pages_that_are_not_there() {
     passes("--pages hugetlb", 14..15, 150, 2);
 }
 
-/// Nothing is demoted for a fork here, so that everything else meets hugetlb pages throughout.
+/// Without a fork memory is never moved off hugetlb pages, so all other calls meet them.
 #[test]
 fn on_hugetlb_pages_without_a_fork() {
     let Some(_pool) = Pool::of(1000) else { return };

@@ -1,4 +1,4 @@
-//! What the program can see of how it was started is what it would see without us.
+//! The environment that the program sees is the same as without the command.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use crate::fixture::{compiled, printed, region, run, said, workload};
 
 fn natively(program: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
-    // The test's own setting for the command.
+        // This variable is a setting of the test itself.
     command.args(&program[1..]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
     command
 }
@@ -40,7 +40,7 @@ fn the_users_own_preload() {
     let native = natively(&program).env("LD_PRELOAD", &library).output().unwrap();
     let ours = region("", &program).env("LD_PRELOAD", &library).output().unwrap();
     assert!(printed(&native).contains("preloaded"));
-    // The command itself is a program with the library, too.
+        // The command itself loads the library, too.
     let ours_printed = printed(&ours);
     let theirs = ours_printed.strip_prefix("preloaded\n").unwrap();
     assert_eq!(printed(&native), theirs, "{}", said(&ours));
@@ -59,10 +59,10 @@ fn standard_input_and_output() {
     assert!(output.status.success() && output.stdout == text);
 }
 
-/// The program sees the same descriptors, and fails to write as it would natively.
+/// The program has the same descriptors, and fails to write as it would natively.
 #[test]
 fn standard_streams_that_are_closed() {
-    // The exit code has a bit for each open stream, and one for an output that fails.
+        // The exit code has a bit for each open stream, and one for a failed write.
     let script = "c=0; [ -e /proc/$$/fd/0 ] && c=1; [ -e /proc/$$/fd/1 ] && c=$((c + 2)); \
         [ -e /proc/$$/fd/2 ] && c=$((c + 4)); echo x || c=$((c + 8)); exit $c";
     let code = |before: &str, redirection: &str| {

@@ -1,4 +1,5 @@
-//! The programs of `bench/workloads/src/sharing`, built for the test, and the command on them.
+//! The fixture of the tests: programs of `bench/workloads/src/sharing`, compiled for the test, and
+//! the command.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -9,20 +10,20 @@ use tempfile::TempDir;
 
 use crate::binaries;
 
-/// A way to run the command.
+/// A function that runs the command on a program.
 pub(crate) type Run = fn(&[&str], &Path, &[&str]) -> Option<Output>;
 
-/// Runs until two threads ran at the same time.
+/// The most runs until two threads run at the same time.
 const ATTEMPTS: u32 = 4;
 
-/// A folder with a program in it, and both processors for it alone, as far as these tests go.
+/// A directory for programs. Tests with one run one at a time, so that both processors are free.
 pub(crate) struct Fixture {
     directory: TempDir,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Fixture {
-    /// `None`, told as a skip, where this user may not look into other processes or there is no C compiler.
+        /// `None`, printed as a skip, if there is no C compiler.
     pub(crate) fn new() -> Option<Self> {
         if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP there is no C compiler");
@@ -37,12 +38,12 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-    /// Builds a program of the workloads.
+        /// Compiles a workload.
     pub(crate) fn build(&self, name: &str, options: &[&str]) -> PathBuf {
         self.compile("cc", name, &workload(&format!("{name}.c")), options)
     }
 
-    /// Builds a program of the workloads that is in C++; `None`, reported as a skip, where there is no compiler for it.
+        /// Compiles a workload in C++; `None`, printed as a skip, if there is no compiler.
     pub(crate) fn build_cpp(&self, name: &str, options: &[&str]) -> Option<PathBuf> {
         if Command::new("c++").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP there is no C++ compiler");
@@ -52,7 +53,7 @@ impl Fixture {
         Some(self.compile("c++", name, &workload(&format!("{name}.cpp")), &options))
     }
 
-    /// Builds this text of C.
+        /// Compiles C source text.
     pub(crate) fn build_text(&self, name: &str, text: &str, options: &[&str]) -> PathBuf {
         let source = self.path(&format!("{name}.c"));
         std::fs::write(&source, text).unwrap();
@@ -68,19 +69,20 @@ impl Fixture {
     }
 }
 
-/// A file of the workloads.
+/// The source file of a workload.
 fn workload(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/workloads/src/sharing").join(name)
 }
 
-/// The command, with no input.
+/// The command, with empty input.
 pub(crate) fn fieldstone(arguments: &[&str]) -> Command {
     let mut command = Command::new(binaries::command());
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
-/// Runs it on a program. `None`, told as a skip, where the kernel or its settings forbid it.
+/// Runs the command on a program. `None`, printed as a skip, if the kernel or its settings forbid
+/// it.
 pub(crate) fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
     let mut command = fieldstone(options);
     let output = command.arg("--").arg(program).args(arguments).output().unwrap();
@@ -90,7 +92,8 @@ pub(crate) fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Optio
     Some(output)
 }
 
-/// Whether it said that the kernel or its settings forbid it; that is told as a skip.
+/// Whether the message reports that the kernel or its settings forbid the command; printed as a
+/// skip.
 pub(crate) fn is_forbidden(said: &str) -> bool {
     let settings = ["perf_event_paranoid", "ptrace_scope", "unprivileged_userfaultfd"];
     let is_forbidden = settings.iter().any(|setting| said.contains(setting));
@@ -100,7 +103,8 @@ pub(crate) fn is_forbidden(said: &str) -> bool {
     is_forbidden
 }
 
-/// The same for a program whose threads are to run at the same time. `None`, told as a skip, where they do not: then they do not fight.
+/// As [`run`], until the program's threads run at the same time. `None`, printed as a skip, if they
+/// never do: then they do not contend.
 pub(crate) fn run_together(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
     for _ in 0..ATTEMPTS {
         let output = run(options, program, arguments)?;
@@ -112,7 +116,7 @@ pub(crate) fn run_together(options: &[&str], program: &Path, arguments: &[&str])
     None
 }
 
-/// Whether a program's two threads ran at the same time, as it says itself.
+/// Whether the program reports that its two threads ran at the same time.
 pub(crate) fn ran_together(said: &str) -> bool {
     let number = said.lines().find_map(|line| line.strip_suffix(" processors at work"));
     number.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0) >= 1.6
@@ -122,27 +126,27 @@ pub(crate) fn did_not_run_together(program: &Path) {
     println!("SKIP two threads of {} did not run at the same time", program.display());
 }
 
-/// What it said on standard error.
+/// The standard error of a command.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The seconds that a program's threads took, as it says itself.
+/// The seconds of the program's threads, as the program reports.
 pub(crate) fn kernel_s(output: &Output) -> f64 {
     let said = said(output);
     let seconds = said.lines().find_map(|line| line.strip_prefix("kernel: ")?.trim().parse().ok());
     seconds.unwrap_or_else(|| panic!("no time: {said}"))
 }
 
-/// The program's own last word.
+/// The line with the program's result.
 pub(crate) fn checksum(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.starts_with("checksum:"));
     line.unwrap_or_else(|| panic!("no checksum: {text}{}", said(output))).to_owned()
 }
 
-/// So many iterations that `counters` takes about so long here, its threads sharing nothing: an iteration takes one cycle or six, by the
-/// processor.
+/// The iterations for which `counters` takes about `seconds` here without sharing: an iteration
+/// takes one to six cycles, depending on the processor.
 pub(crate) fn iterations_for(program: &Path, seconds: f64) -> String {
     const TRIED: u32 = 100_000_000;
     let times = (0..3).map(|_| {
@@ -155,7 +159,7 @@ pub(crate) fn iterations_for(program: &Path, seconds: f64) -> String {
     format!("{:.0}", f64::from(TRIED) * seconds / fastest)
 }
 
-/// Sends SIGINT, as a terminal's Ctrl-C does.
+/// Sends SIGINT, as Ctrl-C on a terminal.
 pub(crate) fn interrupt(pid: u32) {
     let status = Command::new("kill").args(["-INT", &pid.to_string()]).status().unwrap();
     assert!(status.success(), "kill -INT {pid}");

@@ -1,12 +1,13 @@
-//! `fieldstone sharing` and `run --repair` as their user sees them: programs whose threads share falsely, and those that only seem to.
+//! Tests of `fieldstone sharing`, `run --repair` and `attach --repair` with programs that have
+//! false sharing, or seem to.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
 #[path = "../common/binaries.rs"]
 mod binaries;
-mod deaths;
-mod found;
-mod repaired;
+mod killed_helpers;
+mod findings;
+mod repair;
 mod rules;
 mod fixture;
 mod unavailable;

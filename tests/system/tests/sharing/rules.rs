@@ -1,4 +1,4 @@
-//! What is asked for byte by byte: by a file of rules, and by the program itself.
+//! Requests for single bytes: by a file of rules, and by the program itself.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,7 +10,7 @@ use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
 
 use crate::fixture::{Fixture, checksum, fieldstone, run, said};
 
-/// Waits until somebody may be looking on, and touches some words so and so often.
+/// Waits until a repairer may have attached, then accesses some words a known number of times.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ fn rules_are_done_and_what_they_watch_is_told_to_the_last_access() {
             _ => {}
         }
     }
-    // The last one is by the program's own sum, in main.
+        // The last read is in main, for the program's own sum.
     assert_eq!(counted, BTreeMap::from([("words+800".to_owned(), (1, 37))]), "{events:#?}");
     assert_eq!(traced, 5);
     assert!(
@@ -104,7 +104,7 @@ fn a_program_asks_for_itself() {
     let program = fixture.build_text("asking", PROGRAM, &["-O1", "-DASKS"]);
     let Some(events) = stats(&fixture, &program, None) else { return };
     let moved = moved(&events);
-    // words[200] first, and then words[300] instead, which is in the same page.
+        // First words[200], then words[300] instead, in the same page.
     assert_eq!(moved.iter().map(|(_, views)| *views).collect::<Vec<_>>(), [1, 1], "{events:#?}");
     assert_eq!(moved[0].0, moved[1].0);
     assert!(moved[0].0.is_multiple_of(4096));
@@ -161,7 +161,7 @@ fn who_does_not_read_what_is_told_holds_nobody_up() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the program waits for who does not read");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // More than a pipe holds.
+        // More than a pipe buffers.
     let mut told = String::new();
     repair.stdout.take().unwrap().read_to_string(&mut told).unwrap();
     let mut errors = String::new();
@@ -174,7 +174,7 @@ fn who_does_not_read_what_is_told_holds_nobody_up() {
 
 #[test]
 fn a_program_whose_repairer_cannot_start_runs_all_the_same() {
-    // Enough for the program, and not for a pipe more.
+        // Enough descriptors for the program, but not for another pipe.
     let command = fieldstone(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 7"]);
     let script = "ulimit -n 8; exec \"$0\" \"$@\"";
     let mut shell = std::process::Command::new("sh");

@@ -1,4 +1,5 @@
-//! A user who cannot repair: the program runs as without the repair, and what allows it is printed once. And what a terminal shows.
+//! Users who may not repair: the program runs without a repair, and the remedy is printed once.
+//! Also status messages on a terminal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,8 @@ use crate::fixture::{Fixture, did_not_run_together, fieldstone, ran_together, sa
 const NOBODY: u32 = 65534;
 const REMEDY: &str = "sudo sysctl vm.unprivileged_userfaultfd=1";
 
-/// Whether a user without privileges lacks userfaultfd here, and can be tried; if not, that is a skip.
+/// Whether a user without privileges lacks userfaultfd here; prints a skip if not, or if no other
+/// user can be tried.
 fn can_be_tried() -> bool {
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let tried = Command::new("true").uid(NOBODY).gid(NOBODY).status();
@@ -26,7 +28,7 @@ fn as_nobody(arguments: &[&str]) -> Output {
     fieldstone(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").output().unwrap()
 }
 
-/// A sleeping process of the user `nobody`. It is killed when this is dropped.
+/// A sleeping process of another user, killed when dropped.
 struct Sleeper(Child);
 
 impl Sleeper {

@@ -32,7 +32,7 @@ use crate::callback_word::CallbackWord;
 /// Threads with a state of their own. QEMU numbers threads from 0, and reuses a number when all
 /// higher ones have ended.
 const THREADS: usize = 4096;
-/// ThreadStates shared by threads with higher numbers. Two live threads whose numbers collide cannot both
+/// States shared by threads with higher numbers. Two live threads whose numbers collide cannot both
 /// be traced.
 const SHARED: usize = 1024;
 const PAGE_SHIFT: u32 = 12;

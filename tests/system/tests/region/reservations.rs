@@ -1,5 +1,5 @@
-//! Memory that is reserved without access and opened later, or that has to stay at its address. The kernel's tables say on
-//! which pages it lies.
+//! Memory that is reserved without access and opened later, or that has to stay at its address: its
+//! pages, checked by the kernel's tables.
 
 use fieldstone_report::RegionStats;
 use tempfile::TempDir;
@@ -9,10 +9,10 @@ use crate::fixture::{compiled, has_transparent, outside, primary, run, said};
 const MIB: u64 = 1 << 20;
 
 fn program() -> Option<(TempDir, String)> {
-    compiled(include_str!("../programs/opened.c"), &["-O1"])
+    compiled(include_str!("../programs/reservations.c"), &["-O1"])
 }
 
-/// Resident bytes of a reason that contains `words`.
+/// Resident bytes under reasons that contain `words`.
 fn resident(stats: &RegionStats, words: &str) -> u64 {
     stats.outside.iter().filter(|one| one.reason.contains(words)).map(|one| one.resident_bytes).sum()
 }

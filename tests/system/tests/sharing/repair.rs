@@ -1,4 +1,5 @@
-//! Programs repaired while they run: the same results, and everything as it was when the repairer goes.
+//! Repairs of running programs: results are the same, and everything is restored when the repairer
+//! ends.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::fixture::{
 
 const COUNTING: &[&str] = &["--iterations", "500000000"];
 
-/// Runs a program plainly and repaired: what was done, results being the same.
+/// Runs a program natively and with a repair, compares the results, and returns the statistics.
 fn repaired(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> Option<RepairStats> {
     let plain = std::process::Command::new(program).args(arguments).output().unwrap();
     let file = fixture.path("stats.json");
@@ -37,7 +38,8 @@ fn counters_are_parted_at_every_level_of_optimisation() {
         let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
         let led = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
         assert!(moved >= 1 && led >= 2, "{level} {more:?}: {:#?}", stats.events);
-        // At its end the main thread may come by so often, one access at a time, that the page goes back.
+                // At the end the main thread may access the page so often, one access at a time,
+                // that it moves back.
         let at = |is: fn(&Happened) -> bool| stats.events.iter().find(|event| is(&event.what)).map(|event| event.at_ms);
         let moved_ms = at(|what| matches!(what, Happened::Moved { .. })).unwrap();
         let undone_ms = at(|what| matches!(what, Happened::Undone { .. })).unwrap_or(f64::INFINITY);
@@ -45,7 +47,7 @@ fn counters_are_parted_at_every_level_of_optimisation() {
     }
 }
 
-/// Not optimised, so that each access has its address from the stack, and each is checked.
+/// Without optimization each access loads its address from the stack, and each is checked.
 #[test]
 fn a_loop_of_many_accesses_goes_on_in_a_clone() {
     let Some(fixture) = Fixture::new() else { return };
@@ -82,7 +84,7 @@ fn what_is_truly_shared_is_left_alone() {
 #[test]
 fn programs_with_more_than_counters_keep_their_results() {
     let Some(fixture) = Fixture::new() else { return };
-    // Rounds for which threads run a tenth of a second at least: long enough to be looked at.
+        // Rounds for which threads run at least 0.1 s: long enough to be sampled.
     let programs = [
         ("linear_regression", ["1", "4"]),
         ("histogram", ["1", "6"]),
@@ -100,7 +102,7 @@ fn programs_with_more_than_counters_keep_their_results() {
     }
 }
 
-/// Accesses that no clone of a loop takes in: in a virtual function, and in a mutex that the C library locks.
+/// Accesses outside of cloned loops: in a virtual function, and in a mutex of the C library.
 #[test]
 fn objects_that_are_used_through_calls_get_no_slower() {
     let Some(fixture) = Fixture::new() else { return };
@@ -121,7 +123,7 @@ fn objects_that_are_used_through_calls_get_no_slower() {
     }
 }
 
-/// What such programs begin with.
+/// The first lines of these programs.
 const BEGIN: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -139,7 +141,8 @@ static double at_work[2];
 static long times;
 "#;
 
-/// First each access has to be redirected by itself, since it is in code that may be written anew; then the loop is a plain one.
+/// First each access is redirected alone, since its code may be rewritten; then the loop is a
+/// simple one.
 const CHANGING: &str = r#"
 static long first[2];
 static void *made;
@@ -174,7 +177,7 @@ fn what_did_not_settle_is_tried_once_more() {
     assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 2, "{:#?}", stats.events);
 }
 
-/// Two threads that work so and so many times.
+/// Two threads that work the given number of times.
 const TWO: &str = r#"
 int main(int count, char **words) {
     pthread_t threads[2];
@@ -186,7 +189,8 @@ int main(int count, char **words) {
 }
 "#;
 
-/// Threads that mind their own business for a while, and then so many times fight.
+/// Threads that first work on separate lines for a while, and then contend the given number of
+/// times.
 const LATE: &str = r#"
 static void *work(void *number) {
     long own = (long)number;
@@ -210,11 +214,13 @@ fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same()
     let Some(stats) = repaired(&fixture, run_together, &program, &["800000000"]) else { return };
     let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
     assert!(moved.is_some_and(|event| event.at_ms > 1400.0), "{:#?}", stats.events);
-    // Until the page moved there are about 110 more than in the calm program, and as many while it is on trial.
+        // Until the page moves there are about 110 more samples than in the calm program, and as
+        // many during its trial.
     assert!(stats.seen.samples > samples + 160, "{:?} and {:?}", stats.seen, calm.seen);
 }
 
-/// The address comes out of a call each time, as a smart pointer's does in C++ that is not optimised: after it, no register tells it.
+/// The address is returned by a call each time, as by a smart pointer in C++ without optimization:
+/// no register keeps it.
 const CALLING: &str = r#"
 static volatile long *at(long own) { return &counters[own]; }
 static void *work(void *number) {
@@ -250,13 +256,14 @@ fn what_a_rule_has_parted_is_not_told_as_found() {
         return;
     }
     let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    // Each thread's loop, when it comes to it.
+        // The loop of each thread, when it first runs.
     assert!(count(&stats.events, |what| matches!(what, Happened::Led { .. })) >= 2, "{:#?}", stats.events);
     assert_eq!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })), 1, "{:#?}", stats.events);
     assert_eq!(count(&stats.events, |what| matches!(what, Happened::Found { .. })), 0, "{:#?}", stats.events);
 }
 
-/// Threads in whose place others come, as many, after so long that nobody has looked for almost a second; those fight for a moment.
+/// Threads that end and are replaced by as many new ones, at a time without samples for almost a
+/// second; the new ones contend.
 const REPLACED: &str = r#"
 static int fights;
 static void *work(void *number) {
@@ -299,7 +306,7 @@ fn a_program_that_takes_the_place_of_another_is_repaired() {
     assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 1, "{:#?}", stats.events);
 }
 
-/// A process that runs is repaired, let go, and ends as if nothing had been.
+/// Repairs a running process and detaches; the process ends normally.
 #[test]
 fn a_running_process_is_repaired_and_let_go() {
     let Some(fixture) = Fixture::new() else { return };
@@ -336,7 +343,7 @@ fn a_running_process_is_repaired_and_let_go() {
     assert!(checksum(&output).contains("checksum:"));
 }
 
-/// Who else comes is told of the repair, and how to end it.
+/// A second repair, and `sharing`, report the running repair and how to end it.
 fn told_of_the_repair(pid: u32, repairer: u32) {
     let pid = pid.to_string();
     let other = fieldstone(&["repair", "--pid", &pid]).output().unwrap();

@@ -1,13 +1,14 @@
-//! A buffer that grows in steps ends up on the pages that one of its size has from the start.
+//! A buffer that grows in steps gets the same pages as one of its final size.
 
 use fieldstone_sys::smaps;
 
 use crate::common::{Pool, wait_until};
 use crate::fixture::{Waiting, child, compiled, has_transparent, region};
 
-/// `grow STEP BYTES`: grows a buffer by STEP bytes, or to its tenth more where STEP is 0, until it has BYTES, and fills each
-/// step. `grow brk BYTES`: the same by sbrk(2). Every page holds its number. Prints where the buffer is, and the
-/// microseconds of processor time that growing took, and waits for stdin. An errno that was set before stays.
+/// `grow STEP BYTES`: grows a buffer by STEP bytes, or by a tenth if STEP is 0, up to BYTES, and
+/// fills each step. `grow brk BYTES`: the same by sbrk(2). Each page holds its number. Prints the
+/// address of the buffer and the processor time of growing in microseconds, and waits for stdin.
+/// Checks that errno is unchanged.
 const SOURCE: &str = "#include <errno.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <time.h>\n\
     #include <unistd.h>\n\
     #define PAGE 4096UL\n\
@@ -30,22 +31,22 @@ const SOURCE: &str = "#include <errno.h>\n#include <stdio.h>\n#include <stdlib.h
         while (read(0, &c, 1) > 0) {}\n\
         return holds(buffer, all) ? 0 : 5; }\n";
 const BUFFER_BYTES: u64 = 58 << 20;
-/// 4/5: what is at most 2 MiB at either end, and a few chunks for which no huge page was free.
+/// 4/5: without up to 2 MiB at either end, and a few chunks without a free huge page.
 const MOST: u64 = BUFFER_BYTES / 5 * 4;
-/// Where memory is scattered for a moment, because others have it, a run says nothing.
+/// While memory is fragmented by other processes, a single run may fail.
 const ATTEMPTS: usize = 5;
 
-/// A buffer that has grown, and that held what was written to it.
+/// The pages of a buffer that has grown, after its contents were checked.
 #[derive(Debug)]
 struct Grown {
-    /// On transparent huge pages.
+    /// Bytes on transparent huge pages.
     huge_bytes: u64,
-    /// On pages of a hugetlb pool.
+    /// Bytes on pages of a hugetlb pool.
     pool_bytes: u64,
     processor_us: u64,
 }
 
-/// `None`, told as a skip, without a compiler.
+/// `None`, printed as a skip, without a compiler.
 fn grown(pages: &str, step: &str, bytes: u64) -> Option<Grown> {
     let (_directory, program) = compiled(SOURCE, &["-O1"])?;
     let waiting = Waiting::start(region(&format!("--pages {pages}"), &[&program, step, &bytes.to_string()]));
@@ -63,7 +64,7 @@ fn grown(pages: &str, step: &str, bytes: u64) -> Option<Grown> {
     Some(grown)
 }
 
-/// The most of a grown buffer that came to lie on larger pages, of either kind.
+/// The most bytes of a grown buffer on larger pages, of either kind.
 fn most(pages: &str, step: &str) -> Option<u64> {
     let mut best = 0;
     for _ in 0..ATTEMPTS {
@@ -96,12 +97,13 @@ fn in_a_mosaic_its_share_is_huge() {
     if !has_transparent() {
         return;
     }
-    // By chance more or less of 120 chunks than a quarter are picked; those that are not stay small.
+        // By chance more or fewer than a quarter of the 120 chunks are selected; the others stay
+        // small.
     let Some(grown) = grown("thp:25%", "65536", 240 << 20) else { return };
     assert!((24 << 20..100 << 20).contains(&grown.huge_bytes), "{grown:?}");
 }
 
-/// The first step is 1.9 pages of the pool, and rounded up.
+/// The first step is 1.9 pages of the pool, rounded up.
 #[test]
 fn on_hugetlb_pages_it_grows_by_whole_ones() {
     let Some(_pool) = Pool::of(100) else { return };
@@ -111,7 +113,8 @@ fn on_hugetlb_pages_it_grows_by_whole_ones() {
     }
 }
 
-/// The first step is too small for the pool, or ends on ordinary pages: the pool's pages cannot grow by those.
+/// The first step is too small for the pool, or ends on ordinary pages, by which pages of the pool
+/// cannot grow.
 #[test]
 fn what_did_not_begin_on_hugetlb_pages_alone_grows_on_transparent_ones() {
     let Some(_pool) = Pool::of(100) else { return };
@@ -128,6 +131,7 @@ fn eight_times_the_steps_are_not_eight_squared_times_the_work() {
         runs.and_then(|runs| runs.iter().map(|grown| grown.processor_us).min())
     };
     let (Some(one), Some(eight)) = (least(32 << 20), least(256 << 20)) else { return };
-    // Squared it would be 64 times; first touches alone have taken 25 on a busy machine.
+    // Quadratic work would take 64 times as long; first touches alone took 25 times on a busy
+    // machine.
     assert!(eight < 40 * one, "{one} us for 32 MiB, {eight} us for 256 MiB");
 }

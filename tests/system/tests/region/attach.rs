@@ -1,4 +1,4 @@
-//! `run --pid`: a program that already runs gets huge pages, and notices nothing else.
+//! `attach --huge`: a running program gets huge pages and is otherwise unaffected.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -22,7 +22,7 @@ fn churning(size: &str) -> Option<Waiting> {
     Some(churning)
 }
 
-/// Collapses with `--stats`: what it wrote there, for the first process.
+/// Collapses with `--stats`, and returns the statistics of the first process.
 fn counted(pid: u32, options: &str) -> Option<Value> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("stats.json");
@@ -59,7 +59,7 @@ fn threads_that_write_meanwhile_lose_nothing() {
 fn a_server_keeps_its_values() {
     let Some(server) = Server::by(|program| {
         let mut command = Command::new(program[0]);
-        // Where all memory gets transparent pages, it would switch them off for itself.
+                // With all memory on transparent pages, it would disable them for itself.
         command.args(&program[1..]).args(["--disable-thp", "no"]);
         command
     }) else {
@@ -94,7 +94,7 @@ fn children_come_along_if_asked() {
     let program = wait_until("the child", || child(pid, "odd"));
     let Some(output) = collapsed(pid, "") else { return };
     assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", printed(&output));
-    let hint = "one process below it is left alone: --children";
+    let hint = "one child process is not included: --children";
     assert!(said(&output).contains(hint), "{}", said(&output));
     let output = collapsed(pid, "--children").unwrap();
     assert!(!said(&output).contains("--children"), "{}", said(&output));
@@ -109,7 +109,8 @@ fn ctrl_c_stops_between_two_pages() {
         let Some(churning) = churning("512M") else { return };
         let pid = churning.running.id();
         let before = huge_bytes(pid);
-        // However it was started: a shell without job control ignores SIGINT for `command &`, and a mask may block it.
+                // SIGINT has to work even if it is ignored (a shell without job control does that
+                // for `command &`) or blocked.
         let mut command = Command::new("env");
         command.args([["--ignore-signal=INT", "--block-signal=INT"][attempt % 2], binaries::command()]);
         command.args(collapse_command(pid, "").get_args()).stdin(Stdio::null());
@@ -130,7 +131,7 @@ fn ctrl_c_stops_between_two_pages() {
             assert!(printed(&output).contains("were not tried"), "{}", printed(&output));
             return;
         }
-        // It was through before the signal came.
+                // The command finished before the signal.
         assert!(output.status.success(), "{}", said(&output));
     }
     panic!("six passes over 512 MiB were through before a signal came");
@@ -166,18 +167,41 @@ fn refused(mut command: Command, words: &[&str]) {
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
     refused(collapse_command(0x7fff_fff0, ""), &["is gone"]);
-    refused(collapse_command(std::process::id(), "--pages 4k"), &["--pages thp"]);
-    refused(collapse_command(std::process::id(), "--region"), &["cannot be used with", "--pid <PID> [--children]"]);
+    refused(collapse_command(std::process::id(), "--region"), &["unexpected argument", "--huge <PID> [--children]"]);
     refused(collapse_command(std::process::id(), "--stats /no/such/directory/x"), &["/no/such/directory/x"]);
     let mut itself = Command::new("sh");
-    itself.args(["-c", &format!("exec {} run --pid $$", binaries::command())]);
+    itself.args(["-c", &format!("exec {} attach --huge $$", binaries::command())]);
     refused(itself, &["this very command"]);
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
         refused(collapse_command(2, ""), &["thread of the kernel"]);
     }
     let mut neither = Command::new(binaries::command());
     neither.args(["run", "true"]);
-    refused(neither, &["--region", "--pid"]);
+    refused(neither, &["--region", "--repair"]);
+    let mut no_mode = Command::new(binaries::command());
+    no_mode.args(["attach", "--children"]);
+    refused(no_mode, &["--huge <PID>", "--repair <PID>"]);
+}
+
+#[test]
+fn the_old_form_works_and_prints_the_new_one() {
+    const HINT: &str = "hint: `fieldstone run --pid` is now `fieldstone attach --huge`\n";
+    let old_form = |pid: u32, options: &str| {
+        let mut command = Command::new(binaries::command());
+        command.args(["run", "--pid", &pid.to_string()]).args(options.split_whitespace()).stdin(Stdio::null());
+        command
+    };
+    refused(old_form(std::process::id(), "--pages 4k"), &[HINT, "--pages thp"]);
+    refused(old_form(std::process::id(), "--region"), &["cannot be used with", "fieldstone run --region"]);
+    let Some(churning) = churning("4M") else { return };
+    let pid = churning.running.id();
+    if collapsed(pid, "").is_none() {
+        return;
+    }
+    let output = old_form(pid, "").output().unwrap();
+    assert!(output.status.success() && printed(&output).contains(&format!("odd ({pid})")), "{}", printed(&output));
+    assert_eq!(said(&output), HINT);
+    assert!(churning.end().success());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `fieldstone profile --trace`: counts that can be worked out by hand, and programs that are hard to trace.
+//! `fieldstone profile --trace`: counts that can be derived by hand, and programs that are hard to
+//! trace.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +10,7 @@ use fieldstone_workloads::gups::{SEED, updates};
 
 use crate::fixture::{Fixture, workload};
 
-/// One level of 64 entries for everything, and no cache of anything.
+/// One TLB of 64 entries for all page sizes, and no other cache.
 const SMALL: &str = r#"
 name = "small"
 source = "the test"
@@ -20,7 +21,7 @@ instruction = [{ arrays = [{ name = "I", entries = 64, pages = ["4K", "2M", "1G"
 walk_caches = { pml4e = 0, pdpte = 0, pde = 0, pte_lines = 0 }
 "#;
 
-/// Whether QEMU is there.
+/// Whether QEMU is installed.
 pub(crate) fn has_tracer() -> bool {
     let found = std::process::Command::new("qemu-x86_64").arg("--version").output().is_ok();
     if !found {
@@ -29,10 +30,10 @@ pub(crate) fn has_tracer() -> bool {
     found
 }
 
-/// A traced program and its models keep two processors busy: one at a time, or other tests run late.
+/// A traced program and its models use two processors, so traces run one at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Traces `program` with the small TLB, and gives what was told.
+/// Traces `program` with the small TLB. Returns the profile and its translation part.
 pub(crate) fn trace(fixture: &Fixture, options: &str, program: &[&str]) -> (Profile, Translation) {
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (tlb, json) = (fixture.path("small.toml"), fixture.path("traced.json"));
@@ -45,7 +46,7 @@ pub(crate) fn trace(fixture: &Fixture, options: &str, program: &[&str]) -> (Prof
     (profile, translation)
 }
 
-/// Misses of a least-recently-used TLB of so many entries, counted as plainly as can be.
+/// Misses of an LRU TLB of `entries` entries, by a naive model.
 fn misses(entries: usize, pages: impl Iterator<Item = usize>) -> u64 {
     let mut held: Vec<usize> = Vec::new();
     let mut missed = 0;
@@ -67,10 +68,11 @@ fn gups_misses_what_its_sequence_misses() {
     const PAGES: usize = 1024;
     const UPDATES: u64 = 200_000;
     let (_, told) = trace(&fixture, "--full", &[&workload("gups").display().to_string(), "4M", &UPDATES.to_string()]);
-    // The table lies on 1024 pages or, as malloc puts a header before it, 1025. It is filled, updated, and read twice.
+        // The table is on 1024 pages or, with malloc's header before it, 1025. It is filled,
+        // updated, and read twice.
     let random = || updates(PAGES * 512, UPDATES, SEED).map(|(word, _)| word / 512);
     let sequential = 3 * PAGES as u64;
-    // The program's own stack and code take some entries of the 64 from time to time; never more than 8.
+        // The program's stack and code sometimes take entries of the 64, never more than 8.
     let (least, most) = (misses(64, random()) + sequential, misses(56, random()) + sequential + 3 + 2000);
     assert_eq!((told.processor.name.as_str(), told.processor.foreign), ("small of small.toml", true));
     let small = &told.configurations[0];
@@ -87,7 +89,8 @@ fn gups_misses_what_its_sequence_misses() {
     assert_eq!(told.accesses, told.counted_accesses, "all of it was counted");
 }
 
-/// Compiles one of `tests/programs`, or tells why not. A name with `.cpp` is C++.
+/// Compiles one of `tests/programs`; `None`, printed as a skip, on failure. A name with `.cpp` is
+/// C++.
 pub(crate) fn compile(fixture: &Fixture, name: &str, options: &[&str]) -> Option<String> {
     let (compiler, source) =
         if name.ends_with(".cpp") { ("c++", name.to_owned()) } else { ("cc", format!("{name}.c")) };
@@ -110,8 +113,8 @@ pub(crate) fn compile(fixture: &Fixture, name: &str, options: &[&str]) -> Option
     }
 }
 
-/// More pages than the small TLB has entries, round and round: each access of the round misses. Where calloc has to clear what was
-/// used before, there is one round more.
+/// More pages than the small TLB has entries, in rounds: each access misses. If calloc has to clear
+/// reused memory, there is one more round.
 const THREADS_MISS: u64 = 64 * 20 * 256;
 
 #[test]
@@ -125,14 +128,15 @@ fn each_thread_has_a_core_of_its_own() {
     let first = &told.sites[0];
     assert_eq!((first.function.as_str(), first.line, first.allocations, first.bytes), ("work", Some(9), 64, 64 << 20));
     assert!(first.file.as_ref().is_some_and(|file| file.ends_with("threads.c")), "{first:?}");
-    // A block may be told as freed by one thread after it was told as allocated by the next.
+        // A block may be recorded as freed by one thread after it was recorded as allocated by
+        // another.
     assert!(first.walks > THREADS_MISS / 20 * 19 && first.walks <= walks, "{first:?}");
-    // A machine whose memory is scattered has no huge pages to price a walk by.
+        // With fragmented memory there are no huge pages to derive the cost of a walk from.
     let unseen: Vec<&String> = told.unseen.iter().filter(|words| !words.contains("memory is too scattered")).collect();
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
-/// More than QEMU has given numbers for that are a thread's own for good (4096).
+/// More threads than those with a state of their own in the plugin (4096).
 #[test]
 fn threads_with_high_numbers_are_traced_like_others() {
     const THREADS: u64 = 4160;
@@ -170,7 +174,7 @@ fn children_have_their_parent_s_memory() {
     let Some(program) = compile(&fixture, "children", &[]) else { return };
     let (profile, told) = trace(&fixture, "--full", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
-    // The parent touches all once, each child ten times.
+        // The parent touches each page once, each child ten times.
     let expected = 2048 * (1 + 4 * 10);
     let small = &told.configurations[0].data;
     assert!((expected..expected + expected / 20).contains(&small.walks), "{} of {expected}", small.walks);
@@ -183,7 +187,7 @@ fn children_have_their_parent_s_memory() {
 fn the_traced_run_is_on_huge_pages_where_memory_will_be_used() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "table", &[]) else { return };
-    // The most of all runs: those that are measured have small pages.
+        // The largest of all runs: the measured runs have small pages.
     let most_kib = |table: &str| -> u64 {
         let told = fs::read_to_string(fixture.path(table)).unwrap();
         told.lines().map(|line| line.parse::<u64>().unwrap()).max().unwrap()
@@ -199,14 +203,14 @@ fn the_traced_run_is_on_huge_pages_where_memory_will_be_used() {
         trace(&fixture, "--full", &[&program, &file(table), table]);
     }
     assert!(most_kib("plain") > 32 << 10, "{} KiB", most_kib("plain"));
-    // QEMU has some for itself.
+        // QEMU has some huge pages for itself.
     assert!(most_kib("sparse") < 16 << 10, "{} KiB", most_kib("sparse"));
 }
 
 #[test]
 fn who_ends_otherwise_under_the_tracer_is_timed_and_no_more() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
-    // A program that does not run under QEMU as it does without.
+        // A program that behaves differently under QEMU.
     let script = "read name </proc/$$/comm; echo this is $name >&2; [ $name = sh ] || exit 3";
     let profile = fixture.measured("--trace --runs 1 --pages thp", &["/bin/sh", "-c", script], 1);
     assert!(profile.translation.is_none());
@@ -245,7 +249,7 @@ fn what_cannot_be_seen_is_told() {
 fn bursts_stand_for_the_whole() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
-    // Of what it has not seen yet, a period at most is estimated badly: less than a hundredth of all.
+        // Unknown parts are estimated at most one period long: less than 1 % of all.
     let program = [gups.as_str(), "4M", "16000000"];
     let (_, whole) = trace(&fixture, "--full --no-sites", &program);
     let (_, bursts) = trace(&fixture, "--burst 20000 --period 100000 --no-sites", &program);
@@ -268,7 +272,8 @@ fn all_models_are_run_in_one_pass() {
     let (_, told) = trace(&fixture, options, &[&gups, "4M", "50000"]);
     assert_eq!(told.configurations.iter().filter(|of| of.name == "2M").count(), 1, "named three times: {told:?}");
     let walks = |name: &str| told.configuration(name).unwrap_or_else(|| panic!("no {name}: {told:?}")).data.walks;
-    // The more of the region is on large pages, the fewer walks; a host with small pages takes that back.
+        // The more of the region is on large pages, the fewer walks; a host with small pages
+        // reverses that.
     let order = ["4K", "25 % on 2M", "50 % on 2M", "75 % on 2M", "2M", "direct segment", "no translation"].map(walks);
     assert!(order.is_sorted_by(|more, fewer| more >= fewer) && order[0] > 10 * order[4].max(1), "{order:?}");
     assert_eq!(walks("no translation"), 0);
@@ -276,7 +281,7 @@ fn all_models_are_run_in_one_pass() {
     assert!(walks("2M on a host with 4K") > walks("4K") / 2, "what the guest joins, the host splits");
 }
 
-/// Bytes on huge pages in the watched run on `kind`, as a share of all in its region.
+/// The share of the region on huge pages in the observed run on `kind`.
 fn huge_share(profile: &Profile, kind: &str) -> f64 {
     let pages = &profile.footprint(kind).unwrap().region.as_ref().unwrap().pages;
     let bytes = |huge: bool| pages.iter().filter(|of| !huge || of.kind == "thp").map(|of| of.bytes).sum::<u64>() as f64;
@@ -314,7 +319,7 @@ fn mosaics_are_run_for_real_beside_their_models() {
     }
     assert!(mosaics.fitted_ns.low <= mosaics.fitted_ns.likely && mosaics.fitted_ns.likely <= mosaics.fitted_ns.high);
     assert!(mosaics.worst_error >= mosaics.best_error && mosaics.best_degree >= 1, "{mosaics:?}");
-    // A larger share keeps all chunks of a smaller one.
+        // A larger share includes all chunks of a smaller one.
     let got = ["thp:25%", "thp:50%", "thp:75%", "thp"].map(|kind| huge_share(&profile, kind));
     assert!(got.is_sorted() && got[0] < got[3], "shares of the region that are huge: {got:?}");
 }

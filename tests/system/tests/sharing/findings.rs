@@ -1,4 +1,5 @@
-//! What is told: false sharing with the object, the code and the remedy; and what is none, as what it is.
+//! Findings of `fieldstone sharing`: false sharing with object, code and remedy; and other sharing,
+//! classified.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use crate::fixture::{Run, Fixture, fieldstone, iterations_for, run, run_together
 /// Long enough for hundreds of samples of each thread, on any machine.
 const COUNTING: &[&str] = &["--iterations", "300000000"];
 
-/// What `fieldstone sharing` finds, and its exit code.
+/// The findings of `fieldstone sharing`, and its exit code.
 fn look(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> Option<(Sharing, i32)> {
     let file = fixture.path("found.json");
     let output = run(&["sharing", "--json", file.to_str().unwrap()], program, arguments)?;
@@ -29,7 +30,7 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
         };
         assert_eq!((code, told.findings.len()), (1, 1), "{level}: {:?}", told.others);
         let found = &told.findings[0];
-        // The loop is nearly all of the program.
+                // Nearly all of the time is in the loop.
         assert!(found.cost.share.likely > 0.6, "{level}: {:?}", found.cost);
         let place = &found.places[0];
         assert_eq!((place.kind, place.name.as_str()), (Kind::Global, "global_array"), "{place:?}");
@@ -128,7 +129,7 @@ fn what_another_program_does_in_the_process_is_found_too() {
     assert!(told.findings[0].code.iter().any(|code| code.function == "add"), "{:?}", told.findings[0].code);
 }
 
-/// No line travels from a cache to another one where there is one.
+/// Threads on one processor use one cache, so no line moves between caches.
 #[test]
 fn threads_of_one_processor_share_nothing() {
     let Some(fixture) = Fixture::new() else { return };
@@ -139,7 +140,7 @@ fn threads_of_one_processor_share_nothing() {
     assert!(told.sampling.accesses > 20, "{:?}", told.sampling);
 }
 
-/// What does not come apart by itself, by two threads: a counter on two lines, two mutexes on one line with two atomics behind them.
+/// Two threads: a counter on two lines; or two locks on one line, each followed by an atomic.
 const WIDTHS: &str = r#"
 #include <pthread.h>
 #include <stdint.h>
@@ -175,7 +176,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The text of the report on a mode of [`WIDTHS`].
+/// The report on a mode of [`WIDTHS`].
 fn report_on(fixture: &Fixture, mode: &str, rounds: &str) -> Option<String> {
     let program = fixture.build_text("widths", WIDTHS, &["-g", "-O1"]);
     let output = run_together(&["sharing"], &program, &[mode, rounds])?;
@@ -211,7 +212,7 @@ fn locks_and_atomics_are_named() {
     }
 }
 
-/// Words beside each other, which the threads' loops would write if something happened that never does.
+/// Adjacent words that the loops of two threads would write on an event that never happens.
 const NEVER: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>

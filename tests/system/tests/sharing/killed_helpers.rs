@@ -1,7 +1,8 @@
-//! Our processes die, or are stopped, in every order while a program is repaired: it goes on at once, with the right results, and none of
-//! ours is left.
+//! Helper processes are killed or stopped in every order during a repair: the program continues at
+//! once, with correct results, and no helper process remains.
 //!
-//! `FIELDSTONE_RESCUES=N` does it N times (`make soak-rescue`), and compares the program's time with its time alone.
+//! `FIELDSTONE_RESCUES=N` repeats this N times (`make soak-rescue`), and compares the time of the
+//! program with its time alone.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -14,8 +15,9 @@ use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, said};
 use Step::{Kill, Replaced, Stop};
 use Whom::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
 
-/// Two threads that count in words of one line, as often as the argument says. The program prints the seconds that they take, and the
-/// longest time between two laps of a thread. A rescue in which that thread waits takes no longer.
+/// Two threads that count in words of one line; the argument is the number of laps. Prints the
+/// seconds of both threads, and the longest time between two laps of a thread, which bounds the
+/// duration of a rescue.
 const PAIR: &str = r#"
 #include <pthread.h>
 #include <stdint.h>
@@ -54,17 +56,17 @@ int main(int n, char **w) {
 }
 "#;
 const LAPS: &str = "300000";
-/// Without a rule it takes some time until the page is moved.
+/// Without a rule it takes some time until the page moves.
 const RULES: &str = "isolate words 8\nisolate words+8 8\n";
 const WATCHDOG: &str = "memory-watchdog";
-/// A program that takes longer hangs.
+/// A program that takes longer counts as hanging.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The bound on the median of the longest waits, from a death to the end of the rescue.
+/// The limit of the median of the longest waits, from the kill to the end of the rescue.
 const LONGEST_RESCUE_S: f64 = 2.0;
-/// A repairer that is stopped is killed after two seconds. This leaves three for that.
+/// A stopped repairer is killed after two seconds. This leaves three seconds for the kill.
 const LONGEST_END: Duration = Duration::from_secs(5);
 
-/// A process of ours.
+/// A process of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Whom {
     Launcher,
@@ -73,16 +75,16 @@ enum Whom {
     SecondWatchdog,
 }
 
-/// What is done to our processes.
+/// What the test does to these processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     Kill(Whom),
     Stop(Whom),
-    /// The repairer has another watchdog instead of the first.
+        /// Waits until the repairer has replaced the first watchdog.
     Replaced,
 }
 
-/// The orders in which one rescue comes at once.
+/// The orders after which one rescue starts at once.
 const AT_ONCE: [&[Step]; 12] = [
     &[Kill(Repairer)],
     &[Kill(FirstWatchdog), Replaced, Kill(Repairer)],
@@ -97,7 +99,7 @@ const AT_ONCE: [&[Step]; 12] = [
     &[Kill(Launcher), Kill(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)],
     &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer), Kill(Launcher)],
 ];
-/// The orders in which somebody has to notice first that the repairer is stopped.
+/// The orders after which another process has to detect first that the repairer is stopped.
 const AFTER_A_STOP: [&[Step]; 2] = [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
 
 #[test]
@@ -111,7 +113,7 @@ fn a_program_goes_on_whoever_of_ours_dies() {
     let all = [&AT_ONCE[..], &AFTER_A_STOP[..]].concat();
     let (mut alone, mut times, mut waits) = (vec![seconds(&plain, "seconds")], Vec::new(), Vec::new());
     for number in 0..asked.unwrap_or(all.len()) {
-        // Most of them are the plain case, when it is done often.
+                // With many repetitions most are the simple case.
         let steps = if number < all.len() { all[number] } else { AT_ONCE[number / 3 % AT_ONCE.len()] };
         let Some(output) = go_on(&program, &rules, steps, number, &checksum(&plain)) else { return };
         times.push(seconds(&output, "seconds"));
@@ -149,7 +151,7 @@ fn a_run_ends_with_its_program_though_the_repairer_is_stopped() {
     all_have_ended(&[repairer]);
 }
 
-/// One run. None where repairs are forbidden.
+/// One run. `None` if repairs are forbidden.
 fn go_on(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &str) -> Option<Output> {
     let mut command = fieldstone(&["run", "--repair", "--rules", rules.to_str().unwrap(), "--"]);
     let mut running = command.arg(program).arg(LAPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -167,7 +169,8 @@ fn go_on(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &st
     assert!(ours.is_some(), "no page was moved: {}", said(&output));
     assert_eq!(checksum(&output), right, "{steps:?} {number}: {}", said(&output));
     let is_reported = said(&output).contains("the program goes on unrepaired\ntry: fieldstone repair --pid");
-    // Where the repairer is stopped, threads that end may wait for it: then the program is over when the repairer has been killed.
+        // With a stopped repairer, ending threads may wait for it: the program ends after the
+        // repairer has been killed.
     if AT_ONCE.contains(&steps) {
         assert_eq!(is_reported, !steps.contains(&Kill(Launcher)), "{steps:?} {number}: {}", said(&output));
     }
@@ -175,8 +178,8 @@ fn go_on(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &st
     Some(output)
 }
 
-/// Waits for a run and its program, which keeps the pipes open until it ends. If that takes longer than `longest`, the processes `all` are
-/// killed.
+/// Waits for a run and its program, which keeps the pipes open until it ends. After `longest`,
+/// kills the processes `all` and fails.
 fn until_end(running: Child, longest: Duration, all: &[u32], what: &str) -> Output {
     let launcher = running.id();
     let (sender, ended) = channel();
@@ -187,7 +190,7 @@ fn until_end(running: Child, longest: Duration, all: &[u32], what: &str) -> Outp
     })
 }
 
-/// None of these processes runs on.
+/// Checks that all of these processes end.
 fn all_have_ended(all: &[u32]) {
     let begun = Instant::now();
     while let Some(pid) = all.iter().find(|&&pid| !fieldstone_sys::process::has_ended(pid)) {
@@ -200,7 +203,7 @@ fn all_have_ended(all: &[u32]) {
     }
 }
 
-/// Our processes in a run.
+/// The helper processes of a run.
 struct Ours {
     launcher: u32,
     repairer: u32,
@@ -208,7 +211,7 @@ struct Ours {
 }
 
 impl Ours {
-    /// These processes, once the watchdogs are there. None where the program has ended before.
+        /// Waits for the watchdogs. `None` if the program ended first.
     fn of(running: &mut Child) -> Option<Self> {
         let launcher = running.id();
         while running.try_wait().unwrap().is_none() {
@@ -244,7 +247,7 @@ impl Ours {
     }
 }
 
-/// Until another one is there instead of this one.
+/// Waits until another watchdog runs instead of this one.
 fn replaced(repairer: u32, watchdog: u32) {
     let begun = Instant::now();
     loop {
@@ -257,7 +260,7 @@ fn replaced(repairer: u32, watchdog: u32) {
     }
 }
 
-/// The children of a process that run under this name.
+/// The children of a process that have this name.
 fn children(parent: u32, name: &str) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
     let lists: String = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
@@ -265,7 +268,7 @@ fn children(parent: u32, name: &str) -> Vec<u32> {
     lists.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter(is).collect()
 }
 
-/// One that has ended since needs no signal.
+/// Sends a signal; a process that has ended meanwhile is no error.
 fn send(signal: Signal, to: u32) {
     let _ = kill_process(Pid::from_raw(to.cast_signed()).unwrap(), signal);
 }
@@ -274,7 +277,7 @@ fn command_line(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
 }
 
-/// A number of seconds that the program prints behind this name.
+/// The seconds that the program prints after this name.
 fn seconds(output: &Output, name: &str) -> f64 {
     let said = said(output);
     let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

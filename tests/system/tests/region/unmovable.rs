@@ -1,18 +1,19 @@
-//! Hugetlb memory that cannot be moved off its pages: never wrong data, and its reason in the statistics.
+//! Hugetlb memory that cannot move off its pages: data stay correct, and the statistics give the
+//! reason.
 
 use fieldstone_report::RegionStats;
 
 use crate::common::Pool;
 use crate::fixture::{compiled, counted, outside, printed, run, said};
 
-const SOURCE: &str = include_str!("../programs/kept.c");
+const SOURCE: &str = include_str!("../programs/unmovable.c");
 const MIB: u64 = 1 << 20;
 const DONE: &str = "protect 0 unmap 0 wrong 0";
-/// mprotect(2) of a part of a page that stays answers ENOMEM; munmap(2) takes the part from the program.
+/// mprotect(2) of a part of such a page fails with ENOMEM; munmap(2) succeeds.
 const KEPT: &str = "protect 12 unmap 0 wrong 0";
 
-/// What the program prints of its first and its second memory in each mode, and what is counted. `None`, told as a skip,
-/// where the machine has no pool or not what the mode needs.
+/// Runs the modes of the program. Checks what it prints of its first and second memory, and the
+/// statistics. Prints a skip if the machine has no pool or lacks what a mode needs.
 fn kept(modes: &[&str], expect: impl Fn(&[&str], &RegionStats)) {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1"]) else { return };
     let Some(_pool) = Pool::of(20) else { return };

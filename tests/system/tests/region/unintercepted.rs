@@ -1,10 +1,10 @@
-//! Programs that see more of their memory than the agent sees of their calls: they map past libc, their stacks grow, they
-//! serve page faults, they lock all that is mapped.
+//! Programs whose memory changes without the agent's knowledge: they map by raw system calls, their
+//! stacks grow, they serve page faults, they lock all mapped memory.
 
 use crate::common::Pool;
 use crate::fixture::{compiled, counted, has_transparent, outside, printed, run, said};
 
-/// Each page kind, and what puts other memory near.
+/// Each page kind, and options that place other memory nearby.
 const OPTIONS: [&str; 5] = ["--pages thp", "--pages 4k", "--reserve 64M", "--also stacks,globals", "--prefault"];
 
 fn prints(options: &str, program: &[&str], expected: &str) {
@@ -14,7 +14,7 @@ fn prints(options: &str, program: &[&str], expected: &str) {
 
 #[test]
 fn memory_that_is_mapped_past_libc_is_not_replaced() {
-    let Some((_directory, program)) = compiled(include_str!("../programs/past_libc.c"), &["-O1", "-pthread"]) else {
+    let Some((_directory, program)) = compiled(include_str!("../programs/raw_syscalls.c"), &["-O1", "-pthread"]) else {
         return;
     };
     for mode in ["hints", "holes", "shared", "replaced", "keyed", "growing"] {
@@ -32,7 +32,7 @@ fn memory_that_is_mapped_past_libc_is_not_replaced() {
 #[test]
 fn an_unlimited_first_stack_grows() {
     let options = ["-O1", "-fno-optimize-sibling-calls"];
-    let Some((_directory, program)) = compiled(include_str!("../programs/first_stack.c"), &options) else { return };
+    let Some((_directory, program)) = compiled(include_str!("../programs/main_stack.c"), &options) else { return };
     let script = format!("ulimit -s unlimited; exec {program}");
     for options in OPTIONS {
         prints(options, &["sh", "-c", &script], "10001 and 10001 frames\n");

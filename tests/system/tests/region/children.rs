@@ -1,4 +1,4 @@
-//! Children are followed through fork and exec, or left alone where one program is named.
+//! Children get the agent through fork and exec, unless one program is named by `--process`.
 
 use fieldstone_report::{ProcessStats, RunStats};
 
@@ -82,7 +82,7 @@ fn a_child_that_cannot_carry_the_agent_runs_untouched() {
     assert!(stats.processes.iter().any(|process| tells(process, "cannot carry the agent")), "{stats:?}");
 }
 
-/// Folders of PATH are tried one after the other.
+/// execvp tries the directories of PATH one after the other.
 #[test]
 fn programs_that_are_not_there_did_not_start() {
     let child = "import subprocess; subprocess.run(['true'])";
