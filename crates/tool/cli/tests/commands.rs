@@ -15,11 +15,11 @@ fn fieldstone(arguments: &[&str]) -> Output {
     command.args(arguments).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn printed(output: &Output) -> String {
+fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -29,7 +29,7 @@ fn measured() -> (TempDir, PathBuf) {
     let file = room.path().join("profile.json");
     let output =
         fieldstone(&["profile", "--runs", "1", "--pages", "thp", "--json", file.to_str().unwrap(), "--", "true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     (room, file)
 }
 
@@ -54,11 +54,11 @@ fn a_saved_profile_is_reported_as_it_was() {
     let file = file.to_str().unwrap();
     let page = room.path().join("page.html");
     let text = fieldstone(&["report", "--html", page.to_str().unwrap(), file]);
-    assert_eq!(text.status.code(), Some(0), "{}", said(&text));
-    assert!(printed(&text).contains("thp") && fs::read_to_string(page).unwrap().contains("<svg"));
+    assert_eq!(text.status.code(), Some(0), "{}", stderr(&text));
+    assert!(stdout(&text).contains("thp") && fs::read_to_string(page).unwrap().contains("<svg"));
     let json = fieldstone(&["report", "--format", "json", file]);
-    assert_eq!(printed(&json), fs::read_to_string(file).unwrap());
-    assert!(printed(&fieldstone(&["report", "--format", "csv", file])).lines().count() >= 3);
+    assert_eq!(stdout(&json), fs::read_to_string(file).unwrap());
+    assert!(stdout(&fieldstone(&["report", "--format", "csv", file])).lines().count() >= 3);
 }
 
 #[test]
@@ -72,8 +72,8 @@ fn what_is_no_report_is_told_apart() {
     for name in ["garbage", "other", "foreign", "missing"] {
         let output = fieldstone(&["report", &path(name)]);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{name}");
-        assert!(said(&output).contains(name), "{}", said(&output));
-        words.push(said(&output).replace(&path(name), ""));
+        assert!(stderr(&output).contains(name), "{}", stderr(&output));
+        words.push(stderr(&output).replace(&path(name), ""));
     }
     words.dedup();
     assert_eq!(words.len(), 4, "each in its own words: {words:?}");
@@ -85,9 +85,9 @@ fn the_counts_of_a_run_are_reported_as_text_and_json_only() {
     let file = room.path().join("stats.json");
     let file = file.to_str().unwrap();
     let output = fieldstone(&["run", "--region", "--stats", file, "--", "true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = fieldstone(&["report", file]);
-    assert!(text.status.success() && printed(&text).contains("Primary process"), "{}", said(&text));
+    assert!(text.status.success() && stdout(&text).contains("Primary process"), "{}", stderr(&text));
     let json = fieldstone(&["report", "--format", "json", file]);
     let stats: RunStats = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((stats.outcome.as_str(), stats.command), ("exit 0", vec!["true".to_owned()]));
@@ -107,8 +107,8 @@ fn a_difference_is_told_by_the_exit_code_too() {
     save_as(&profile, 2.0, &slow);
     let (fast, slow) = (fast.to_str().unwrap(), slow.to_str().unwrap());
     let slower = fieldstone(&["diff", fast, slow]);
-    assert_eq!(slower.status.code(), Some(1), "{}", said(&slower));
-    assert!(printed(&slower).contains("slower"));
+    assert_eq!(slower.status.code(), Some(1), "{}", stderr(&slower));
+    assert!(stdout(&slower).contains("slower"));
     assert_eq!(fieldstone(&["diff", slow, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, fast]).status.code(), Some(0));
     assert_eq!(fieldstone(&["diff", fast, "/no/such/file"]).status.code(), Some(2));
@@ -126,45 +126,45 @@ fn a_cause_is_told_once() {
     fs::write(&bad, "{\"half\":").unwrap();
     let bad = bad.to_str().unwrap();
     for arguments in [["report", bad].as_slice(), &["diff", bad, bad], &["report", "/no/such/file"]] {
-        let words = said(&fieldstone(arguments));
+        let words = stderr(&fieldstone(arguments));
         let causes = ["EOF while parsing", "No such file"].map(|cause| times(&words, cause));
         assert_eq!(causes.iter().sum::<usize>(), 1, "{words}");
     }
     let full = fieldstone(&["profile", "--runs", "1", "--pages", "4k", "--json", "/dev/full", "--", "true"]);
-    assert_eq!((full.status.code(), times(&said(&full), "No space left")), (Some(2), 1), "{}", said(&full));
+    assert_eq!((full.status.code(), times(&stderr(&full), "No space left")), (Some(2), 1), "{}", stderr(&full));
 }
 
 #[test]
 fn one_kind_alone_is_told_to_leave_nothing_to_compare_with() {
-    let said_of = |pages| said(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
-    assert!(said_of("4k").contains("nothing to compare with: name another"), "{}", said_of("4k"));
+    let said_of = |pages| stderr(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
+    assert!(said_of("4k").contains("nothing to compare with: add another"), "{}", said_of("4k"));
     assert!(!said_of("thp").contains("nothing to compare with"));
 }
 
 #[test]
 fn a_processor_s_description_is_printed_as_it_is_read() {
     let preset = fieldstone(&["tlb", "zen4"]);
-    assert_eq!(Machine::from_toml(&printed(&preset)).ok(), Machine::preset("zen4"), "{}", said(&preset));
+    assert_eq!(Machine::from_toml(&stdout(&preset)).ok(), Machine::preset("zen4"), "{}", stderr(&preset));
     let room = tempfile::tempdir().unwrap();
     let mine = room.path().join("mine.toml");
-    fs::write(&mine, printed(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
+    fs::write(&mine, stdout(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
     let again = fieldstone(&["tlb", mine.to_str().unwrap()]);
     let wanted = Machine { name: "mine".into(), ..Machine::preset("zen4").unwrap() };
-    assert_eq!(Machine::from_toml(&printed(&again)).ok(), Some(wanted), "{}", said(&again));
+    assert_eq!(Machine::from_toml(&stdout(&again)).ok(), Some(wanted), "{}", stderr(&again));
     let host = fieldstone(&["tlb"]);
     match host.status.code() {
-        Some(0) => assert!(Machine::from_toml(&printed(&host)).is_ok(), "{}", printed(&host)),
-        _ => println!("SKIP {}", said(&host)),
+        Some(0) => assert!(Machine::from_toml(&stdout(&host)).is_ok(), "{}", stdout(&host)),
+        _ => println!("SKIP {}", stderr(&host)),
     }
     let unknown = fieldstone(&["tlb", "pentium"]);
-    assert!(unknown.status.code() == Some(2) && said(&unknown).contains("zen4"), "{}", said(&unknown));
+    assert!(unknown.status.code() == Some(2) && stderr(&unknown).contains("zen4"), "{}", stderr(&unknown));
 }
 
 #[test]
 fn processors_are_named_in_one_order() {
     let names: Vec<_> = Machine::presets().into_iter().map(|machine| machine.name).collect();
     for command in ["profile", "tlb"] {
-        let help = printed(&fieldstone(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+        let help = stdout(&fieldstone(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(&names.join(", ")), "{help}");
     }
 }
@@ -187,7 +187,7 @@ fn talk_that_cannot_be_written_ends_nothing() {
 fn a_reader_that_has_seen_enough_is_no_error() {
     let line = format!("{} tlb zen4 | true; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_fieldstone"));
     match Command::new("bash").args(["-c", &line]).output() {
-        Ok(output) => assert_eq!((printed(&output), said(&output)), ("0\n".to_owned(), String::new())),
+        Ok(output) => assert_eq!((stdout(&output), stderr(&output)), ("0\n".to_owned(), String::new())),
         Err(_) => println!("SKIP bash not installed"),
     }
 }
@@ -201,7 +201,7 @@ fn no_bar_of_nothing_is_drawn() {
     let Ok(output) = script.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output() else {
         return println!("SKIP script is not installed");
     };
-    let shown = printed(&output);
+    let shown = stdout(&output);
     assert!(shown.contains("2 kinds of pages"), "{shown}");
     assert!(!shown.contains("0/0"), "{shown:?}");
     let end = shown.rfind("2 runs, about").unwrap_or_else(|| panic!("{shown:?}"));
@@ -222,7 +222,7 @@ fn man_pages_and_completions_are_written() {
     let script = fieldstone(&["completions", "bash"]);
     let file = room.path().join("completions");
     fs::write(&file, &script.stdout).unwrap();
-    assert!(printed(&script).contains("--check-output"));
+    assert!(stdout(&script).contains("--check-output"));
     match Command::new("bash").arg("-n").arg(&file).status() {
         Ok(status) => assert!(status.success()),
         Err(_) => println!("SKIP bash not installed"),
@@ -235,8 +235,8 @@ fn signals_that_were_ignored_stay_ignored() {
         format!("trap '' HUP; exec {} run --region -- grep SigIgn /proc/self/status", env!("CARGO_BIN_EXE_fieldstone"));
     let mut shell = Command::new("sh");
     let output = shell.args(["-c", &line]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
-    let ignored = printed(&output).trim().rsplit('\t').next().and_then(|set| u64::from_str_radix(set, 16).ok());
-    assert_eq!(ignored.map(|set| set & 1), Some(1), "SIGHUP, as nohup has it: {}{}", printed(&output), said(&output));
+    let ignored = stdout(&output).trim().rsplit('\t').next().and_then(|set| u64::from_str_radix(set, 16).ok());
+    assert_eq!(ignored.map(|set| set & 1), Some(1), "SIGHUP, as nohup has it: {}{}", stdout(&output), stderr(&output));
 }
 
 #[test]
@@ -245,8 +245,8 @@ fn help_that_cannot_be_written_is_an_error_and_help_nobody_reads_to_the_end_is_n
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
         let output = command.args(arguments).stdout(full).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
-        assert!(said(&output).contains("cannot write to standard output"), "{arguments:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cannot write to standard output"), "{arguments:?}: {}", stderr(&output));
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let status = Command::new(env!("CARGO_BIN_EXE_fieldstone")).args(arguments).stdout(writer).status().unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longer than any wait in a successful test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 pub(crate) fn wait_until<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
@@ -15,7 +15,7 @@ pub(crate) fn wait_until<T>(what: &str, mut happens: impl FnMut() -> Option<T>) 
         if let Some(it) = happens() {
             return it;
         }
-        assert!(since.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(since.elapsed() < LONGEST_WAIT, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -37,22 +37,22 @@ pub(crate) fn lock_file(name: &str) -> File {
 /// dropped.
 pub(crate) struct Pool {
     before: u64,
-    _alone: File,
+    _lock: File,
 }
 
 impl Pool {
         /// `None`, printed as a skip, if this user may not change the pool, or if there is too
         /// little memory.
-    pub(crate) fn of(free: u64) -> Option<Self> {
-        let alone = lock_file("fieldstone-hugetlb.lock");
-        alone.lock().unwrap();
-        let (Some(pages), Some(there)) = (pool("nr_hugepages"), pool("free_hugepages")) else {
+    pub(crate) fn with_free(free: u64) -> Option<Self> {
+        let lock = lock_file("fieldstone-hugetlb.lock");
+        lock.lock().unwrap();
+        let (Some(pages), Some(free_pages)) = (pool("nr_hugepages"), pool("free_hugepages")) else {
             println!("SKIP no hugetlb pool");
             return None;
         };
-        let (promised, surplus) = (reserved_pages(), pool("surplus_hugepages").unwrap_or(0));
-        let this = Self { before: pages - surplus, _alone: alone };
-        let wanted = pages - there + promised + free;
+        let (reserved, surplus) = (reserved_pages(), pool("surplus_hugepages").unwrap_or(0));
+        let this = Self { before: pages - surplus, _lock: lock };
+        let wanted = pages - free_pages + reserved + free;
         if set_pool(wanted).is_err() {
             println!("SKIP not root: the hugetlb pool cannot be changed");
             return None;

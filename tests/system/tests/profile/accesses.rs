@@ -12,26 +12,26 @@ const MISSES: u64 = 400 * 100;
 const REST: u64 = 2000;
 
 /// Traces all accesses of a kind; `None` if that is not possible.
-fn told(kind: &str) -> Option<Translation> {
+fn traced(kind: &str) -> Option<Translation> {
     let fixture = Fixture::new().filter(|_| has_tracer())?;
     let program = compile(&fixture, "accesses", &["-g"])?;
-    let (profile, told) = trace(&fixture, "--full", &[&program, kind]);
+    let (profile, translation) = trace(&fixture, "--full", &[&program, kind]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
-    Some(told)
+    Some(translation)
 }
 
 /// Page walks of the program on 4 KiB pages: all, and those in the primary region.
-fn walks(told: &Translation) -> (u64, u64) {
-    let data = &told.configurations[0].data;
+fn walks(translation: &Translation) -> (u64, u64) {
+    let data = &translation.configurations[0].data;
     (data.walks, data.region_walks)
 }
 
 #[test]
 fn private_memory_is_the_region_and_shared_memory_is_not() {
-    let Some(plain) = told("plain") else { return };
+    let Some(plain) = traced("plain") else { return };
     let (all, region) = walks(&plain);
     assert!((MISSES..MISSES + REST).contains(&all) && region >= MISSES, "{all}, {region}");
-    let shared = told("shared").unwrap();
+    let shared = traced("shared").unwrap();
     let (all, region) = walks(&shared);
     assert!((MISSES..MISSES + REST).contains(&all) && region < REST, "{all}, {region}");
     let segment = &shared.configuration("direct segment").unwrap().data;
@@ -40,23 +40,23 @@ fn private_memory_is_the_region_and_shared_memory_is_not() {
 
 #[test]
 fn an_access_over_a_boundary_touches_two_pages() {
-    let Some(told) = told("straddling") else { return };
-    let (all, _) = walks(&told);
+    let Some(translation) = traced("straddling") else { return };
+    let (all, _) = walks(&translation);
     assert!((2 * MISSES..2 * MISSES + REST).contains(&all), "{all}");
 }
 
 #[test]
 fn what_is_not_recorded_is_counted() {
-    let Some(told) = told("again") else { return };
+    let Some(translation) = traced("again") else { return };
     const ACCESSES: u64 = 3 * 2_000_000;
-    assert!((ACCESSES..ACCESSES + ACCESSES / 10).contains(&told.accesses), "{}", told.accesses);
-    assert!(walks(&told).0 < REST);
+    assert!((ACCESSES..ACCESSES + ACCESSES / 10).contains(&translation.accesses), "{}", translation.accesses);
+    assert!(walks(&translation).0 < REST);
 }
 
 #[test]
 fn a_bit_may_lie_beyond_the_operand() {
-    let Some(told) = told("bits") else { return };
-    let (all, _) = walks(&told);
+    let Some(translation) = traced("bits") else { return };
+    let (all, _) = walks(&translation);
     assert!((MISSES..MISSES + REST).contains(&all), "{all}");
 }
 
@@ -64,8 +64,8 @@ fn a_bit_may_lie_beyond_the_operand() {
 /// delayed.
 #[test]
 fn memory_handed_to_another_thread_has_its_site() {
-    let Some(told) = told("handed") else { return };
-    let first = &told.sites[0];
-    assert_eq!((first.function.as_str(), first.allocations), ("hand_over", 1), "{:?}", told.sites);
+    let Some(translation) = traced("handed") else { return };
+    let first = &translation.sites[0];
+    assert_eq!((first.function.as_str(), first.allocations), ("hand_over", 1), "{:?}", translation.sites);
     assert!(first.walks >= MISSES, "{first:?}");
 }

@@ -10,23 +10,23 @@ use crate::fixture::{Fixture, load, workload};
 fn a_crash_is_told_with_the_last_words() {
     let Some(fixture) = Fixture::new() else { return };
     let line = format!("echo the last word >&2; exec {} crash 1", workload("odd").display());
-    let said = fixture.refused("--runs 1", &["sh", "-c", &line]);
-    assert!(said.contains("signal 11 (SIGSEGV)") && said.contains("its last words:\nthe last word"), "{said}");
+    let message = fixture.refused("--runs 1", &["sh", "-c", &line]);
+    assert!(message.contains("signal 11 (SIGSEGV)") && message.contains("its last words:\nthe last word"), "{message}");
 }
 
 #[test]
 fn a_program_that_is_killed_is_told() {
     let Some(fixture) = Fixture::new() else { return };
-    let said = fixture.refused("--runs 1", &["odd", "kill-self"]);
-    assert!(said.contains("signal 9 (SIGKILL)"), "{said}");
+    let message = fixture.refused("--runs 1", &["odd", "kill-self"]);
+    assert!(message.contains("signal 9 (SIGKILL)"), "{message}");
 }
 
 #[test]
 fn a_program_that_hangs_is_stopped_and_told() {
     let Some(fixture) = Fixture::new() else { return };
     for mode in ["hang", "ignore-sigterm"] {
-        let said = fixture.refused("--runs 1 --timeout 0.5", &["odd", mode]);
-        assert!(said.contains("stopped after 0.5 s") && said.contains("--timeout"), "{said}");
+        let message = fixture.refused("--runs 1 --timeout 0.5", &["odd", mode]);
+        assert!(message.contains("stopped after 0.5 s") && message.contains("--timeout"), "{message}");
     }
 }
 
@@ -77,14 +77,14 @@ fn a_program_that_runs_only_once_has_no_verdict() {
         let _ = fs::remove_dir(&results);
         let options = format!("{options} --json {}", file.display());
         let output = fixture.profile(&options, &["sh", "-c", &script]);
-        let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let (message, report_text) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+        assert_eq!(output.status.code(), Some(1), "{report_text}");
                 // The warning about few runs comes before the runs.
-        let (few, begun) = (said.find("--runs 2 gives no verdict"), said.find("runs, about"));
-        assert!(few.is_some() && few < begun && said.contains("try: --runs 6"), "{said}");
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (few, begun) = (message.find("--runs 2 gives no verdict"), message.find("runs, about"));
+        assert!(few.is_some() && few < begun && message.contains("try: --runs 6"), "{message}");
+        let report_text = report_text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in ["Run 2 ended with exit 3, and run 1 with exit 0", "no verdict", "UNDO; exec"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(report_text.contains(part), "{part}: {report_text}");
         }
         let profile = load(&file);
         assert!(matches!(profile.findings[0], fieldstone_report::Finding::NotRepeatable { run: 2, .. }));
@@ -95,26 +95,26 @@ fn a_program_that_runs_only_once_has_no_verdict() {
 #[test]
 fn what_cannot_be_run_is_told_apart() {
     let Some(fixture) = Fixture::new() else { return };
-    let said = fixture.refused("", &["no-such-program-anywhere"]);
-    assert!(said.contains("there is no program called \"no-such-program-anywhere\""), "{said}");
+    let message = fixture.refused("", &["no-such-program-anywhere"]);
+    assert!(message.contains("there is no program called \"no-such-program-anywhere\""), "{message}");
     let misspelled = fixture.command("--runs 1 --pages 4k", &["true"]).args(["--trase"]).output().unwrap();
     assert!(misspelled.status.success(), "what comes after the program is the program's");
     let mut command = std::process::Command::new(binaries::command());
-    let said = command.args(["profile", "--trase", "true"]).output().unwrap().stderr;
+    let message = command.args(["profile", "--trase", "true"]).output().unwrap().stderr;
     assert!(
-        String::from_utf8_lossy(&said).contains("nor is it an option of ours"),
+        String::from_utf8_lossy(&message).contains("nor is it an option of ours"),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&message)
     );
     let file = fixture.path("set-id");
     fs::copy(workload("odd"), &file).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
-    let said = fixture.refused("", &[file.to_str().unwrap(), "exit", "0"]);
-    assert!(said.contains("set-user-id") && said.contains("run a copy"), "{said}");
+    let message = fixture.refused("", &[file.to_str().unwrap(), "exit", "0"]);
+    assert!(message.contains("set-user-id") && message.contains("run a copy"), "{message}");
     fs::write(&file, "no program").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-    let said = fixture.refused("", &[file.to_str().unwrap()]);
-    assert!(said.contains("no ELF program"), "{said}");
+    let message = fixture.refused("", &[file.to_str().unwrap()]);
+    assert!(message.contains("no ELF program"), "{message}");
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn a_path_that_cannot_be_written_costs_no_run() {
     let Some(fixture) = Fixture::new() else { return };
     let touched = fixture.path("touched");
     for option in ["--json", "--html"] {
-        let said = fixture.refused(
+        let message = fixture.refused(
             &format!("{option} {}", fixture.path("no-such-directory/file").display()),
             &["touch", touched.to_str().unwrap()],
         );
-        assert!(said.contains("cannot write"), "{said}");
+        assert!(message.contains("cannot write"), "{message}");
         assert!(!touched.exists(), "it ran before the path was tried");
     }
 }
@@ -136,8 +136,8 @@ fn what_cannot_be_saved_is_shown_and_what_cannot_be_shown_is_saved() {
     let Some(fixture) = Fixture::new() else { return };
     for option in ["--json", "--html"] {
         let output = fixture.profile(&format!("--runs 1 --pages 4k {option} /dev/full"), &["true"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("/dev/full"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains("/dev/full"), "{message}");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stdout).contains("baseline"));
     }
@@ -147,8 +147,8 @@ fn what_cannot_be_saved_is_shown_and_what_cannot_be_shown_is_saved() {
     assert_eq!(command.stdout(full).status().unwrap().code(), Some(2));
     assert_eq!(load(&file).samples.len(), 1);
     let same = file.display();
-    let said = fixture.refused(&format!("--json {same} --html {same}"), &["true"]);
-    assert!(said.contains("same file"), "{said}");
+    let message = fixture.refused(&format!("--json {same} --html {same}"), &["true"]);
+    assert!(message.contains("same file"), "{message}");
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn a_profile_of_unavailable_kinds_alone_ends_with_2() {
         return;
     }
     let output = fixture.profile("--runs 1 --pages hugetlb-1g", &["true"]);
-    let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(2), "{printed}{said}");
+    let (text, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{text}{message}");
     assert!(
-        printed.contains("Nothing could be compared: hugetlb-1g") && said.contains("1 run, about"),
-        "{printed}{said}"
+        text.contains("Nothing could be compared: hugetlb-1g") && message.contains("1 run, about"),
+        "{text}{message}"
     );
     assert_eq!(fixture.profile("--runs 1 --pages hugetlb-1g,thp", &["true"]).status.code(), Some(0));
     assert_eq!(fixture.profile("--runs 1 --pages 4k", &["true"]).status.code(), Some(0));

@@ -73,9 +73,9 @@ impl Fixture {
         /// Runs the command, which must fail with code 2. Returns its standard error.
     pub(crate) fn refused(&self, options: &str, program: &[&str]) -> String {
         let output = self.profile(options, program);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         output.assert().code(2).stdout("");
-        said
+        message
     }
 
         /// Runs the command with `--json`, which must return `code`. Returns the measurements.

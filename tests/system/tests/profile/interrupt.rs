@@ -12,7 +12,7 @@ use crate::trace::{compile, has_tracer};
 /// Starts a long profile on hugetlb, up to its measured runs. Returns the size of the pool before
 /// it was raised. `None`, printed as a skip, if it was not raised, because another process freed
 /// pages meanwhile.
-fn in_the_middle(fixture: &Fixture) -> Option<(Started, u64)> {
+fn start_profile(fixture: &Fixture) -> Option<(Started, u64)> {
     let before = pool("nr_hugepages").unwrap();
     let file = fixture.path("never.json");
     let options = format!("--runs 1000 --pages hugetlb --json {}", file.display());
@@ -26,7 +26,7 @@ fn in_the_middle(fixture: &Fixture) -> Option<(Started, u64)> {
     None
 }
 
-fn check_given_back(fixture: &Fixture, before: u64) {
+fn check_restored(fixture: &Fixture, before: u64) {
     fixture.check_nothing_left();
     wait_until("the pool to be given back", || pool("nr_hugepages").filter(|&pages| pages <= before));
     assert!(!fixture.path("never.json").exists(), "no file of a profile that was never taken");
@@ -35,12 +35,12 @@ fn check_given_back(fixture: &Fixture, before: u64) {
 #[test]
 fn ctrl_c_gives_everything_back() {
     let Some(fixture) = Fixture::new() else { return };
-    let Some(_pool) = Pool::of(0) else { return };
+    let Some(_pool) = Pool::with_free(0) else { return };
     for (signal, group, code) in [("INT", "", 130), ("INT", "-", 130), ("TERM", "", 143)] {
-        let Some((mut started, before)) = in_the_middle(&fixture) else { return };
+        let Some((mut started, before)) = start_profile(&fixture) else { return };
         kill(signal, &format!("{group}{}", started.id()));
         assert_eq!(started.code(), Some(code), "{signal}");
-        check_given_back(&fixture, before);
+        check_restored(&fixture, before);
     }
 }
 
@@ -63,11 +63,11 @@ fn what_was_timed_is_told_when_the_trace_is_interrupted() {
 #[test]
 fn sigkill_gives_everything_back_too() {
     let Some(fixture) = Fixture::new() else { return };
-    let Some(_pool) = Pool::of(0) else { return };
-    let Some((mut started, before)) = in_the_middle(&fixture) else { return };
+    let Some(_pool) = Pool::with_free(0) else { return };
+    let Some((mut started, before)) = start_profile(&fixture) else { return };
     kill("KILL", &started.id().to_string());
     assert_eq!(started.code(), None);
-    check_given_back(&fixture, before);
+    check_restored(&fixture, before);
 }
 
 #[test]

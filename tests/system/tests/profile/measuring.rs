@@ -78,8 +78,8 @@ fn standard_input_is_that_of_every_run_and_equal_output_is_no_finding() {
     let empty = fixture.measured("--runs 1 --pages thp --check-output", &["odd", "echo"], 0);
     assert_ne!(empty.samples[0].output_hash.as_ref(), Some(&hashes[0]), "without it the input is empty");
     let missing = format!("--stdin {}", fixture.path("none").display());
-    let said = fixture.refused(&missing, &["odd", "echo"]);
-    assert!(said.contains("none for the standard input"), "{said}");
+    let message = fixture.refused(&missing, &["odd", "echo"]);
+    assert!(message.contains("none for the standard input"), "{message}");
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn the_process_with_the_memory_is_looked_at() {
     assert_eq!(named.program.primary, "odd-second", "children have their parent's file");
     assert!(named.footprint("thp").unwrap().region.as_ref().unwrap().served_bytes > 0);
     let other = fixture.measured("--runs 1 --pages thp --process nobody", &tree, 0);
-    let told = |warning: &String| warning.contains("called nobody");
-    assert!(other.warnings.iter().any(told), "{:?}", other.warnings);
+    let found = |warning: &String| warning.contains("called nobody");
+    assert!(other.warnings.iter().any(found), "{:?}", other.warnings);
     assert_eq!(other.footprint("thp").unwrap().region.as_ref().map_or(0, |region| region.served_bytes), 0);
 }
 

@@ -34,7 +34,7 @@ impl Redis {
     }
 
         /// The same, below a shell that ignores SIGTERM.
-    fn deaf(&self) -> Vec<String> {
+    fn ignoring_sigterm(&self) -> Vec<String> {
         let quoted: Vec<_> = self.command.iter().map(|word| format!("'{word}'")).collect();
         ["sh".to_owned(), "-c".to_owned(), format!("trap '' TERM; {} & wait", quoted.join(" "))].to_vec()
     }
@@ -58,9 +58,9 @@ fn with_load(fixture: &Fixture, load: &str, port: u16, options: &str, program: &
 fn refused(fixture: &Fixture, load: &str, port: u16, options: &str, program: &[&str]) -> String {
     let output = with_load(fixture, load, port, options, program).output().unwrap();
     fixture.check_nothing_left();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    said
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    message
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_server_is_loaded_and_stopped() {
 fn a_server_that_hears_no_sigterm_is_measured_and_killed() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
-    let program = redis.deaf();
+    let program = redis.ignoring_sigterm();
     let program: Vec<_> = program.iter().map(String::as_str).collect();
     let load = format!("redis-cli -p {} ping", redis.port);
     let output = with_load(&fixture, &load, redis.port, "--runs 1 --pages thp --timeout 1.5", &program).output().unwrap();
@@ -103,27 +103,27 @@ fn a_port_that_somebody_has_is_told() {
     let Some(fixture) = Fixture::new() else { return };
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let said = refused(&fixture, "true", port, "", &["odd", "hang"]);
-    assert!(said.contains(&format!("port {port} is open before the program has started")), "{said}");
+    let message = refused(&fixture, "true", port, "", &["odd", "hang"]);
+    assert!(message.contains(&format!("port {port} is open before the program has started")), "{message}");
 }
 
 #[test]
 fn a_port_that_is_never_opened_is_told() {
     let Some(fixture) = Fixture::new() else { return };
-    let said = refused(&fixture, "true", free_port(), "--timeout 0.5", &["odd", "ignore-sigterm"]);
-    assert!(said.contains("was not opened within") && said.contains("the program runs"), "{said}");
-    let said = refused(&fixture, "true", free_port(), "", &["sh", "-c", "echo the reason >&2"]);
-    assert!(said.contains("must stay in the foreground") && said.contains("the reason"), "{said}");
+    let message = refused(&fixture, "true", free_port(), "--timeout 0.5", &["odd", "ignore-sigterm"]);
+    assert!(message.contains("was not opened within") && message.contains("the program runs"), "{message}");
+    let message = refused(&fixture, "true", free_port(), "", &["sh", "-c", "echo the reason >&2"]);
+    assert!(message.contains("must stay in the foreground") && message.contains("the reason"), "{message}");
 }
 
 #[test]
 fn a_load_that_fails_is_told_with_its_last_words() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
-    let said = refused(&fixture, "echo the load broke >&2; exit 3", redis.port, "", &redis.command());
-    assert!(said.contains("ended with exit 3") && said.contains("the load broke"), "{said}");
-    let said = refused(&fixture, "sleep 1000", redis.port, "--timeout 0.5", &redis.command());
-    assert!(said.contains("stopped after 0.5 s"), "{said}");
+    let message = refused(&fixture, "echo the load broke >&2; exit 3", redis.port, "", &redis.command());
+    assert!(message.contains("ended with exit 3") && message.contains("the load broke"), "{message}");
+    let message = refused(&fixture, "sleep 1000", redis.port, "--timeout 0.5", &redis.command());
+    assert!(message.contains("stopped after 0.5 s"), "{message}");
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn a_server_that_dies_under_its_load_is_told() {
     let port = redis.port;
     let load =
         format!("redis-cli -p {port} shutdown nosave; while redis-cli -p {port} ping; do :; done; sleep 0.5; false");
-    let said = refused(&fixture, &load, port, "", &redis.command());
-    assert!(said.contains("exit 0 during the load"), "{said}");
+    let message = refused(&fixture, &load, port, "", &redis.command());
+    assert!(message.contains("exit 0 during the load"), "{message}");
 }
 
 #[test]

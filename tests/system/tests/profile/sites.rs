@@ -13,17 +13,17 @@ const PAGES: u64 = 256;
 const ROUNDS: u64 = 20;
 
 /// Traces `tests/programs/SOURCE`, compiled with these options.
-fn told(source: &str, options: &[&str]) -> Option<Translation> {
+fn traced(source: &str, options: &[&str]) -> Option<Translation> {
     let fixture = Fixture::new().filter(|_| has_tracer())?;
     let program = compile(&fixture, source, options)?;
     Some(trace(&fixture, "--full", &[&program]).1)
 }
 
 /// The site whose function begins with `name`. Checks that it has about `rounds` rounds of walks.
-fn site<'a>(told: &'a Translation, name: &str, rounds: u64) -> &'a Site {
-    let mut sites = told.sites.iter().filter(|site| site.function.starts_with(name));
-    let site = sites.next().unwrap_or_else(|| panic!("no {name}: {:?}", told.sites));
-    assert!(sites.next().is_none(), "{name} is one site: {:?}", told.sites);
+fn site<'a>(translation: &'a Translation, name: &str, rounds: u64) -> &'a Site {
+    let mut sites = translation.sites.iter().filter(|site| site.function.starts_with(name));
+    let site = sites.next().unwrap_or_else(|| panic!("no {name}: {:?}", translation.sites));
+    assert!(sites.next().is_none(), "{name} is one site: {:?}", translation.sites);
     let expected = rounds * PAGES;
         // One more for the first touch, or one less for a cached page; accesses of the kernel are
         // not traced.
@@ -41,41 +41,41 @@ fn line_of(function: &str) -> Option<u32> {
 #[test]
 fn each_way_to_allocate_is_told_by_the_function_that_does() {
     for optimisation in ["-O1", "-O2"] {
-        let Some(told) = told("sites", &["-g", optimisation]) else { return };
+        let Some(translation) = traced("sites", &["-g", optimisation]) else { return };
         for (function, rounds) in [("table_new", 1), ("grown", 2), ("load_world", 4)] {
-            let site = site(&told, function, rounds * ROUNDS);
+            let site = site(&translation, function, rounds * ROUNDS);
                         // At -O2, `table_new` jumps to calloc, and has no frame.
             assert_eq!(site.line, line_of(function), "{optimisation}: {site:?}");
             assert!(site.file.as_ref().is_some_and(|file| file.ends_with("sites.c")), "{site:?}");
         }
-        assert!(told.unseen.is_empty(), "{:?}", told.unseen);
+        assert!(translation.unseen.is_empty(), "{:?}", translation.unseen);
     }
 }
 
 #[test]
 fn what_the_program_maps_is_told_by_the_function_that_maps() {
-    let Some(told) = told("sites", &["-g"]) else { return };
-    let site = site(&told, "pool_map", 3 * ROUNDS);
+    let Some(translation) = traced("sites", &["-g"]) else { return };
+    let site = site(&translation, "pool_map", 3 * ROUNDS);
     assert_eq!((site.line, site.allocations, site.bytes), (line_of("pool_map"), 1, 1 << 20));
 }
 
 #[test]
 fn without_debug_info_the_function_is_told_and_what_to_install() {
-    let Some(told) = told("sites", &["-O2"]) else { return };
+    let Some(translation) = traced("sites", &["-O2"]) else { return };
     for (function, rounds) in [("table_new", 1), ("grown", 2), ("load_world", 4)] {
-        assert_eq!(site(&told, function, rounds * ROUNDS).file, None);
+        assert_eq!(site(&translation, function, rounds * ROUNDS).file, None);
     }
-    let words: Vec<&String> = told.unseen.iter().filter(|words| words.contains("no file and line")).collect();
-    assert!(words.len() == 1 && words[0].contains("for sites:") && words[0].contains("-dbgsym"), "{:?}", told.unseen);
+    let words: Vec<&String> = translation.unseen.iter().filter(|words| words.contains("no file and line")).collect();
+    assert!(words.len() == 1 && words[0].contains("for sites:") && words[0].contains("-dbgsym"), "{:?}", translation.unseen);
 }
 
 #[test]
 fn operators_new_and_containers_are_told_by_their_callers() {
-    let Some(told) = told("objects.cpp", &["-g", "-O2"]) else { return };
-    let table = site(&told, "Table::Table", 2 * ROUNDS);
+    let Some(translation) = traced("objects.cpp", &["-g", "-O2"]) else { return };
+    let table = site(&translation, "Table::Table", 2 * ROUNDS);
     assert!(table.line.is_some() && table.bytes == 1 << 20, "{table:?}");
     assert!(table.stack.iter().any(|frame| frame.starts_with("main ")), "{table:?}");
-    site(&told, "filled", ROUNDS);
+    site(&translation, "filled", ROUNDS);
 }
 
 /// Bytes of each table of `pages.c`, and the number of passes over it.
@@ -86,7 +86,7 @@ const TABLE_ROUNDS: u64 = 4;
 fn the_pages_that_each_site_really_got_are_told() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "pages", &["-g"]) else { return };
-    let (profile, told) = trace(&fixture, "--full --pages thp", &[&program]);
+    let (profile, translation) = trace(&fixture, "--full --pages thp", &[&program]);
     let region = profile.footprint("thp").and_then(|footprint| footprint.region.as_ref());
     let got = region.map_or(&[][..], |region| &region.pages).iter().filter(|of| of.kind == "thp").map(|of| of.bytes);
     if got.sum::<u64>() < TABLE_BYTES / 2 {
@@ -94,11 +94,11 @@ fn the_pages_that_each_site_really_got_are_told() {
         return;
     }
     let site = |function: &str| {
-        let found = told.sites.iter().find(|site| site.function == function);
-        found.unwrap_or_else(|| panic!("no {function}: {:?}", told.sites))
+        let found = translation.sites.iter().find(|site| site.function == function);
+        found.unwrap_or_else(|| panic!("no {function}: {:?}", translation.sites))
     };
     let share = |function: &str| {
-        let [pages] = &site(function).pages[..] else { panic!("{:?}, {:?}", site(function), told.unseen) };
+        let [pages] = &site(function).pages[..] else { panic!("{:?}, {:?}", site(function), translation.unseen) };
         assert!(pages.kind == "thp" && (8..=16).contains(&pages.samples), "{pages:?}");
         pages.share
     };
@@ -107,7 +107,7 @@ fn the_pages_that_each_site_really_got_are_told() {
         // The pages of the list, which another thread makes, may be of either kind: the first pages
         // of the heap stay small.
     assert!((0.0..=1.0).contains(&share("node_new")), "{:?}", site("node_new"));
-    assert!(told.unseen.is_empty(), "{:?}", told.unseen);
+    assert!(translation.unseen.is_empty(), "{:?}", translation.unseen);
         // The models do not depend on that: on 2 MiB pages either table is on eight or nine.
     for table in ["table_new", "refused"] {
         let Site { walks, walks_large, .. } = *site(table);
@@ -119,16 +119,16 @@ fn the_pages_that_each_site_really_got_are_told() {
 
 #[test]
 fn what_runs_on_small_pages_alone_has_no_pages_to_tell() {
-    let Some(told) = told("sites", &["-g", "-O1"]) else { return };
-    assert!(told.sites.iter().all(|site| site.pages.is_empty()), "{:?}", told.sites);
-    assert!(told.unseen.is_empty(), "{:?}", told.unseen);
+    let Some(translation) = traced("sites", &["-g", "-O1"]) else { return };
+    assert!(translation.sites.iter().all(|site| site.pages.is_empty()), "{:?}", translation.sites);
+    assert!(translation.unseen.is_empty(), "{:?}", translation.unseen);
 }
 
 #[test]
 fn a_static_program_has_no_recorder_and_that_is_told() {
-    let Some(told) = told("sites", &["-g", "-static"]) else { return };
-    assert!(told.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", told.unseen);
-    assert!(told.sites.iter().all(|site| site.allocations == 0 && site.line.is_none()), "{:?}", told.sites);
-    let walks: u64 = told.sites.iter().map(|site| site.walks).sum();
+    let Some(translation) = traced("sites", &["-g", "-static"]) else { return };
+    assert!(translation.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", translation.unseen);
+    assert!(translation.sites.iter().all(|site| site.allocations == 0 && site.line.is_none()), "{:?}", translation.sites);
+    let walks: u64 = translation.sites.iter().map(|site| site.walks).sum();
     assert!(walks >= 10 * ROUNDS * PAGES, "they are counted all the same: {walks}");
 }

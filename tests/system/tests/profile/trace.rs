@@ -67,26 +67,26 @@ fn gups_misses_what_its_sequence_misses() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     const PAGES: usize = 1024;
     const UPDATES: u64 = 200_000;
-    let (_, told) = trace(&fixture, "--full", &[&workload("gups").display().to_string(), "4M", &UPDATES.to_string()]);
+    let (_, translation) = trace(&fixture, "--full", &[&workload("gups").display().to_string(), "4M", &UPDATES.to_string()]);
         // The table is on 1024 pages or, with malloc's header before it, 1025. It is filled,
         // updated, and read twice.
     let random = || updates(PAGES * 512, UPDATES, SEED).map(|(word, _)| word / 512);
     let sequential = 3 * PAGES as u64;
         // The program's stack and code sometimes take entries of the 64, never more than 8.
     let (least, most) = (misses(64, random()) + sequential, misses(56, random()) + sequential + 3 + 2000);
-    assert_eq!((told.processor.name.as_str(), told.processor.foreign), ("small of small.toml", true));
-    let small = &told.configurations[0];
+    assert_eq!((translation.processor.name.as_str(), translation.processor.foreign), ("small of small.toml", true));
+    let small = &translation.configurations[0];
     assert_eq!(small.name, "4K");
     let walks = small.data.walks;
     assert!((least..=most).contains(&walks), "{walks} walks, not {least} to {most}");
     assert!(small.data.region_walks > walks - 2500, "the table is in the primary region");
-    let large = told.configuration("2M").unwrap();
+    let large = translation.configuration("2M").unwrap();
     assert!(large.data.walks < 3000, "the table lies on three large pages: {}", large.data.walks);
-    let segment = told.configuration("direct segment").unwrap();
+    let segment = translation.configuration("direct segment").unwrap();
     assert!(segment.data.walks < 2500 && segment.data.region_walks == 0, "{segment:?}");
     assert!(segment.data.in_segment > UPDATES);
-    assert!(told.accesses >= 3 * PAGES as u64 * 512 + UPDATES, "every word was touched three times: {}", told.accesses);
-    assert_eq!(told.accesses, told.counted_accesses, "all of it was counted");
+    assert!(translation.accesses >= 3 * PAGES as u64 * 512 + UPDATES, "every word was touched three times: {}", translation.accesses);
+    assert_eq!(translation.accesses, translation.counted_accesses, "all of it was counted");
 }
 
 /// Compiles one of `tests/programs`; `None`, printed as a skip, on failure. A name with `.cpp` is
@@ -101,9 +101,9 @@ pub(crate) fn compile(fixture: &Fixture, name: &str, options: &[&str]) -> Option
     match compiled {
         Ok(output) if output.status.success() => Some(program),
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(options.contains(&"-static"), "cc {options:?}: {said}");
-            println!("SKIP cc {options:?}: {}", said.lines().next().unwrap_or_default());
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(options.contains(&"-static"), "cc {options:?}: {message}");
+            println!("SKIP cc {options:?}: {}", message.lines().next().unwrap_or_default());
             None
         }
         Err(error) => {
@@ -121,18 +121,18 @@ const THREADS_MISS: u64 = 64 * 20 * 256;
 fn each_thread_has_a_core_of_its_own() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "threads", &["-g"]) else { return };
-    let (profile, told) = trace(&fixture, "--full", &[&program]);
+    let (profile, translation) = trace(&fixture, "--full", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
-    let walks = told.configurations[0].data.walks;
+    let walks = translation.configurations[0].data.walks;
     assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 10).contains(&walks), "{walks} of {THREADS_MISS}");
-    let first = &told.sites[0];
+    let first = &translation.sites[0];
     assert_eq!((first.function.as_str(), first.line, first.allocations, first.bytes), ("work", Some(9), 64, 64 << 20));
     assert!(first.file.as_ref().is_some_and(|file| file.ends_with("threads.c")), "{first:?}");
         // A block may be recorded as freed by one thread after it was recorded as allocated by
         // another.
     assert!(first.walks > THREADS_MISS / 20 * 19 && first.walks <= walks, "{first:?}");
         // With fragmented memory there are no huge pages to derive the cost of a walk from.
-    let unseen: Vec<&String> = told.unseen.iter().filter(|words| !words.contains("memory is too scattered")).collect();
+    let unseen: Vec<&String> = translation.unseen.iter().filter(|words| !words.contains("memory is too scattered")).collect();
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
@@ -142,45 +142,45 @@ fn threads_with_high_numbers_are_traced_like_others() {
     const THREADS: u64 = 4160;
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "chain", &[]) else { return };
-    let (_, told) = trace(&fixture, "--full --no-sites", &[&program, &THREADS.to_string()]);
-    let walks = told.configurations[0].data.walks;
+    let (_, translation) = trace(&fixture, "--full --no-sites", &[&program, &THREADS.to_string()]);
+    let walks = translation.configurations[0].data.walks;
     assert!(walks >= THREADS * 160, "{walks} of {}", THREADS * 160);
-    assert!(!told.unseen.iter().any(|words| words.contains("threads")), "{:?}", told.unseen);
+    assert!(!translation.unseen.iter().any(|words| words.contains("threads")), "{:?}", translation.unseen);
 }
 
 #[test]
 fn a_program_s_flags_are_its_own_while_bursts_come_and_go() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "flags", &[]) else { return };
-    let (profile, told) = trace(&fixture, "--burst 20000 --period 200000 --no-sites", &[&program]);
+    let (profile, translation) = trace(&fixture, "--burst 20000 --period 200000 --no-sites", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
-    assert!(told.bursts > 10 && told.counted_accesses < told.accesses / 2, "{} bursts", told.bursts);
+    assert!(translation.bursts > 10 && translation.counted_accesses < translation.accesses / 2, "{} bursts", translation.bursts);
 }
 
 #[test]
 fn a_static_and_stripped_program_is_traced_without_names() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "threads", &["-static", "-s"]) else { return };
-    let (_, told) = trace(&fixture, "--full", &[&program]);
-    let walks = told.configurations[0].data.walks;
+    let (_, translation) = trace(&fixture, "--full", &[&program]);
+    let walks = translation.configurations[0].data.walks;
     assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 10).contains(&walks), "{walks} of {THREADS_MISS}");
-    assert!(told.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", told.unseen);
-    assert!(told.sites.iter().all(|site| site.allocations == 0), "{:?}", told.sites);
+    assert!(translation.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", translation.unseen);
+    assert!(translation.sites.iter().all(|site| site.allocations == 0), "{:?}", translation.sites);
 }
 
 #[test]
 fn children_have_their_parent_s_memory() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "children", &[]) else { return };
-    let (profile, told) = trace(&fixture, "--full", &[&program]);
+    let (profile, translation) = trace(&fixture, "--full", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
         // The parent touches each page once, each child ten times.
     let expected = 2048 * (1 + 4 * 10);
-    let small = &told.configurations[0].data;
+    let small = &translation.configurations[0].data;
     assert!((expected..expected + expected / 20).contains(&small.walks), "{} of {expected}", small.walks);
     assert!(small.region_walks > expected - 100, "the children's memory is in the region too: {small:?}");
-    assert_eq!((told.sites[0].function.as_str(), told.sites[0].allocations), ("main", 1), "{:?}", told.sites);
-    assert!(told.sites[0].walks >= expected - 100, "{:?}", told.sites[0]);
+    assert_eq!((translation.sites[0].function.as_str(), translation.sites[0].allocations), ("main", 1), "{:?}", translation.sites);
+    assert!(translation.sites[0].walks >= expected - 100, "{:?}", translation.sites[0]);
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn the_traced_run_is_on_huge_pages_where_memory_will_be_used() {
     let Some(program) = compile(&fixture, "table", &[]) else { return };
         // The largest of all runs: the measured runs have small pages.
     let most_kib = |table: &str| -> u64 {
-        let told = fs::read_to_string(fixture.path(table)).unwrap();
-        told.lines().map(|line| line.parse::<u64>().unwrap()).max().unwrap()
+        let translation = fs::read_to_string(fixture.path(table)).unwrap();
+        translation.lines().map(|line| line.parse::<u64>().unwrap()).max().unwrap()
     };
     let file = |table: &str| fixture.path(table).display().to_string();
     let own = std::process::Command::new(&program).args([&file("asked"), "asked"]).status().unwrap();
@@ -222,11 +222,11 @@ fn who_ends_otherwise_under_the_tracer_is_timed_and_no_more() {
 #[test]
 fn what_cannot_be_seen_is_told() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
-    let (_, told) = trace(&fixture, "", &["/bin/sh", "-c", "/bin/true; exit 0"]);
+    let (_, translation) = trace(&fixture, "", &["/bin/sh", "-c", "/bin/true; exit 0"]);
     assert!(
-        told.unseen.iter().any(|words| words.contains("programs that it started by exec (1)")),
+        translation.unseen.iter().any(|words| words.contains("programs that it started by exec (1)")),
         "{:?}",
-        told.unseen
+        translation.unseen
     );
     let refused = fixture.profile("--trace --tlb nowhere --runs 1 --pages 4k", &["/bin/true"]);
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -259,7 +259,7 @@ fn bursts_stand_for_the_whole() {
         "what passes is counted too: {bursts:?} {whole:?}"
     );
     let rate =
-        |told: &Translation| told.configurations[0].data.walks as f64 / told.configurations[0].data.accesses as f64;
+        |translation: &Translation| translation.configurations[0].data.walks as f64 / translation.configurations[0].data.accesses as f64;
     let (one, other) = (rate(&bursts), rate(&whole));
     assert!((one / other - 1.0).abs() < 0.1, "{one} against {other}");
 }
@@ -269,9 +269,9 @@ fn all_models_are_run_in_one_pass() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
     let options = "--full --no-sites --models 2m,2m,1g,2M,direct-segment,ranges,mosaics,nested,none";
-    let (_, told) = trace(&fixture, options, &[&gups, "4M", "50000"]);
-    assert_eq!(told.configurations.iter().filter(|of| of.name == "2M").count(), 1, "named three times: {told:?}");
-    let walks = |name: &str| told.configuration(name).unwrap_or_else(|| panic!("no {name}: {told:?}")).data.walks;
+    let (_, translation) = trace(&fixture, options, &[&gups, "4M", "50000"]);
+    assert_eq!(translation.configurations.iter().filter(|of| of.name == "2M").count(), 1, "named three times: {translation:?}");
+    let walks = |name: &str| translation.configuration(name).unwrap_or_else(|| panic!("no {name}: {translation:?}")).data.walks;
         // The more of the region is on large pages, the fewer walks; a host with small pages
         // reverses that.
     let order = ["4K", "25 % on 2M", "50 % on 2M", "75 % on 2M", "2M", "direct segment", "no translation"].map(walks);
@@ -306,16 +306,16 @@ fn mosaics_are_run_for_real_beside_their_models() {
             profile.samples.iter().filter(|sample| sample.round == round).map(|sample| sample.kind.as_str()).collect();
         assert_eq!(kinds.len(), 5, "each once a round: {kinds:?}");
     }
-    let told = profile.translation.as_ref().unwrap();
-    let mosaics = told.mosaics.as_ref().unwrap_or_else(|| panic!("no fit: {:?}", told.unseen));
+    let translation = profile.translation.as_ref().unwrap();
+    let mosaics = translation.mosaics.as_ref().unwrap_or_else(|| panic!("no fit: {:?}", translation.unseen));
     let kinds: Vec<&str> = mosaics.mixtures.iter().map(|mixture| mixture.kind.as_str()).collect();
     assert_eq!(kinds, ["4k", "thp:25%", "thp:50%", "thp:75%", "thp"]);
     assert!(mosaics.mixtures.is_sorted_by(|one, other| one.walks > other.walks), "{mosaics:?}");
     for mixture in &mosaics.mixtures {
-        let modelled = told.configuration(&mixture.configuration).unwrap();
+        let modelled = translation.configuration(&mixture.configuration).unwrap();
         assert!(mixture.walks > modelled.data.walks as f64, "those of a run, not of its bursts: {mixture:?}");
         assert!(mixture.runs == 2 && mixture.measured_s.likely > 0.0 && mixture.left_out_s.is_finite(), "{mixture:?}");
-        assert_eq!(mixture.priced_s.is_some(), mixture.share > 0.0 && told.walk_cost.is_some(), "{mixture:?}");
+        assert_eq!(mixture.priced_s.is_some(), mixture.share > 0.0 && translation.walk_cost.is_some(), "{mixture:?}");
     }
     assert!(mosaics.fitted_ns.low <= mosaics.fitted_ns.likely && mosaics.fitted_ns.likely <= mosaics.fitted_ns.high);
     assert!(mosaics.worst_error >= mosaics.best_error && mosaics.best_degree >= 1, "{mosaics:?}");

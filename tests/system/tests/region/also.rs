@@ -2,7 +2,7 @@
 //! tables.
 
 use crate::common::wait_until;
-use crate::fixture::{Waiting, child, compiled, counted, has_transparent, huge_at, outside, primary, region, said};
+use crate::fixture::{Waiting, child, compiled, counted, has_transparent, huge_at, outside, primary, region, stderr};
 
 const MIB: u64 = 1 << 20;
 
@@ -83,7 +83,7 @@ fn what_was_done_and_what_could_not_be_is_told() {
     assert!(outside(&both, "the first stack, advised") >= 4 * MIB, "{:?}", both.outside);
     // The stack limit applies to programs executed under it.
     let (output, stats) = counted("--also stacks", &["sh", "-c", "ulimit -s 1024; exec sleep 0"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let kept = stats
         .processes
         .iter()

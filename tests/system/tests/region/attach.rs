@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::binaries;
 use crate::common::{kill, wait_until};
 use crate::server::Server;
-use crate::fixture::{Waiting, child, collapse_command, collapsed, compiled, printed, said, workload};
+use crate::fixture::{Waiting, child, collapse_command, collapsed, compiled, stdout, stderr, workload};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,12 +27,12 @@ fn counted(pid: u32, options: &str) -> Option<Value> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("stats.json");
     let output = collapsed(pid, &format!("{options} --stats {}", file.display()))?;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let stats: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(stats["schema"], "fieldstone-collapse/1");
     let mut report = Command::new(binaries::command());
     let report = report.args(["report", file.to_str().unwrap()]).output().unwrap();
-    assert_eq!(printed(&report), printed(&output), "what was saved is shown as it was: {}", said(&report));
+    assert_eq!(stdout(&report), stdout(&output), "what was saved is shown as it was: {}", stderr(&report));
     Some(stats["processes"][0].clone())
 }
 
@@ -93,13 +93,13 @@ fn children_come_along_if_asked() {
     let pid = waiting.running.id();
     let program = wait_until("the child", || child(pid, "odd"));
     let Some(output) = collapsed(pid, "") else { return };
-    assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", printed(&output));
+    assert!(output.status.success() && huge_bytes(program) < 16 * MIB, "{}", stdout(&output));
     let hint = "one child process is not included: --children";
-    assert!(said(&output).contains(hint), "{}", said(&output));
+    assert!(stderr(&output).contains(hint), "{}", stderr(&output));
     let output = collapsed(pid, "--children").unwrap();
-    assert!(!said(&output).contains("--children"), "{}", said(&output));
-    assert!(output.status.success() && printed(&output).contains(&format!("odd ({program})")), "{}", printed(&output));
-    assert!(huge_bytes(program) >= 24 * MIB, "{}", printed(&output));
+    assert!(!stderr(&output).contains("--children"), "{}", stderr(&output));
+    assert!(output.status.success() && stdout(&output).contains(&format!("odd ({program})")), "{}", stdout(&output));
+    assert!(huge_bytes(program) >= 24 * MIB, "{}", stdout(&output));
     assert!(waiting.end().success());
 }
 
@@ -123,16 +123,16 @@ fn ctrl_c_stops_between_two_pages() {
         kill("INT", &running.id().to_string());
         let output = running.wait_with_output().unwrap();
         assert!(churning.end().success());
-        if said(&output).contains("CAP_SYS_NICE") || said(&output).contains("from 6.1 on") {
-            println!("SKIP memory may not be collapsed from outside: {}", said(&output).trim());
+        if stderr(&output).contains("CAP_SYS_NICE") || stderr(&output).contains("from 6.1 on") {
+            println!("SKIP memory may not be collapsed from outside: {}", stderr(&output).trim());
             return;
         }
         if output.status.code() == Some(130) {
-            assert!(printed(&output).contains("were not tried"), "{}", printed(&output));
+            assert!(stdout(&output).contains("were not tried"), "{}", stdout(&output));
             return;
         }
                 // The command finished before the signal.
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
     }
     panic!("six passes over 512 MiB were through before a signal came");
 }
@@ -149,7 +149,7 @@ fn counts_are_written_where_nobody_reads_and_kept_where_nothing_is_done() {
     let (reader, nobody) = std::io::pipe().unwrap();
     drop(reader);
     let unread = collapse_command(churning.running.id(), &options).stdout(nobody).output().unwrap();
-    assert!(unread.status.success() && unread.stderr.is_empty(), "{}", said(&unread));
+    assert!(unread.status.success() && unread.stderr.is_empty(), "{}", stderr(&unread));
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.contains("moved_bytes"), "{written}");
     refused(collapse_command(0x7fff_fff0, &options), &["is gone"]);
@@ -159,9 +159,9 @@ fn counts_are_written_where_nobody_reads_and_kept_where_nothing_is_done() {
 
 fn refused(mut command: Command, words: &[&str]) {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(words.iter().all(|word| said.contains(word)), "{said:?} lacks one of {words:?}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{message:?} lacks one of {words:?}");
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn the_old_form_works_and_prints_the_new_one() {
         return;
     }
     let output = old_form(pid, "").output().unwrap();
-    assert!(output.status.success() && printed(&output).contains(&format!("odd ({pid})")), "{}", printed(&output));
-    assert_eq!(said(&output), HINT);
+    assert!(output.status.success() && stdout(&output).contains(&format!("odd ({pid})")), "{}", stdout(&output));
+    assert_eq!(stderr(&output), HINT);
     assert!(churning.end().success());
 }
 
@@ -220,20 +220,20 @@ fn a_program_without_transparent_pages_is_told() {
 fn another_users_process_and_one_that_takes_a_capability() {
     const NOBODY: u32 = 65534;
     let Some(odd) = workload("odd") else { return };
-    let ours = churning("4M").unwrap();
-    let mut command = collapse_command(ours.running.id(), "");
+    let own = churning("4M").unwrap();
+    let mut command = collapse_command(own.running.id(), "");
     let tried = command.uid(NOBODY).gid(NOBODY).output();
     let Ok(output) = tried else {
         println!("SKIP not root: no other user can be tried");
         return;
     };
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("may not be looked into"), "{}", said(&output));
-    let mut theirs = Command::new(odd);
-    theirs.args(["churn", "4M"]).uid(NOBODY).gid(NOBODY);
-    let theirs = Waiting::start(theirs);
-    let mut command = collapse_command(theirs.running.id(), "");
+    assert!(stderr(&output).contains("may not be looked into"), "{}", stderr(&output));
+    let mut other = Command::new(odd);
+    other.args(["churn", "4M"]).uid(NOBODY).gid(NOBODY);
+    let other = Waiting::start(other);
+    let mut command = collapse_command(other.running.id(), "");
     command.uid(NOBODY).gid(NOBODY);
     refused(command, &["CAP_SYS_NICE", "sudo"]);
-    assert!(theirs.end().success() && ours.end().success());
+    assert!(other.end().success() && own.end().success());
 }

@@ -2,7 +2,7 @@
 
 use fieldstone_report::{ProcessStats, RunStats};
 
-use crate::fixture::{compiled, counted, said, tells, workload};
+use crate::fixture::{compiled, counted, stderr, has_reason, workload};
 
 fn named<'a>(stats: &'a RunStats, name: &str) -> Vec<&'a ProcessStats> {
     stats.processes.iter().filter(|process| process.name == name).collect()
@@ -12,7 +12,7 @@ fn named<'a>(stats: &'a RunStats, name: &str) -> Vec<&'a ProcessStats> {
 fn through_a_shell() {
     let Some(gups) = workload("gups") else { return };
     let (output, stats) = counted("", &["sh", "-c", &format!("{gups} 32M; exit 3")]);
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let child = stats.primary().unwrap();
     assert_eq!(child.name, "gups");
     assert!(child.region.served_bytes >= 32 << 20, "{child:?}");
@@ -25,7 +25,7 @@ fn through_python() {
     let Some(gups) = workload("gups") else { return };
     let script = format!("import subprocess, sys; sys.exit(subprocess.run([{gups:?}, '16M']).returncode)");
     let (output, stats) = counted("", &["python3", "-c", &script]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert!(named(&stats, "gups").iter().any(|child| child.region.served_bytes >= 16 << 20), "{stats:?}");
 }
 
@@ -45,7 +45,7 @@ fn through_every_way_to_exec() {
     let Some((_directory, program)) = compiled(source, &[]) else { return };
     for way in ["e", "v", "p", "l", "f", "s", "y", "k"] {
         let (output, stats) = counted("", &[&program, way, &gups, &format!("{gups} 1M; exit $?")]);
-        assert!(output.status.success(), "{way}: {}", said(&output));
+        assert!(output.status.success(), "{way}: {}", stderr(&output));
         let served = stats.processes.iter().any(|process| process.region.served_bytes >= 1 << 20);
         assert!(served, "{way}: {stats:?}");
     }
@@ -55,18 +55,18 @@ fn through_every_way_to_exec() {
 fn only_the_named_program_has_a_region() {
     let Some(gups) = workload("gups") else { return };
     let (output, stats) = counted("--process gups", &["sh", "-c", &format!("{gups} 16M; exit 0")]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stats.primary_name, "gups");
     assert!(stats.primary().unwrap().region.served_bytes >= 16 << 20);
     let shell = stats.processes.iter().find(|process| !process.primary).unwrap();
-    assert!(shell.region.served_bytes == 0 && tells(shell, "--process"), "{shell:?}");
+    assert!(shell.region.served_bytes == 0 && has_reason(shell, "--process"), "{shell:?}");
 }
 
 #[test]
 fn two_hundred_short_children_are_counted() {
     let script = "i=0; while [ $i -lt 200 ]; do (exit 0) & i=$((i+1)); done; wait";
     let (output, stats) = counted("", &["sh", "-c", script]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert!(stats.processes.len() >= 195, "{} of 201; a number may be given again", stats.processes.len());
     let served = stats.processes.iter().filter(|process| process.region.base != 0).count();
     assert_eq!(served, stats.processes.len());
@@ -79,7 +79,7 @@ fn a_child_that_cannot_carry_the_agent_runs_untouched() {
     let Some((_directory, program)) = compiled(source, &["-static"]) else { return };
     let (output, stats) = counted("", &["sh", "-c", &format!("{program}; exit 0")]);
     assert_eq!(output.stdout, b"0");
-    assert!(stats.processes.iter().any(|process| tells(process, "cannot carry the agent")), "{stats:?}");
+    assert!(stats.processes.iter().any(|process| has_reason(process, "cannot carry the agent")), "{stats:?}");
 }
 
 /// execvp tries the directories of PATH one after the other.
@@ -88,9 +88,9 @@ fn programs_that_are_not_there_did_not_start() {
     let child = "import subprocess; subprocess.run(['true'])";
     let command = ["env", "PATH=/nowhere:/neither:/usr/bin:/bin", "python3", "-c", child];
     let (output, stats) = counted("", &command);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     assert!(stats.processes.len() >= 2, "{stats:?}");
-    assert!(!stats.processes.iter().any(|process| tells(process, "cannot carry the agent")), "{stats:?}");
+    assert!(!stats.processes.iter().any(|process| has_reason(process, "cannot carry the agent")), "{stats:?}");
 }
 
 #[test]
@@ -99,6 +99,6 @@ fn a_sanitized_program_is_left_alone() {
         int main(void) { char *p = malloc(8 << 20); p[5] = 7; puts(\"sane\"); free(p); return 0; }\n";
     let Some((_directory, program)) = compiled(source, &["-fsanitize=address"]) else { return };
     let (output, stats) = counted("", &[&program]);
-    assert_eq!(output.stdout, b"sane\n", "{}", said(&output));
-    assert!(stats.processes.iter().all(|process| tells(process, "sanitizer")), "{stats:?}");
+    assert_eq!(output.stdout, b"sane\n", "{}", stderr(&output));
+    assert!(stats.processes.iter().all(|process| has_reason(process, "sanitizer")), "{stats:?}");
 }

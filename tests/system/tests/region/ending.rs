@@ -4,7 +4,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 
 use crate::common::{kill, wait_until};
-use crate::fixture::{child, counted, is_running, region, run, said, workload};
+use crate::fixture::{child, counted, is_running, region, run, stderr, workload};
 
 const SIGINT: i32 = 2;
 const SIGABRT: i32 = 6;
@@ -36,7 +36,7 @@ fn statistics_that_cannot_be_written_hide_no_end_of_the_program_s() {
     for (program, code) in [("exit 7", 7), ("exit 0", 2)] {
         let output = run("--stats /dev/full", &["sh", "-c", program]);
         assert_eq!(output.status.code(), Some(code), "{program}");
-        assert!(said(&output).contains("cannot write the statistics to /dev/full"), "{}", said(&output));
+        assert!(stderr(&output).contains("cannot write the statistics to /dev/full"), "{}", stderr(&output));
     }
 }
 

@@ -23,9 +23,9 @@ pub(crate) fn region(options: &str, program: &[&str]) -> Command {
 /// this user may not.
 pub(crate) fn collapsed(pid: u32, options: &str) -> Option<Output> {
     let output = collapse_command(pid, options).output().unwrap();
-    let said = said(&output);
-    if output.status.code() == Some(2) && (said.contains("CAP_SYS_NICE") || said.contains("from 6.1 on")) {
-        println!("SKIP memory may not be collapsed from outside: {}", said.trim());
+    let message = stderr(&output);
+    if output.status.code() == Some(2) && (message.contains("CAP_SYS_NICE") || message.contains("from 6.1 on")) {
+        println!("SKIP memory may not be collapsed from outside: {}", message.trim());
         return None;
     }
     Some(output)
@@ -76,14 +76,14 @@ pub(crate) fn counted(options: &str, program: &[&str]) -> (Output, RunStats) {
     let file = directory.path().join("stats.json");
     let output = run(&format!("{options} --stats {}", file.display()), program);
     let text = fs::read_to_string(&file).unwrap_or_default();
-    let stats = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}: {}", said(&output)));
+    let stats = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}: {}", stderr(&output)));
     (output, stats)
 }
 
 /// As [`counted`], for a program that must succeed. Returns the statistics of its primary process.
 pub(crate) fn primary(options: &str, program: &[&str]) -> RegionStats {
     let (output, stats) = counted(options, program);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     stats.primary().unwrap().region.clone()
 }
 
@@ -93,15 +93,15 @@ pub(crate) fn outside(stats: &RegionStats, words: &str) -> u64 {
 }
 
 /// Whether bytes are counted under a reason that contains `words`.
-pub(crate) fn tells(process: &ProcessStats, words: &str) -> bool {
+pub(crate) fn has_reason(process: &ProcessStats, words: &str) -> bool {
     process.region.outside.iter().any(|outside| outside.reason.contains(words))
 }
 
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-pub(crate) fn printed(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

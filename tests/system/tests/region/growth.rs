@@ -32,13 +32,13 @@ const SOURCE: &str = "#include <errno.h>\n#include <stdio.h>\n#include <stdlib.h
         return holds(buffer, all) ? 0 : 5; }\n";
 const BUFFER_BYTES: u64 = 58 << 20;
 /// 4/5: without up to 2 MiB at either end, and a few chunks without a free huge page.
-const MOST: u64 = BUFFER_BYTES / 5 * 4;
+const MIN_HUGE_BYTES: u64 = BUFFER_BYTES / 5 * 4;
 /// While memory is fragmented by other processes, a single run may fail.
 const ATTEMPTS: usize = 5;
 
 /// The pages of a buffer that has grown, after its contents were checked.
 #[derive(Debug)]
-struct Grown {
+struct GrownBuffer {
     /// Bytes on transparent huge pages.
     huge_bytes: u64,
     /// Bytes on pages of a hugetlb pool.
@@ -47,13 +47,13 @@ struct Grown {
 }
 
 /// `None`, printed as a skip, without a compiler.
-fn grown(pages: &str, step: &str, bytes: u64) -> Option<Grown> {
+fn grow(pages: &str, step: &str, bytes: u64) -> Option<GrownBuffer> {
     let (_directory, program) = compiled(SOURCE, &["-O1"])?;
     let waiting = Waiting::start(region(&format!("--pages {pages}"), &[&program, step, &bytes.to_string()]));
     let pid = wait_until("the program", || child(waiting.running.id(), "program"));
-    let told: Vec<u64> = waiting.line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    let [start, processor_us] = told[..] else { panic!("{pages}, by {step}: {:?}", waiting.line) };
-    let mut grown = Grown { huge_bytes: 0, pool_bytes: 0, processor_us };
+    let numbers: Vec<u64> = waiting.line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [start, processor_us] = numbers[..] else { panic!("{pages}, by {step}: {:?}", waiting.line) };
+    let mut grown = GrownBuffer { huge_bytes: 0, pool_bytes: 0, processor_us };
     for mapping in smaps::read(pid).unwrap() {
         if mapping.start < start + bytes && start < mapping.end {
             grown.huge_bytes += mapping.anon_huge_bytes;
@@ -65,11 +65,11 @@ fn grown(pages: &str, step: &str, bytes: u64) -> Option<Grown> {
 }
 
 /// The most bytes of a grown buffer on larger pages, of either kind.
-fn most(pages: &str, step: &str) -> Option<u64> {
+fn most_huge_bytes(pages: &str, step: &str) -> Option<u64> {
     let mut best = 0;
     for _ in 0..ATTEMPTS {
-        if best < MOST {
-            let grown = if has_transparent() { grown(pages, step, BUFFER_BYTES)? } else { return None };
+        if best < MIN_HUGE_BYTES {
+            let grown = if has_transparent() { grow(pages, step, BUFFER_BYTES)? } else { return None };
             best = best.max(grown.huge_bytes + grown.pool_bytes);
         }
     }
@@ -79,15 +79,15 @@ fn most(pages: &str, step: &str) -> Option<u64> {
 #[test]
 fn by_any_step_it_is_on_huge_pages() {
     for step in ["65536", "4096", "1000000", "3000000", "0", "brk"] {
-        let Some(best) = most("thp", step) else { return };
-        assert!(best >= MOST, "by {step}: {best} of {BUFFER_BYTES}");
+        let Some(best) = most_huge_bytes("thp", step) else { return };
+        assert!(best >= MIN_HUGE_BYTES, "by {step}: {best} of {BUFFER_BYTES}");
     }
 }
 
 #[test]
 fn on_small_pages_it_stays() {
     for step in ["65536", "0", "brk"] {
-        let Some(grown) = grown("4k", step, BUFFER_BYTES) else { return };
+        let Some(grown) = grow("4k", step, BUFFER_BYTES) else { return };
         assert_eq!(grown.huge_bytes, 0, "by {step}: {grown:?}");
     }
 }
@@ -99,17 +99,17 @@ fn in_a_mosaic_its_share_is_huge() {
     }
         // By chance more or fewer than a quarter of the 120 chunks are selected; the others stay
         // small.
-    let Some(grown) = grown("thp:25%", "65536", 240 << 20) else { return };
+    let Some(grown) = grow("thp:25%", "65536", 240 << 20) else { return };
     assert!((24 << 20..100 << 20).contains(&grown.huge_bytes), "{grown:?}");
 }
 
 /// The first step is 1.9 pages of the pool, rounded up.
 #[test]
 fn on_hugetlb_pages_it_grows_by_whole_ones() {
-    let Some(_pool) = Pool::of(100) else { return };
+    let Some(_pool) = Pool::with_free(100) else { return };
     for step in ["4000000", "brk"] {
-        let Some(grown) = grown("hugetlb", step, BUFFER_BYTES) else { return };
-        assert!(grown.pool_bytes >= MOST, "by {step}: {grown:?}");
+        let Some(grown) = grow("hugetlb", step, BUFFER_BYTES) else { return };
+        assert!(grown.pool_bytes >= MIN_HUGE_BYTES, "by {step}: {grown:?}");
     }
 }
 
@@ -117,17 +117,17 @@ fn on_hugetlb_pages_it_grows_by_whole_ones() {
 /// cannot grow.
 #[test]
 fn what_did_not_begin_on_hugetlb_pages_alone_grows_on_transparent_ones() {
-    let Some(_pool) = Pool::of(100) else { return };
+    let Some(_pool) = Pool::with_free(100) else { return };
     for step in ["65536", "3000000"] {
-        let Some(best) = most("hugetlb", step) else { return };
-        assert!(best >= MOST, "by {step}: {best} of {BUFFER_BYTES}");
+        let Some(best) = most_huge_bytes("hugetlb", step) else { return };
+        assert!(best >= MIN_HUGE_BYTES, "by {step}: {best} of {BUFFER_BYTES}");
     }
 }
 
 #[test]
 fn eight_times_the_steps_are_not_eight_squared_times_the_work() {
     let least = |bytes| {
-        let runs: Option<Vec<Grown>> = (0..5).map(|_| grown("thp", "65536", bytes)).collect();
+        let runs: Option<Vec<GrownBuffer>> = (0..5).map(|_| grow("thp", "65536", bytes)).collect();
         runs.and_then(|runs| runs.iter().map(|grown| grown.processor_us).min())
     };
     let (Some(one), Some(eight)) = (least(32 << 20), least(256 << 20)) else { return };

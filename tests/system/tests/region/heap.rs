@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::common::Pool;
-use crate::fixture::{compiled, printed, run, said};
+use crate::fixture::{compiled, stdout, run, stderr};
 
 const RIGHT: &str = "0 refused, 0 wrong\n";
 
@@ -12,7 +12,7 @@ fn holds(options: &str, program: &str) {
     for seed in ["1", "2", "3"] {
         for words in [&[program, seed][..], &[program, seed, "locked"]] {
             let output = run(options, words);
-            assert_eq!(printed(&output), RIGHT, "{options} {words:?}: {:?} {}", output.status, said(&output));
+            assert_eq!(stdout(&output), RIGHT, "{options} {words:?}: {:?} {}", output.status, stderr(&output));
         }
     }
 }
@@ -20,11 +20,11 @@ fn holds(options: &str, program: &str) {
 #[test]
 fn a_heap_that_is_lowered_grows_again_and_keeps_its_last_page() {
     let Some((_directory, program)) = compiled(include_str!("../programs/heap.c"), &["-O1"]) else { return };
-    assert_eq!(printed(&Command::new(&program).output().unwrap()), RIGHT, "natively");
+    assert_eq!(stdout(&Command::new(&program).output().unwrap()), RIGHT, "natively");
     for options in ["--pages thp", "--pages 4k", "--pages thp:25%", "--reserve 16M", "--prefault"] {
         holds(options, &program);
     }
-    let Some(_pool) = Pool::of(40) else { return };
+    let Some(_pool) = Pool::with_free(40) else { return };
     for options in ["--pages hugetlb", "--pages hugetlb --reserve 16M"] {
         holds(options, &program);
     }

@@ -1,7 +1,7 @@
 //! Messages that a run prints without a request: a reserve that was not granted, processes that
 //! were not served.
 
-use crate::fixture::{compiled, counted, primary, printed, run, said};
+use crate::fixture::{compiled, counted, primary, stdout, run, stderr};
 
 const MIB: u64 = 1 << 20;
 
@@ -11,35 +11,35 @@ fn a_reserve_that_is_granted_in_part_is_reported() {
     let region = &stats.primary().unwrap().region;
     assert!(region.reserve_refused_bytes > 0 && region.reserve_bytes > 0, "{region:?}");
     assert_eq!(region.reserve_bytes + region.reserve_refused_bytes, 99 << 40);
-    let line = said(&output);
+    let line = stderr(&output);
     assert!(line.contains("--reserve: the kernel granted ") && line.contains(" of 99 TiB"), "{line}");
     assert_eq!(line.lines().count(), 1, "{line}");
-    assert!(said(&run("--reserve 99T --stats -", &["true"])).matches("--reserve: the kernel granted").count() == 2);
-    assert_eq!(said(&run("--reserve 8M", &["true"])), "");
+    assert!(stderr(&run("--reserve 99T --stats -", &["true"])).matches("--reserve: the kernel granted").count() == 2);
+    assert_eq!(stderr(&run("--reserve 8M", &["true"])), "");
 }
 
 #[test]
 fn what_is_granted_is_prefaulted() {
     let program = ["sh", "-c", "ulimit -v 600000; exec \"$0\" \"$@\"", "grep", "VmRSS", "/proc/self/status"];
     let resident = |output| {
-        let words = printed(output);
+        let words = stdout(output);
         words.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or_else(|| panic!("{words}"))
     };
     let output = run("--reserve 1G --prefault --process grep", &program);
-    assert!(said(&output).contains("--reserve: the kernel granted 512 MiB of 1 GiB"), "{}", said(&output));
-    assert!(resident(&output) >= 500 << 10, "{}", printed(&output));
+    assert!(stderr(&output).contains("--reserve: the kernel granted 512 MiB of 1 GiB"), "{}", stderr(&output));
+    assert!(resident(&output) >= 500 << 10, "{}", stdout(&output));
 }
 
 #[test]
 fn a_process_name_that_matches_nothing_is_reported() {
     let (output, stats) = counted("--process nothere", &["true"]);
-    assert!(said(&output).contains("no process was served: --process nothere"), "{}", said(&output));
+    assert!(stderr(&output).contains("no process was served: --process nothere"), "{}", stderr(&output));
     assert!(stats.processes.iter().all(|process| process.region.base == 0), "{stats:?}");
         // Long enough to be observed.
-    let table = said(&run("--process nothere --stats -", &["sleep", "0.5"]));
+    let table = stderr(&run("--process nothere --stats -", &["sleep", "0.5"]));
     assert!(table.contains("No region: another process was named by --process"), "{table}");
     assert!(!table.contains("from outside") && !table.contains("inside the region"), "{table}");
-    assert_eq!(said(&run("--process true", &["sh", "-c", "true; exec true"])), "");
+    assert_eq!(stderr(&run("--process true", &["sh", "-c", "true; exec true"])), "");
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn a_static_program_that_another_starts_is_reported() {
     let script = format!("{program}; exit 0");
     let output = run("", &["sh", "-c", &script]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(said(&output).contains("1 program started by others was not served"), "{}", said(&output));
-    let table = said(&run("--stats -", &["sh", "-c", &format!("{program}; {program}; exit 0")]));
+    assert!(stderr(&output).contains("1 program started by others was not served"), "{}", stderr(&output));
+    let table = stderr(&run("--stats -", &["sh", "-c", &format!("{program}; {program}; exit 0")]));
     assert!(table.contains("- 2 programs started by others were not served"), "{table}");
 }
 

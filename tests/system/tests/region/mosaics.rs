@@ -7,7 +7,7 @@ use fieldstone_sys::smaps::{self, Mapping};
 use fieldstone_translation::mosaic_is_huge;
 
 use crate::common::wait_until;
-use crate::fixture::{Waiting, child, compiled, has_transparent, primary, region, run, said, workload};
+use crate::fixture::{Waiting, child, compiled, has_transparent, primary, region, run, stderr, workload};
 
 const CHUNK: u64 = 2 << 20;
 
@@ -88,6 +88,6 @@ fn a_program_that_moves_and_splits_its_memory_runs_on_a_mosaic() {
 fn what_cannot_be_mixed_is_refused_with_what_can() {
     for pages in ["hugetlb:25%", "thp:0%", "thp:half", "4k:50%"] {
         let output = run(&format!("--pages {pages}"), &["true"]);
-        assert!(output.status.code() == Some(2) && said(&output).contains("thp:25%"), "{pages}: {}", said(&output));
+        assert!(output.status.code() == Some(2) && stderr(&output).contains("thp:25%"), "{pages}: {}", stderr(&output));
     }
 }

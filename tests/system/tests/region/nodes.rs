@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::Pool;
-use crate::fixture::{compiled, printed, region, said};
+use crate::fixture::{compiled, stdout, region, stderr};
 
 /// Binds and interleaves mappings on a node, writes them, forks, grows and shrinks them. Then
 /// prints the policy of each, from the call and from the kernel's table, and whether pages of it
@@ -61,8 +61,8 @@ fn compare(all_options: &[&str]) {
                 command.env("LOOK_BEFORE", "1");
             }
             let output = command.output().unwrap();
-            assert!(output.status.success(), "{}: {}", output.status, said(&output));
-            printed(&output)
+            assert!(output.status.success(), "{}: {}", output.status, stderr(&output));
+            stdout(&output)
         };
         let mut native = Command::new(&program);
         native.arg(&node);
@@ -85,7 +85,7 @@ fn policies_of_mappings_are_kept() {
 
 #[test]
 fn policies_are_kept_when_memory_moves_off_hugetlb_pages() {
-    let Some(_pool) = Pool::of(60) else { return };
+    let Some(_pool) = Pool::with_free(60) else { return };
     compare(&["--pages hugetlb", "--pages hugetlb --reserve 40M"]);
 }
 
@@ -101,8 +101,8 @@ fn the_policy_of_the_whole_program_is_kept() {
         wrapped.arg(&node).arg(command.get_program()).args(command.get_args());
         wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let output = wrapped.output().unwrap();
-        assert!(output.status.success(), "{}: {}", output.status, said(&output));
-        printed(&output)
+        assert!(output.status.success(), "{}: {}", output.status, stderr(&output));
+        stdout(&output)
     };
     let mut native = Command::new(&program);
     native.arg(&node);

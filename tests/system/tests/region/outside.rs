@@ -7,7 +7,7 @@ use fieldstone_report::RunStats;
 use fieldstone_sys::smaps;
 
 use crate::common::wait_until;
-use crate::fixture::{Waiting, child, compiled, has_transparent, printed, region, run, said};
+use crate::fixture::{Waiting, child, compiled, has_transparent, stdout, region, run, stderr};
 
 const MIB: u64 = 1 << 20;
 
@@ -19,24 +19,24 @@ const SOURCE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.
     for (int b = 0; b < 16; b++) for (unsigned i = 0; i < count; i++) if (block[b][i] != i * 7 + b) return 1;\n\
     return 7; }\n";
 
-pub(crate) fn may_not(said: &str) -> bool {
-    let may_not = said.contains("CAP_SYS_NICE") || said.contains("from 6.1 on");
-    if may_not {
-        println!("SKIP memory may not be collapsed from outside: {}", said.trim());
+pub(crate) fn is_collapse_forbidden(message: &str) -> bool {
+    let is_collapse_forbidden = message.contains("CAP_SYS_NICE") || message.contains("from 6.1 on");
+    if is_collapse_forbidden {
+        println!("SKIP memory may not be collapsed from outside: {}", message.trim());
     }
-    may_not
+    is_collapse_forbidden
 }
 
 #[test]
 fn a_static_program_gets_huge_pages_as_it_grows() {
     let Some((directory, program)) = compiled(SOURCE, &["-O1", "-static"]) else { return };
     let alone = run("", &[&program]);
-    if !has_transparent() || may_not(&said(&alone)) {
+    if !has_transparent() || is_collapse_forbidden(&stderr(&alone)) {
         return;
     }
-    assert!(said(&alone).contains("statically linked") && said(&alone).contains("from outside"), "{}", said(&alone));
+    assert!(stderr(&alone).contains("statically linked") && stderr(&alone).contains("from outside"), "{}", stderr(&alone));
     assert_eq!(
-        (printed(&alone).as_str(), alone.status.code()),
+        (stdout(&alone).as_str(), alone.status.code()),
         ("grown\n", Some(7)),
         "its output and its code are its own"
     );

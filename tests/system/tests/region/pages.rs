@@ -1,7 +1,7 @@
 //! `--stats`: the pages that the memory really has, the memory outside the region, and the reasons.
 
 use crate::common::{Pool, reserved_pages};
-use crate::fixture::{counted, has_transparent, outside, primary, printed, run, said, workload};
+use crate::fixture::{counted, has_transparent, outside, primary, stdout, run, stderr, workload};
 
 fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
     stats.pages.iter().filter(|share| share.kind == kind).map(|share| share.bytes).sum()
@@ -59,7 +59,7 @@ fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
 #[test]
 fn hugetlb_pages_are_really_got() {
     let Some(odd) = workload("odd") else { return };
-    let Some(_pool) = Pool::of(100) else { return };
+    let Some(_pool) = Pool::with_free(100) else { return };
     let stats = primary("--pages hugetlb", &[&odd, "hold", "64M", "1000"]);
     assert!(on(&stats, "hugetlb") >= 40 << 20, "{:?}", stats.pages);
     assert_eq!(stats.fell_back_bytes, 0, "{stats:?}");
@@ -68,7 +68,7 @@ fn hugetlb_pages_are_really_got() {
 #[test]
 fn a_pool_that_is_too_small_is_told() {
     let Some(gups) = workload("gups") else { return };
-    let Some(_pool) = Pool::of(10) else { return };
+    let Some(_pool) = Pool::with_free(10) else { return };
     let stats = primary("--pages hugetlb", &[&gups, "64M"]);
     assert!(stats.fell_back_bytes >= 64 << 20, "{stats:?}");
     assert!(outside(&stats, "hugetlb pool empty") >= 64 << 20, "{:?}", stats.outside);
@@ -78,19 +78,19 @@ fn a_pool_that_is_too_small_is_told() {
 fn what_stays_outside_has_a_reason() {
     let Some(stress) = workload("mmap-stress") else { return };
     let (output, stats) = counted("", &[&stress, "3", "200", "--threads", "2"]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     for reason in ["thread stack", "in place"] {
                 // In any process: a child that the program forks may be the largest.
-        let told = stats.processes.iter().any(|process| outside(&process.region, reason) > 0);
-        assert!(told, "{reason}: {stats:?}");
+        let is_counted = stats.processes.iter().any(|process| outside(&process.region, reason) > 0);
+        assert!(is_counted, "{reason}: {stats:?}");
     }
 }
 
 #[test]
 fn the_table_goes_to_standard_error() {
     let output = run("--stats -", &["echo", "its own"]);
-    assert_eq!(printed(&output), "its own\n");
-    assert!(said(&output).contains("echo"), "{}", said(&output));
+    assert_eq!(stdout(&output), "its own\n");
+    assert!(stderr(&output).contains("echo"), "{}", stderr(&output));
 }
 
 #[test]
@@ -104,22 +104,22 @@ fn the_command_is_told_as_given() {
 #[test]
 fn a_full_disk_costs_the_statistics_not_the_run() {
     let output = run("--stats /dev/full", &["echo", "ran"]);
-    assert_eq!(printed(&output), "ran\n");
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("/dev/full") && said(&output).contains("No space"), "{}", said(&output));
+    assert_eq!(stdout(&output), "ran\n");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/dev/full") && stderr(&output).contains("No space"), "{}", stderr(&output));
 }
 
 #[test]
 fn a_path_that_cannot_be_written_costs_no_run() {
     let output = run("--stats /no/such/directory/stats.json", &["echo", "ran"]);
-    assert_eq!((printed(&output).as_str(), output.status.code()), ("", Some(2)));
-    assert!(said(&output).contains("/no/such/directory/stats.json"), "{}", said(&output));
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(2)));
+    assert!(stderr(&output).contains("/no/such/directory/stats.json"), "{}", stderr(&output));
 }
 
 #[test]
 fn no_page_of_the_pool_stays_promised() {
     let (Some(odd), Some(stress)) = (workload("odd"), workload("mmap-stress")) else { return };
-    let Some(_pool) = Pool::of(200) else { return };
+    let Some(_pool) = Pool::with_free(200) else { return };
     let before = reserved_pages();
         // The heap and mappings from a mostly untouched reserve, mappings that move, and a killed
         // program.

@@ -5,23 +5,23 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crate::common::{Pool, pool};
-use crate::fixture::{Waiting, collapsed, compiled, outside, primary, run, said, workload};
+use crate::fixture::{Waiting, collapsed, compiled, outside, primary, run, stderr, workload};
 
 const FREE: u64 = 64;
 
 /// The fewest free pages, and the most reserved and surplus pages, during `work`.
-fn watched(work: impl FnOnce()) -> (u64, u64, u64) {
+fn watch_pool(work: impl FnOnce()) -> (u64, u64, u64) {
     let done = AtomicBool::new(false);
     let now = || ["free_hugepages", "resv_hugepages", "surplus_hugepages"].map(|name| pool(name).unwrap());
-    let [mut free, mut promised, mut lent] = now();
+    let [mut free, mut reserved, mut surplus] = now();
     std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
             while !done.load(SeqCst) {
                 let [f, p, l] = now();
-                (free, promised, lent) = (free.min(f), promised.max(p), lent.max(l));
+                (free, reserved, surplus) = (free.min(f), reserved.max(p), surplus.max(l));
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            (free, promised, lent)
+            (free, reserved, surplus)
         });
         work();
         done.store(true, SeqCst);
@@ -32,22 +32,22 @@ fn watched(work: impl FnOnce()) -> (u64, u64, u64) {
 #[test]
 fn nothing_is_taken_unasked() {
     let Some(odd) = workload("odd") else { return };
-    let Some(_pool) = Pool::of(FREE) else { return };
-    let before = watched(|| {});
+    let Some(_pool) = Pool::with_free(FREE) else { return };
+    let before = watch_pool(|| {});
     for options in ["", "--pages thp --reserve 64M --prefault", "--pages 4k", "--also stacks,globals", "--process odd"]
     {
-        let after = watched(|| {
+        let after = watch_pool(|| {
             let output = run(options, &[&odd, "hold", "64M", "200"]);
-            assert!(output.status.success(), "{options}: {}", said(&output));
+            assert!(output.status.success(), "{options}: {}", stderr(&output));
         });
         assert_eq!(after, before, "{options}");
     }
-    let asked = watched(|| assert!(run("--pages hugetlb", &[&odd, "hold", "64M", "200"]).status.success()));
-    assert!(asked.0 < before.0, "the watch sees what is taken: {asked:?}");
+    let used = watch_pool(|| assert!(run("--pages hugetlb", &[&odd, "hold", "64M", "200"]).status.success()));
+    assert!(used.0 < before.0, "the watch sees what is taken: {used:?}");
     let mut command = Command::new(&odd);
     command.args(["churn", "32M"]);
     let churning = Waiting::start(command);
-    let after = watched(|| {
+    let after = watch_pool(|| {
         collapsed(churning.running.id(), "");
     });
     assert_eq!(after, before, "attach --huge");
@@ -57,8 +57,8 @@ fn nothing_is_taken_unasked() {
 #[test]
 fn only_what_works_is_advised() {
     for (kind, has_reserve) in [("hugetlb", true), ("hugetlb-1g", false)] {
-        let said = said(&run(&format!("--pages {kind}"), &["true"]));
-        assert!(said.is_empty() || said.contains("--reserve") == has_reserve, "{said}");
+        let message = stderr(&run(&format!("--pages {kind}"), &["true"]));
+        assert!(message.is_empty() || message.contains("--reserve") == has_reserve, "{message}");
     }
 }
 
@@ -70,7 +70,7 @@ fn what_is_promised_to_another_stays_its_own() {
         puts(\"promised\"); fflush(stdout); while (read(0, &c, 1) > 0) {}\n\
         for (long i = 0; i < bytes; i += 4096) p[i] = 1; return 0; }\n";
     let (Some(gups), Some((_directory, program))) = (workload("gups"), compiled(source, &[])) else { return };
-    let Some(_pool) = Pool::of(20) else { return };
+    let Some(_pool) = Pool::with_free(20) else { return };
     let other = Waiting::start(Command::new(program));
     assert_eq!(other.line, "promised\n");
     let stats = primary("--pages hugetlb", &[&gups, "16M"]);

@@ -7,18 +7,18 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::binaries;
-use crate::outside::may_not;
-use crate::fixture::{compiled, region, run, said};
+use crate::outside::is_collapse_forbidden;
+use crate::fixture::{compiled, region, run, stderr};
 
 /// Runs a program: the command has to return 2, print nothing, and report all of `words`.
 fn refused(program: &str, words: &[&str]) {
     let output = run("", &[program]);
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(2), "{program}: {said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{program}: {message}");
     assert!(output.stdout.is_empty());
-    assert!(words.iter().all(|word| said.contains(word)), "{program}: {said:?} lacks one of {words:?}");
-    assert!(said.starts_with("fieldstone: "), "{said:?}");
-    assert!(said.lines().skip(1).all(|line| line.starts_with("try: ")), "{said:?}");
+    assert!(words.iter().all(|word| message.contains(word)), "{program}: {message:?} lacks one of {words:?}");
+    assert!(message.starts_with("fieldstone: "), "{message:?}");
+    assert!(message.lines().skip(1).all(|line| line.starts_with("try: ")), "{message:?}");
 }
 
 fn executable(path: &Path, contents: &[u8], mode: u32) -> String {
@@ -47,18 +47,18 @@ fn what_is_not_there_or_no_program() {
 }
 
 /// The message of each command that starts a program, without the command's own remedies.
-fn said_by_each(program: &str) -> Vec<String> {
+fn message_of_each(program: &str) -> Vec<String> {
     let commands: [&[&str]; 4] =
         [&["run", "--region"], &["run", "--repair"], &["sharing"], &["profile", "--runs", "1"]];
-    let say = |command: &&[&str]| {
+    let message_of = |command: &&[&str]| {
                 // A hang is the failure that this test looks for.
         let mut timed = Command::new("timeout");
         timed.args(["-k", "1", "20", binaries::command()]).args(*command).args(["--", program]);
         let output = timed.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{command:?} {program}: {}", said(&output));
-        said(&output)
+        assert_eq!(output.status.code(), Some(2), "{command:?} {program}: {}", stderr(&output));
+        stderr(&output)
     };
-    commands.iter().map(say).collect()
+    commands.iter().map(message_of).collect()
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn every_command_explains_in_the_same_words() {
         (executable(&directory.path().join("no-interpreter"), b"#!/nonexistent\n", 0o755), "/nonexistent"),
     ];
     for (program, word) in programs {
-        let all = said_by_each(&program);
+        let all = message_of_each(&program);
         let first = &all[0];
         assert!(first.starts_with(&format!("fieldstone: cannot start {program}: ")) && first.contains(word), "{first}");
-        assert!(all.iter().all(|said| said.ends_with(first.as_str())), "{all:#?}");
+        assert!(all.iter().all(|message| message.ends_with(first.as_str())), "{all:#?}");
     }
 }
 
@@ -94,8 +94,8 @@ fn a_program_that_this_user_may_not_read() {
         return;
     };
     assert_eq!(output.status.code(), Some(2));
-    let said = said(&output);
-    assert!(said.contains("execute it but not read it") && said.contains("\ntry: chmod a+r "), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("execute it but not read it") && message.contains("\ntry: chmod a+r "), "{message}");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_misspelt_option_is_named() {
     let output =
         Command::new(binaries::command()).args(["run", "--regoin", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("--regoin: it is no option of `fieldstone run`"), "{}", said(&output));
+    assert!(stderr(&output).contains("--regoin: it is no option of `fieldstone run`"), "{}", stderr(&output));
 }
 
 #[test]
@@ -119,16 +119,16 @@ fn a_static_program_with_what_only_the_agent_gives() {
     let Some((_directory, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };
     for options in ["--pages 4k", "--pages hugetlb", "--prefault", "--reserve 4M", "--also stacks", "--process x"] {
         let output = run(options, &[&program]);
-        let said = said(&output);
+        let message = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{options}");
         let option = options.strip_suffix(" 4M").or_else(|| options.strip_suffix(" stacks"));
         let option = option.or_else(|| options.strip_suffix(" x")).unwrap_or(options);
-        assert!(said.contains(option) && said.contains("statically linked"), "{said}");
+        assert!(message.contains(option) && message.contains("statically linked"), "{message}");
         let remedy = format!("try: fieldstone run --region --pages thp -- {program}");
-        assert_eq!(said.lines().nth(1), Some(remedy.as_str()), "{said}");
+        assert_eq!(message.lines().nth(1), Some(remedy.as_str()), "{message}");
     }
     let remedied = run("--pages thp", &[&program]);
-    assert!(remedied.status.success() || may_not(&said(&remedied)), "{}", said(&remedied));
+    assert!(remedied.status.success() || is_collapse_forbidden(&stderr(&remedied)), "{}", stderr(&remedied));
 }
 
 #[test]
@@ -146,5 +146,5 @@ fn a_run_that_mends_nothing() {
     let output = std::process::Command::new(binaries::command()).args(["run", "--", "true"]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("--region"), "{}", said(&output));
+    assert!(stderr(&output).contains("--region"), "{}", stderr(&output));
 }

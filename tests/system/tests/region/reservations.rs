@@ -4,7 +4,7 @@
 use fieldstone_report::RegionStats;
 use tempfile::TempDir;
 
-use crate::fixture::{compiled, has_transparent, outside, primary, run, said};
+use crate::fixture::{compiled, has_transparent, outside, primary, run, stderr};
 
 const MIB: u64 = 1 << 20;
 
@@ -73,7 +73,7 @@ fn huge_pages_that_the_program_has_switched_off_are_reported_and_can_be_switched
     }
     let off = primary("", &[&program, "disabled"]);
     assert!(off.huge_pages_disabled && off.private_rw_huge_bytes == 0, "{off:?}");
-    let report = said(&run("--stats -", &[&program, "disabled"]));
+    let report = stderr(&run("--stats -", &[&program, "disabled"]));
     let words = report.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("PR_SET_THP_DISABLE") && words.contains("--also disabled"), "{report}");
     let on = primary("--also disabled", &[&program, "disabled"]);

@@ -123,14 +123,14 @@ fn saves_under_writes(options: &str) {
 
 #[test]
 fn redis_saves_on_hugetlb_pages() {
-    let Some(_pool) = Pool::of(200) else { return };
+    let Some(_pool) = Pool::with_free(200) else { return };
     saves_under_writes("--pages hugetlb");
     saves_under_writes("--pages hugetlb --reserve 100M");
 }
 
 #[test]
 fn redis_saves_with_an_empty_pool() {
-    let Some(_pool) = Pool::of(0) else { return };
+    let Some(_pool) = Pool::with_free(0) else { return };
     saves_under_writes("--pages hugetlb");
 }
 

@@ -33,7 +33,7 @@ int main(void) {
 "#;
 
 /// Longer than a signal to the command alone is delayed.
-const LATE: Duration = Duration::from_millis(25);
+const LATE_DELAY: Duration = Duration::from_millis(25);
 
 /// The launchers before the program; the first runs it natively.
 fn launchers() -> [Vec<&'static str>; 4] {
@@ -46,14 +46,14 @@ fn launchers() -> [Vec<&'static str>; 4] {
     ]
 }
 
-struct Listening {
+struct Listener {
     running: Child,
     input: ChildStdin,
         /// The signal numbers that the program wrote.
-    heard: Receiver<u8>,
+    received: Receiver<u8>,
 }
 
-impl Listening {
+impl Listener {
     fn start(words: &[&str], program: &str) -> Self {
         let mut all = words.iter().copied().chain([program]);
         let mut command = Command::new(all.next().unwrap());
@@ -63,16 +63,16 @@ impl Listening {
         let (input, output) = (running.stdin.take().unwrap(), running.stdout.take().unwrap());
         let mut output: BufReader<ChildStdout> = BufReader::new(output);
         output.read_line(&mut String::new()).unwrap();
-        let (tell, heard) = channel();
-        spawn(move || output.bytes().map_while(Result::ok).try_for_each(|byte| tell.send(byte)));
-        Self { running, input, heard }
+        let (sender, received) = channel();
+        spawn(move || output.bytes().map_while(Result::ok).try_for_each(|byte| sender.send(byte)));
+        Self { running, input, received }
     }
 
         /// The received signals: waits for the first, then until further ones would be late.
-    fn heard(&self) -> Vec<u8> {
-        let first = self.heard.recv_timeout(Duration::from_secs(20)).ok();
-        sleep(LATE);
-        first.into_iter().chain(self.heard.try_iter()).collect()
+    fn received(&self) -> Vec<u8> {
+        let first = self.received.recv_timeout(Duration::from_secs(20)).ok();
+        sleep(LATE_DELAY);
+        first.into_iter().chain(self.received.try_iter()).collect()
     }
 
     fn end(mut self) -> Option<i32> {
@@ -100,16 +100,16 @@ fn send(way: &str, signal: &str, pid: u32) {
 fn each_signal_arrives_once_however_it_was_sent() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     for words in launchers() {
-        let listening = Listening::start(&words, &program);
-        let pid = listening.running.id();
+        let listener = Listener::start(&words, &program);
+        let pid = listener.running.id();
         for round in 0..100 {
             let (signal, number) =
                 [("TERM", 15), ("INT", 2), ("USR1", 10), ("HUP", 1), ("40", 40), ("WINCH", 28)][round % 6];
             let way = ["group", "one", "each"][round % 3];
             send(way, signal, pid);
-            assert_eq!(listening.heard(), [number], "{words:?}, round {round}: {signal} to {way}");
+            assert_eq!(listener.received(), [number], "{words:?}, round {round}: {signal} to {way}");
         }
-        listening.end();
+        listener.end();
     }
 }
 
@@ -118,15 +118,15 @@ fn what_timeout_sends_to_its_child_and_then_to_the_group_is_heard_as_natively() 
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     for words in launchers() {
         for foreground in [&["timeout", "--foreground", "0.7"][..], &["timeout", "0.7"][..]] {
-            let listening = Listening::start(&[foreground, &words].concat(), &program);
+            let listener = Listener::start(&[foreground, &words].concat(), &program);
             sleep(Duration::from_secs(1));
-            let heard: Vec<u8> = listening.heard.try_iter().filter(|number| *number == 15).collect();
+            let received: Vec<u8> = listener.received.try_iter().filter(|number| *number == 15).collect();
                         // Its two signals merge if the program has not run in between.
             assert!(
-                heard.len() == 1 || heard.len() == 2 && foreground.len() == 2,
-                "{foreground:?} {words:?}: {heard:?}"
+                received.len() == 1 || received.len() == 2 && foreground.len() == 2,
+                "{foreground:?} {words:?}: {received:?}"
             );
-            listening.end();
+            listener.end();
         }
     }
 }
@@ -139,31 +139,31 @@ fn is_stopped(pid: u32) -> bool {
 #[test]
 fn a_program_that_stops_is_seen_to_stop_and_goes_on_by_either_process() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
-    let mut listening = Listening::start(&launchers()[1], &program);
-    let ours = listening.running.id();
+    let mut listener = Listener::start(&launchers()[1], &program);
+    let command = listener.running.id();
     let name = program.rsplit('/').next().unwrap();
-    let theirs = child(ours, name).unwrap();
-    for target in [format!("-{ours}"), ours.to_string(), theirs.to_string()] {
-        listening.input.write_all(b"s").unwrap();
-        wait_until("both to stop", || (is_stopped(ours) && is_stopped(theirs)).then_some(()));
+    let program_pid = child(command, name).unwrap();
+    for target in [format!("-{command}"), command.to_string(), program_pid.to_string()] {
+        listener.input.write_all(b"s").unwrap();
+        wait_until("both to stop", || (is_stopped(command) && is_stopped(program_pid)).then_some(()));
         kill("CONT", &target);
-        assert_eq!(listening.heard(), [18], "SIGCONT to {target}");
-        wait_until("both to go on", || (!is_stopped(ours) && !is_stopped(theirs)).then_some(()));
+        assert_eq!(listener.received(), [18], "SIGCONT to {target}");
+        wait_until("both to go on", || (!is_stopped(command) && !is_stopped(program_pid)).then_some(()));
     }
-    assert_eq!(listening.end(), Some(7));
+    assert_eq!(listener.end(), Some(7));
 }
 
 #[test]
 fn the_witness_looks_like_the_program_and_never_outlives_the_command() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     for signal in [None, Some("KILL")] {
-        let listening = Listening::start(&launchers()[1], &program);
-        let witness = wait_until("the witness", || child(listening.running.id(), "signal-witness"));
+        let listener = Listener::start(&launchers()[1], &program);
+        let witness = wait_until("the witness", || child(listener.running.id(), "signal-witness"));
         let words = || fs::read_to_string(format!("/proc/{witness}/cmdline")).unwrap();
         wait_until("its command line", || words().starts_with(&program).then_some(()));
         match signal {
-            Some(signal) => kill(signal, &listening.running.id().to_string()),
-            None => assert_eq!(listening.end(), Some(7)),
+            Some(signal) => kill(signal, &listener.running.id().to_string()),
+            None => assert_eq!(listener.end(), Some(7)),
         }
         wait_until("the witness to end", || (!is_running(witness)).then_some(()));
     }
@@ -179,11 +179,11 @@ fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         terminal.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
         let mut running = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (mut keys, mut screen) = (running.stdin.take().unwrap(), running.stdout.take().unwrap());
-        let (tell, shown) = channel();
+        let (sender, shown) = channel();
         spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(read @ 1..) = screen.read(&mut bytes) {
-                if tell.send(bytes[..read].to_vec()).is_err() {
+                if sender.send(bytes[..read].to_vec()).is_err() {
                     return;
                 }
             }
@@ -203,18 +203,18 @@ fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
                 // characters.
         let line = format!("{} {program} >{} 2>/dev/null\n", words.join(" "), log.display());
         keys.write_all(line.as_bytes()).unwrap();
-        let heard = || fs::read(&log).unwrap_or_default();
-        wait_until("the program", || heard().starts_with(b"\n").then_some(()));
+        let received = || fs::read(&log).unwrap_or_default();
+        wait_until("the program", || received().starts_with(b"\n").then_some(()));
         for (key, number) in [(b'\x03', 2_u8), (b'\x1c', 3)] {
             keys.write_all(&[key]).unwrap();
-            wait_until("the key", || heard().contains(&number).then_some(()));
+            wait_until("the key", || received().contains(&number).then_some(()));
         }
         keys.write_all(b"\x1a").unwrap();
         until(b"Stopped");
         keys.write_all(b"fg\n").unwrap();
-        wait_until("it to go on", || heard().contains(&18).then_some(()));
-        sleep(LATE);
-        assert_eq!(heard(), [b'\n', 2, 3, 18], "{words:?}");
+        wait_until("it to go on", || received().contains(&18).then_some(()));
+        sleep(LATE_DELAY);
+        assert_eq!(received(), [b'\n', 2, 3, 18], "{words:?}");
         keys.write_all(b"\x04").unwrap();
         keys.write_all(b"echo ended-$?\n").unwrap();
                 // `sharing` may have no finding, and returns 0 then.

@@ -2,14 +2,14 @@
 //! page.
 
 use crate::common::Pool;
-use crate::fixture::{run, said, workload};
+use crate::fixture::{run, stderr, workload};
 
 fn passes(options: &str, seeds: std::ops::Range<u32>, steps: u32, threads: u32) {
     let Some(stress) = workload("mmap-stress") else { return };
     for seed in seeds {
         let (seed, steps, threads) = (seed.to_string(), steps.to_string(), threads.to_string());
         let output = run(options, &[&stress, &seed, &steps, "--threads", &threads]);
-        assert!(output.status.success(), "{options}, seed {seed}, {threads} threads: {}", said(&output));
+        assert!(output.status.success(), "{options}, seed {seed}, {threads} threads: {}", stderr(&output));
     }
 }
 
@@ -33,7 +33,7 @@ fn in_a_reserve_that_is_touched_at_once() {
 
 #[test]
 fn on_hugetlb_pages() {
-    let Some(_pool) = Pool::of(1000) else { return };
+    let Some(_pool) = Pool::with_free(1000) else { return };
     passes("--pages hugetlb", 8..10, 200, 1);
     passes("--pages hugetlb", 10..11, 100, 4);
     passes("--pages hugetlb --reserve 256M", 11..12, 200, 2);
@@ -41,24 +41,24 @@ fn on_hugetlb_pages() {
 
 #[test]
 fn on_hugetlb_pages_until_there_are_none() {
-    let Some(_pool) = Pool::of(20) else { return };
+    let Some(_pool) = Pool::with_free(20) else { return };
     passes("--pages hugetlb", 12..13, 200, 1);
     passes("--pages hugetlb", 13..14, 100, 4);
 }
 
 #[test]
 fn on_hugetlb_pages_that_are_not_there() {
-    let Some(_pool) = Pool::of(0) else { return };
+    let Some(_pool) = Pool::with_free(0) else { return };
     passes("--pages hugetlb", 14..15, 150, 2);
 }
 
 /// Without a fork memory is never moved off hugetlb pages, so all other calls meet them.
 #[test]
 fn on_hugetlb_pages_without_a_fork() {
-    let Some(_pool) = Pool::of(1000) else { return };
+    let Some(_pool) = Pool::with_free(1000) else { return };
     let Some(stress) = workload("mmap-stress") else { return };
     for (seed, threads) in [("5", "4"), ("8", "1")] {
         let output = run("--pages hugetlb", &[&stress, seed, "300", "--threads", threads, "--skip", "fork"]);
-        assert!(output.status.success(), "seed {seed}: {}", said(&output));
+        assert!(output.status.success(), "seed {seed}: {}", stderr(&output));
     }
 }

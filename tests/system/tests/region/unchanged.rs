@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use crate::binaries;
-use crate::fixture::{compiled, printed, region, run, said, workload};
+use crate::fixture::{compiled, stdout, region, run, stderr, workload};
 
 fn natively(program: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
@@ -13,9 +13,9 @@ fn natively(program: &[&str]) -> Command {
     command
 }
 
-fn same(native: &Output, ours: &Output) {
-    assert_eq!(printed(native), printed(ours));
-    assert_eq!(native.status.code(), ours.status.code(), "{}", said(ours));
+fn same(native: &Output, with_region: &Output) {
+    assert_eq!(stdout(native), stdout(with_region));
+    assert_eq!(native.status.code(), with_region.status.code(), "{}", stderr(with_region));
 }
 
 #[test]
@@ -38,12 +38,12 @@ fn the_users_own_preload() {
     let Some((_directory, library)) = compiled(source, &["-shared", "-fPIC"]) else { return };
     let program = ["sh", "-c", "echo \"<$LD_PRELOAD>\"; env | grep LD_PRE; exit 0"];
     let native = natively(&program).env("LD_PRELOAD", &library).output().unwrap();
-    let ours = region("", &program).env("LD_PRELOAD", &library).output().unwrap();
-    assert!(printed(&native).contains("preloaded"));
+    let with_region = region("", &program).env("LD_PRELOAD", &library).output().unwrap();
+    assert!(stdout(&native).contains("preloaded"));
         // The command itself loads the library, too.
-    let ours_printed = printed(&ours);
-    let theirs = ours_printed.strip_prefix("preloaded\n").unwrap();
-    assert_eq!(printed(&native), theirs, "{}", said(&ours));
+    let region_output = stdout(&with_region);
+    let program_output = region_output.strip_prefix("preloaded\n").unwrap();
+    assert_eq!(stdout(&native), program_output, "{}", stderr(&with_region));
 }
 
 #[test]
@@ -70,11 +70,11 @@ fn standard_streams_that_are_closed() {
         shell.args(["-c", &format!("{before} sh -c '{script}' {redirection}")]);
         shell.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap().status.code()
     };
-    let ours = binaries::command();
+    let with_region = binaries::command();
     for (redirection, native) in [("", 7), ("<&-", 6), (">&-", 13), ("2>&-", 3), ("<&- >&- 2>&-", 8)] {
         assert_eq!(code("", redirection), Some(native), "{redirection}");
         for mode in ["--region", "--repair"] {
-            assert_eq!(code(&format!("{ours} run {mode} --"), redirection), Some(native), "{mode} {redirection}");
+            assert_eq!(code(&format!("{with_region} run {mode} --"), redirection), Some(native), "{mode} {redirection}");
         }
     }
 }
@@ -85,7 +85,7 @@ fn a_limit_on_addresses_keeps_its_meaning() {
         int main(void) { char *much = malloc(1u << 30), *some = malloc(64 << 20);\n\
         if (some) memset(some, 1, 64 << 20);\n printf(\"%d %d\\n\", much != 0, some != 0); return 0; }\n";
     let Some((_directory, program)) = compiled(source, &["-O0"]) else { return };
-    let limited = |command: &mut Command| printed(&command.output().unwrap());
+    let limited = |command: &mut Command| stdout(&command.output().unwrap());
     let script = format!("ulimit -v 500000; exec {program}");
     let shell = ["sh", "-c", script.as_str()];
     assert_eq!(limited(&mut natively(&shell)), "0 1\n");

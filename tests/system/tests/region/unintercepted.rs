@@ -2,14 +2,14 @@
 //! stacks grow, they serve page faults, they lock all mapped memory.
 
 use crate::common::Pool;
-use crate::fixture::{compiled, counted, has_transparent, outside, printed, run, said};
+use crate::fixture::{compiled, counted, has_transparent, outside, stdout, run, stderr};
 
 /// Each page kind, and options that place other memory nearby.
 const OPTIONS: [&str; 5] = ["--pages thp", "--pages 4k", "--reserve 64M", "--also stacks,globals", "--prefault"];
 
 fn prints(options: &str, program: &[&str], expected: &str) {
     let output = run(options, program);
-    assert_eq!(printed(&output), expected, "{options} {program:?}: {:?} {}", output.status, said(&output));
+    assert_eq!(stdout(&output), expected, "{options} {program:?}: {:?} {}", output.status, stderr(&output));
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn memory_that_is_mapped_past_libc_is_not_replaced() {
         }
     }
     prints("--reserve 64M", &[&program, "mixed"], "0 wrong\n");
-    let Some(_pool) = Pool::of(64) else { return };
+    let Some(_pool) = Pool::with_free(64) else { return };
     for mode in ["hints", "shared", "replaced", "keyed", "growing", "mixed"] {
         prints("--pages hugetlb", &[&program, mode], "0 wrong\n");
     }
@@ -77,8 +77,8 @@ fn what_fits_under_a_limit_of_locked_memory_still_fits() {
     }
     let grown_ahead = run("--also stacks", &[&program]);
     assert!(
-        said(&grown_ahead).contains("mlockall"),
+        stderr(&grown_ahead).contains("mlockall"),
         "documented: the whole first stack counts: {}",
-        said(&grown_ahead)
+        stderr(&grown_ahead)
     );
 }

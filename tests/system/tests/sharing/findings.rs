@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fieldstone_report::sharing::{Kind, Sharing};
 
-use crate::fixture::{Run, Fixture, fieldstone, iterations_for, run, run_together, said};
+use crate::fixture::{Run, Fixture, fieldstone, iterations_for, run, run_together, stderr};
 
 /// Long enough for hundreds of samples of each thread, on any machine.
 const COUNTING: &[&str] = &["--iterations", "300000000"];
@@ -16,7 +16,7 @@ fn look(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> Opti
     let file = fixture.path("found.json");
     let output = run(&["sharing", "--json", file.to_str().unwrap()], program, arguments)?;
     let code = output.status.code().unwrap();
-    assert!(code < 2, "{}", said(&output));
+    assert!(code < 2, "{}", stderr(&output));
     Some((fieldstone_report::sharing::load(&file).unwrap(), code))
 }
 
@@ -25,11 +25,11 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
     let Some(fixture) = Fixture::new() else { return };
     for level in ["-O0", "-O2"] {
         let program = fixture.build("counters", &["-g", level]);
-        let Some((told, code)) = look(&fixture, run_together, &program, &[COUNTING, &["--globals"]].concat()) else {
+        let Some((report, code)) = look(&fixture, run_together, &program, &[COUNTING, &["--globals"]].concat()) else {
             return;
         };
-        assert_eq!((code, told.findings.len()), (1, 1), "{level}: {:?}", told.others);
-        let found = &told.findings[0];
+        assert_eq!((code, report.findings.len()), (1, 1), "{level}: {:?}", report.others);
+        let found = &report.findings[0];
                 // Nearly all of the time is in the loop.
         assert!(found.cost.share.likely > 0.6, "{level}: {:?}", found.cost);
         let place = &found.places[0];
@@ -61,10 +61,10 @@ fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
         };
         let arguments = ["--iterations", iterations, "--pattern", pattern];
         let together = if matches!(pattern, "turns" | "pair") { run } else { run_together };
-        let Some((told, code)) = look(&fixture, together, &program, &arguments) else { return };
-        assert_eq!((code, told.findings.len()), (0, 0), "{pattern}: {:?}", told.findings);
-        assert!(told.sampling.accesses > 20, "{pattern}: {:?}", told.sampling);
-        let others: Vec<&str> = told.others.iter().map(|other| other.judged.verdict.words()).collect();
+        let Some((report, code)) = look(&fixture, together, &program, &arguments) else { return };
+        assert_eq!((code, report.findings.len()), (0, 0), "{pattern}: {:?}", report.findings);
+        assert!(report.sampling.accesses > 20, "{pattern}: {:?}", report.sampling);
+        let others: Vec<&str> = report.others.iter().map(|other| other.judged.verdict.words()).collect();
         let fits = words.is_none_or(|words| others.iter().any(|other| other.contains(words)));
         assert!(fits, "{pattern}: {others:?}");
     }
@@ -78,43 +78,51 @@ fn a_finding_that_is_known_can_be_ignored() {
     std::fs::write(&file, "# ours\nfunction:add\n").unwrap();
     let options = ["sharing", "--ignore", file.to_str().unwrap()];
     let Some(output) = run_together(&options, &program, COUNTING) else { return };
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.code() == Some(0) && told.contains("1 finding is not told"), "{told}{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(0) && text.contains("1 finding is not told"), "{text}{}", stderr(&output));
     std::fs::write(&file, "nonsense").unwrap();
     let output = run(&options, &program, COUNTING).unwrap();
-    assert!(output.status.code() == Some(2) && said(&output).contains("known.txt"), "{}", said(&output));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("known.txt"), "{}", stderr(&output));
 }
 
 #[test]
 fn a_process_that_is_not_there_is_told() {
-    for command in ["sharing", "repair"] {
-        let output = fieldstone(&[command, "--pid", "4194304"]).output().unwrap();
-        assert!(output.status.code() == Some(2) && said(&output).contains("no process 4194304"), "{}", said(&output));
+    for command in [["sharing", "--pid"], ["attach", "--repair"]] {
+        let output = fieldstone(&[&command[..], &["4194304"]].concat()).output().unwrap();
+        assert!(output.status.code() == Some(2) && stderr(&output).contains("no process 4194304"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn the_old_form_of_a_repair_works_and_prints_the_new_one() {
+    let output = fieldstone(&["repair", "--pid", "4194304"]).output().unwrap();
+    let message = stderr(&output);
+    assert!(message.starts_with("hint: `fieldstone repair --pid` is now `fieldstone attach --repair`\n"), "{message}");
+    assert!(output.status.code() == Some(2) && message.contains("no process 4194304"), "{message}");
 }
 
 #[test]
 fn another_users_process_is_told_as_such() {
     const NOBODY: u32 = 65534;
     let us = std::process::id().to_string();
-    for command in ["sharing", "repair"] {
-        let tried = fieldstone(&[command, "--pid", &us]).uid(NOBODY).gid(NOBODY).output();
+    for command in [["sharing", "--pid"], ["attach", "--repair"]] {
+        let tried = fieldstone(&[&command[..], &[us.as_str()]].concat()).uid(NOBODY).gid(NOBODY).output();
         let Ok(output) = tried else {
             println!("SKIP not root: no other user can be tried");
             return;
         };
-        let said = said(&output);
-        assert!(output.status.code() == Some(2) && said.contains("its owner") && said.contains("root"), "{said}");
-        assert!(!said.contains("perf_event_paranoid"), "that would not help: {said}");
+        let message = stderr(&output);
+        assert!(output.status.code() == Some(2) && message.contains("its owner") && message.contains("root"), "{message}");
+        assert!(!message.contains("perf_event_paranoid"), "that would not help: {message}");
     }
 }
 
 #[test]
 fn who_is_over_before_it_is_looked_at_is_no_error() {
-    let Some(_alone) = Fixture::new() else { return };
+    let Some(_fixture) = Fixture::new() else { return };
     for _ in 0..40 {
         let Some(output) = run(&["sharing"], Path::new("true"), &[]) else { return };
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     }
 }
 
@@ -124,9 +132,9 @@ fn what_another_program_does_in_the_process_is_found_too() {
     let program = fixture.build("counters", &["-g", "-O2"]);
     let script = format!("sleep 0.1; exec {} \"$@\"", program.display());
     let arguments = [&["-c", &script, "sh"], COUNTING].concat();
-    let Some((told, code)) = look(&fixture, run_together, Path::new("/bin/sh"), &arguments) else { return };
-    assert_eq!((code, told.findings.len()), (1, 1), "{:?} {:?}", told.others, told.unseen);
-    assert!(told.findings[0].code.iter().any(|code| code.function == "add"), "{:?}", told.findings[0].code);
+    let Some((report, code)) = look(&fixture, run_together, Path::new("/bin/sh"), &arguments) else { return };
+    assert_eq!((code, report.findings.len()), (1, 1), "{:?} {:?}", report.others, report.unseen);
+    assert!(report.findings[0].code.iter().any(|code| code.function == "add"), "{:?}", report.findings[0].code);
 }
 
 /// Threads on one processor use one cache, so no line moves between caches.
@@ -135,9 +143,9 @@ fn threads_of_one_processor_share_nothing() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let arguments = [&["-c", "0", program.to_str().unwrap()], COUNTING].concat();
-    let Some((told, code)) = look(&fixture, run, Path::new("/usr/bin/taskset"), &arguments) else { return };
-    assert_eq!((code, told.findings.len()), (0, 0), "{:?}", told.findings);
-    assert!(told.sampling.accesses > 20, "{:?}", told.sampling);
+    let Some((report, code)) = look(&fixture, run, Path::new("/usr/bin/taskset"), &arguments) else { return };
+    assert_eq!((code, report.findings.len()), (0, 0), "{:?}", report.findings);
+    assert!(report.sampling.accesses > 20, "{:?}", report.sampling);
 }
 
 /// Two threads: a counter on two lines; or two locks on one line, each followed by an atomic.
@@ -246,8 +254,8 @@ fn what_a_loop_could_write_and_never_does_is_no_finding() {
     let Some(fixture) = Fixture::new() else { return };
     for level in ["-O0", "-O2"] {
         let program = fixture.build_text("never", NEVER, &["-g", level]);
-        let Some((told, code)) = look(&fixture, run, &program, &["500000000"]) else { return };
-        assert_eq!((code, told.findings.len()), (0, 0), "{level}: {:?}", told.findings);
-        assert!(told.sampling.accesses > 20, "{level}: {:?}", told.sampling);
+        let Some((report, code)) = look(&fixture, run, &program, &["500000000"]) else { return };
+        assert_eq!((code, report.findings.len()), (0, 0), "{level}: {:?}", report.findings);
+        assert!(report.sampling.accesses > 20, "{level}: {:?}", report.sampling);
     }
 }

@@ -86,7 +86,7 @@ pub(crate) fn fieldstone(arguments: &[&str]) -> Command {
 pub(crate) fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
     let mut command = fieldstone(options);
     let output = command.arg("--").arg(program).args(arguments).output().unwrap();
-    if is_forbidden(&said(&output)) {
+    if is_forbidden(&stderr(&output)) {
         return None;
     }
     Some(output)
@@ -94,11 +94,11 @@ pub(crate) fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Optio
 
 /// Whether the message reports that the kernel or its settings forbid the command; printed as a
 /// skip.
-pub(crate) fn is_forbidden(said: &str) -> bool {
+pub(crate) fn is_forbidden(message: &str) -> bool {
     let settings = ["perf_event_paranoid", "ptrace_scope", "unprivileged_userfaultfd"];
-    let is_forbidden = settings.iter().any(|setting| said.contains(setting));
+    let is_forbidden = settings.iter().any(|setting| message.contains(setting));
     if is_forbidden {
-        println!("SKIP other processes may not be looked into: {}", said.trim());
+        println!("SKIP other processes may not be looked into: {}", message.trim());
     }
     is_forbidden
 }
@@ -108,7 +108,7 @@ pub(crate) fn is_forbidden(said: &str) -> bool {
 pub(crate) fn run_together(options: &[&str], program: &Path, arguments: &[&str]) -> Option<Output> {
     for _ in 0..ATTEMPTS {
         let output = run(options, program, arguments)?;
-        if ran_together(&said(&output)) {
+        if ran_together(&stderr(&output)) {
             return Some(output);
         }
     }
@@ -117,8 +117,8 @@ pub(crate) fn run_together(options: &[&str], program: &Path, arguments: &[&str])
 }
 
 /// Whether the program reports that its two threads ran at the same time.
-pub(crate) fn ran_together(said: &str) -> bool {
-    let number = said.lines().find_map(|line| line.strip_suffix(" processors at work"));
+pub(crate) fn ran_together(message: &str) -> bool {
+    let number = message.lines().find_map(|line| line.strip_suffix(" processors at work"));
     number.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0) >= 1.6
 }
 
@@ -127,22 +127,22 @@ pub(crate) fn did_not_run_together(program: &Path) {
 }
 
 /// The standard error of a command.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The seconds of the program's threads, as the program reports.
 pub(crate) fn kernel_s(output: &Output) -> f64 {
-    let said = said(output);
-    let seconds = said.lines().find_map(|line| line.strip_prefix("kernel: ")?.trim().parse().ok());
-    seconds.unwrap_or_else(|| panic!("no time: {said}"))
+    let message = stderr(output);
+    let seconds = message.lines().find_map(|line| line.strip_prefix("kernel: ")?.trim().parse().ok());
+    seconds.unwrap_or_else(|| panic!("no time: {message}"))
 }
 
 /// The line with the program's result.
 pub(crate) fn checksum(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.starts_with("checksum:"));
-    line.unwrap_or_else(|| panic!("no checksum: {text}{}", said(output))).to_owned()
+    line.unwrap_or_else(|| panic!("no checksum: {text}{}", stderr(output))).to_owned()
 }
 
 /// The iterations for which `counters` takes about `seconds` here without sharing: an iteration

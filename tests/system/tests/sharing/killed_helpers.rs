@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, said};
-use Step::{Kill, Replaced, Stop};
-use Whom::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
+use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, stderr};
+use Step::{Kill, AwaitReplacement, Stop};
+use Target::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
 
 /// Two threads that count in words of one line; the argument is the number of laps. Prints the
 /// seconds of both threads, and the longest time between two laps of a thread, which bounds the
@@ -68,7 +68,7 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// A process of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Whom {
+enum Target {
     Launcher,
     Repairer,
     FirstWatchdog,
@@ -78,16 +78,16 @@ enum Whom {
 /// What the test does to these processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    Kill(Whom),
-    Stop(Whom),
+    Kill(Target),
+    Stop(Target),
         /// Waits until the repairer has replaced the first watchdog.
-    Replaced,
+    AwaitReplacement,
 }
 
 /// The orders after which one rescue starts at once.
-const AT_ONCE: [&[Step]; 12] = [
+const IMMEDIATE: [&[Step]; 12] = [
     &[Kill(Repairer)],
-    &[Kill(FirstWatchdog), Replaced, Kill(Repairer)],
+    &[Kill(FirstWatchdog), AwaitReplacement, Kill(Repairer)],
     &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer)],
     &[Kill(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)],
     &[Kill(Repairer), Kill(Launcher)],
@@ -95,7 +95,7 @@ const AT_ONCE: [&[Step]; 12] = [
     &[Kill(Launcher), Kill(Repairer), Kill(FirstWatchdog)],
     &[Stop(FirstWatchdog), Stop(SecondWatchdog), Kill(Repairer)],
     &[Stop(FirstWatchdog), Stop(SecondWatchdog), Kill(Launcher), Kill(Repairer)],
-    &[Stop(FirstWatchdog), Replaced, Kill(Repairer)],
+    &[Stop(FirstWatchdog), AwaitReplacement, Kill(Repairer)],
     &[Kill(Launcher), Kill(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)],
     &[Kill(FirstWatchdog), Kill(SecondWatchdog), Kill(Repairer), Kill(Launcher)],
 ];
@@ -108,33 +108,33 @@ fn a_program_goes_on_whoever_of_ours_dies() {
     let program = fixture.build_text("pair", PAIR, &["-O2", "-g"]);
     let rules = fixture.path("rules");
     std::fs::write(&rules, RULES).unwrap();
-    let asked = std::env::var("FIELDSTONE_RESCUES").ok().and_then(|number| number.parse::<usize>().ok());
+    let repetitions = std::env::var("FIELDSTONE_RESCUES").ok().and_then(|number| number.parse::<usize>().ok());
     let plain = Command::new(&program).arg(LAPS).output().unwrap();
-    let all = [&AT_ONCE[..], &AFTER_A_STOP[..]].concat();
+    let all = [&IMMEDIATE[..], &AFTER_A_STOP[..]].concat();
     let (mut alone, mut times, mut waits) = (vec![seconds(&plain, "seconds")], Vec::new(), Vec::new());
-    for number in 0..asked.unwrap_or(all.len()) {
+    for number in 0..repetitions.unwrap_or(all.len()) {
                 // With many repetitions most are the simple case.
-        let steps = if number < all.len() { all[number] } else { AT_ONCE[number / 3 % AT_ONCE.len()] };
-        let Some(output) = go_on(&program, &rules, steps, number, &checksum(&plain)) else { return };
+        let steps = if number < all.len() { all[number] } else { IMMEDIATE[number / 3 % IMMEDIATE.len()] };
+        let Some(output) = run_with_steps(&program, &rules, steps, number, &checksum(&plain)) else { return };
         times.push(seconds(&output, "seconds"));
         let wait = seconds(&output, "longest wait");
         println!("{steps:?}: longest wait {wait:.3} s");
-        if AT_ONCE.contains(&steps) {
+        if IMMEDIATE.contains(&steps) {
             waits.push(wait);
         }
-        if asked.is_some() {
+        if repetitions.is_some() {
             alone.push(seconds(&Command::new(&program).arg(LAPS).output().unwrap(), "seconds"));
         }
     }
     let (runs, alone, rescued, wait) = (times.len(), median(&mut alone), median(&mut times), median(&mut waits));
     println!("{runs} runs; alone {alone:.3} s, with a death {rescued:.3} s, longest wait {wait:.3} s (medians)");
     assert!(wait < LONGEST_RESCUE_S, "threads wait {wait:.3} s for a rescue");
-    assert!(asked.is_none() || rescued < 1.5 * alone, "{rescued:.3} s, alone {alone:.3} s");
+    assert!(repetitions.is_none() || rescued < 1.5 * alone, "{rescued:.3} s, alone {alone:.3} s");
 }
 
 #[test]
 fn a_run_ends_with_its_program_though_the_repairer_is_stopped() {
-    let Some(_stage) = Fixture::new() else { return };
+    let Some(_fixture) = Fixture::new() else { return };
     let mut running = fieldstone(&["run", "--repair", "--", "sleep", "1"]).stderr(Stdio::piped()).spawn().unwrap();
     let repairer = loop {
         let is_repairer = |pid: &u32| command_line(*pid).contains("--events");
@@ -147,34 +147,34 @@ fn a_run_ends_with_its_program_though_the_repairer_is_stopped() {
     let begun = Instant::now();
     let output = until_end(running, LONGEST_END + Duration::from_secs(1), &[repairer], "sleep");
     println!("ended {:.3} s after the repairer was stopped", begun.elapsed().as_secs_f64());
-    assert!(output.status.success(), "{}", said(&output));
-    all_have_ended(&[repairer]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    check_all_end(&[repairer]);
 }
 
 /// One run. `None` if repairs are forbidden.
-fn go_on(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &str) -> Option<Output> {
+fn run_with_steps(program: &Path, rules: &Path, steps: &[Step], number: usize, right: &str) -> Option<Output> {
     let mut command = fieldstone(&["run", "--repair", "--rules", rules.to_str().unwrap(), "--"]);
     let mut running = command.arg(program).arg(LAPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let ours = Ours::of(&mut running);
+    let helpers = HelperProcesses::of(&mut running);
     let mut known = children(running.id(), program.file_name().unwrap().to_str().unwrap());
-    if let Some(ours) = &ours {
+    if let Some(helpers) = &helpers {
         std::thread::sleep(Duration::from_micros(number as u64 * 7919 % 97_000));
-        known.extend(ours.all());
-        steps.iter().for_each(|&step| ours.take(step));
+        known.extend(helpers.all());
+        steps.iter().for_each(|&step| helpers.apply(step));
     }
     let output = until_end(running, LONGEST, &known, &format!("{steps:?} {number}"));
-    if is_forbidden(&said(&output)) {
+    if is_forbidden(&stderr(&output)) {
         return None;
     }
-    assert!(ours.is_some(), "no page was moved: {}", said(&output));
-    assert_eq!(checksum(&output), right, "{steps:?} {number}: {}", said(&output));
-    let is_reported = said(&output).contains("the program goes on unrepaired\ntry: fieldstone repair --pid");
+    assert!(helpers.is_some(), "no page was moved: {}", stderr(&output));
+    assert_eq!(checksum(&output), right, "{steps:?} {number}: {}", stderr(&output));
+    let is_reported = stderr(&output).contains("the program goes on unrepaired\ntry: fieldstone attach --repair");
         // With a stopped repairer, ending threads may wait for it: the program ends after the
         // repairer has been killed.
-    if AT_ONCE.contains(&steps) {
-        assert_eq!(is_reported, !steps.contains(&Kill(Launcher)), "{steps:?} {number}: {}", said(&output));
+    if IMMEDIATE.contains(&steps) {
+        assert_eq!(is_reported, !steps.contains(&Kill(Launcher)), "{steps:?} {number}: {}", stderr(&output));
     }
-    all_have_ended(&known);
+    check_all_end(&known);
     Some(output)
 }
 
@@ -191,7 +191,7 @@ fn until_end(running: Child, longest: Duration, all: &[u32], what: &str) -> Outp
 }
 
 /// Checks that all of these processes end.
-fn all_have_ended(all: &[u32]) {
+fn check_all_end(all: &[u32]) {
     let begun = Instant::now();
     while let Some(pid) = all.iter().find(|&&pid| !fieldstone_sys::process::has_ended(pid)) {
         if begun.elapsed() > LONGEST_END {
@@ -204,13 +204,13 @@ fn all_have_ended(all: &[u32]) {
 }
 
 /// The helper processes of a run.
-struct Ours {
+struct HelperProcesses {
     launcher: u32,
     repairer: u32,
     watchdogs: [u32; 2],
 }
 
-impl Ours {
+impl HelperProcesses {
         /// Waits for the watchdogs. `None` if the program ended first.
     fn of(running: &mut Child) -> Option<Self> {
         let launcher = running.id();
@@ -229,16 +229,16 @@ impl Ours {
         [self.launcher, self.repairer, self.watchdogs[0], self.watchdogs[1]]
     }
 
-    fn take(&self, step: Step) {
+    fn apply(&self, step: Step) {
         match step {
-            Kill(whom) => send(Signal::KILL, self.pid(whom)),
-            Stop(whom) => send(Signal::STOP, self.pid(whom)),
-            Replaced => replaced(self.repairer, self.watchdogs[0]),
+            Kill(target) => send(Signal::KILL, self.pid(target)),
+            Stop(target) => send(Signal::STOP, self.pid(target)),
+            AwaitReplacement => await_replacement(self.repairer, self.watchdogs[0]),
         }
     }
 
-    const fn pid(&self, whom: Whom) -> u32 {
-        match whom {
+    const fn pid(&self, target: Target) -> u32 {
+        match target {
             Launcher => self.launcher,
             Repairer => self.repairer,
             FirstWatchdog => self.watchdogs[0],
@@ -248,7 +248,7 @@ impl Ours {
 }
 
 /// Waits until another watchdog runs instead of this one.
-fn replaced(repairer: u32, watchdog: u32) {
+fn await_replacement(repairer: u32, watchdog: u32) {
     let begun = Instant::now();
     loop {
         let now = children(repairer, WATCHDOG);
@@ -279,9 +279,9 @@ fn command_line(pid: u32) -> String {
 
 /// The seconds that the program prints after this name.
 fn seconds(output: &Output, name: &str) -> f64 {
-    let said = said(output);
-    let line = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("it has not ended: {said}"))
+    let message = stderr(output);
+    let line = message.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("it has not ended: {message}"))
 }
 
 fn median(times: &mut [f64]) -> f64 {

@@ -9,7 +9,7 @@ use fieldstone_supervise::sharing::{Event, Happened, RepairStats, Seen};
 
 use crate::fixture::{
     Run, Fixture, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
-    ran_together, run, run_together, said,
+    ran_together, run, run_together, stderr,
 };
 
 const COUNTING: &[&str] = &["--iterations", "500000000"];
@@ -19,7 +19,7 @@ fn repaired(fixture: &Fixture, run: Run, program: &Path, arguments: &[&str]) -> 
     let plain = std::process::Command::new(program).args(arguments).output().unwrap();
     let file = fixture.path("stats.json");
     let output = run(&["run", "--repair", "--stats", file.to_str().unwrap()], program, arguments)?;
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(checksum(&output), checksum(&plain));
     Some(serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap())
 }
@@ -36,8 +36,8 @@ fn counters_are_parted_at_every_level_of_optimisation() {
         let Some(stats) = repaired(&fixture, run_together, &program, &[COUNTING, more].concat()) else { return };
         assert_eq!(stats.schema, RepairStats::SCHEMA);
         let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
-        let led = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
-        assert!(moved >= 1 && led >= 2, "{level} {more:?}: {:#?}", stats.events);
+        let redirected = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
+        assert!(moved >= 1 && redirected >= 2, "{level} {more:?}: {:#?}", stats.events);
                 // At the end the main thread may access the page so often, one access at a time,
                 // that it moves back.
         let at = |is: fn(&Happened) -> bool| stats.events.iter().find(|event| is(&event.what)).map(|event| event.at_ms);
@@ -96,7 +96,7 @@ fn programs_with_more_than_counters_keep_their_results() {
         for (level, rounds) in ["-O0", "-O2"].into_iter().zip(rounds) {
             let program = fixture.build(name, &["-g", level]);
             let Some(stats) = repaired(&fixture, run, &program, &["--rounds", rounds]) else { return };
-            assert!(stats.seen.walked > 0, "{name} {level}: nobody looked: {stats:?}");
+            assert!(stats.seen.walked > 0, "{name} {level}: nobody sampled: {stats:?}");
             println!("{name} {level}: {} events", stats.events.len());
         }
     }
@@ -172,8 +172,8 @@ fn what_did_not_settle_is_tried_once_more() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &[]) else { return };
-    let by_hand = |what: &Happened| matches!(what, Happened::Undone { why, .. } if why.contains("one by one"));
-    assert!(count(&stats.events, by_hand) >= 1, "{:#?}", stats.events);
+    let one_by_one = |what: &Happened| matches!(what, Happened::Undone { why, .. } if why.contains("one by one"));
+    assert!(count(&stats.events, one_by_one) >= 1, "{:#?}", stats.events);
     assert!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })) >= 2, "{:#?}", stats.events);
 }
 
@@ -317,41 +317,41 @@ fn a_running_process_is_repaired_and_let_go() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut repairer = fieldstone(&["repair", "--events", "--pid", &running.id().to_string()])
+    let mut repairer = fieldstone(&["attach", "--events", "--repair", &running.id().to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(repairer.stdout.take().unwrap()).lines();
-    let led = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("\"led\"")).nth(1);
-    if led.is_some() {
-        told_of_the_repair(running.id(), repairer.id());
+    let redirected = lines.by_ref().map_while(Result::ok).filter(|line| line.contains("\"redirected\"")).nth(1);
+    if redirected.is_some() {
+        check_reports_of_the_repair(running.id(), repairer.id());
         interrupt(repairer.id());
     }
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     let ended = repairer.wait_with_output().unwrap();
     let output = running.wait_with_output().unwrap();
-    assert!(output.status.success(), "the program found its own result wrong: {}", said(&output));
-    if led.is_none() && is_forbidden(&said(&ended)) {
+    assert!(output.status.success(), "the program found its own result wrong: {}", stderr(&output));
+    if redirected.is_none() && is_forbidden(&stderr(&ended)) {
         return;
     }
-    if led.is_none() && !ran_together(&said(&output)) {
+    if redirected.is_none() && !ran_together(&stderr(&output)) {
         return did_not_run_together(&program);
     }
-    assert!(led.is_some() && ended.status.success(), "{rest:?}{}", said(&ended));
+    assert!(redirected.is_some() && ended.status.success(), "{rest:?}{}", stderr(&ended));
     assert!(rest.last().is_some_and(|line| line.contains("\"over\"")), "{rest:?}");
     assert!(checksum(&output).contains("checksum:"));
 }
 
 /// A second repair, and `sharing`, report the running repair and how to end it.
-fn told_of_the_repair(pid: u32, repairer: u32) {
+fn check_reports_of_the_repair(pid: u32, repairer: u32) {
     let pid = pid.to_string();
-    let other = fieldstone(&["repair", "--pid", &pid]).output().unwrap();
-    let told = format!("under repair already: end process {repairer} first");
-    assert!(other.status.code() == Some(2) && said(&other).contains(&told), "{}", said(&other));
-    let looked = fieldstone(&["sharing", "--pid", &pid, "--duration", "0.1"]).output().unwrap();
-    let told = String::from_utf8_lossy(&looked.stdout).replace('\n', " ");
-    assert!(told.contains("under repair") && told.contains(&repairer.to_string()), "{told}{}", said(&looked));
+    let other = fieldstone(&["attach", "--repair", &pid]).output().unwrap();
+    let expected = format!("under repair already: end process {repairer} first");
+    assert!(other.status.code() == Some(2) && stderr(&other).contains(&expected), "{}", stderr(&other));
+    let sampled = fieldstone(&["sharing", "--pid", &pid, "--duration", "0.1"]).output().unwrap();
+    let text = String::from_utf8_lossy(&sampled.stdout).replace('\n', " ");
+    assert!(text.contains("under repair") && text.contains(&repairer.to_string()), "{text}{}", stderr(&sampled));
 }
 
 #[test]
@@ -365,10 +365,10 @@ fn a_saved_repair_is_shown_with_its_events() {
     let page = fixture.path("repair.html");
     let shown = fieldstone(&["report", "--html", page.to_str().unwrap(), file.to_str().unwrap()]).output().unwrap();
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(shown.status.success(), "{}", said(&shown));
+    assert!(shown.status.success(), "{}", stderr(&shown));
     let page = std::fs::read_to_string(&page).unwrap();
     for shown in [&text, &page] {
-        assert!(shown.contains("page 0x1000: 1 line parted, over 2 pages"), "{shown}");
-        assert!(shown.contains("back where it was: the kernel uses it") && shown.contains("exit 0"), "{shown}");
+        assert!(shown.contains("page 0x1000: 1 line separated, over 2 pages"), "{shown}");
+        assert!(shown.contains("moved back: the kernel uses it") && shown.contains("exit 0"), "{shown}");
     }
 }

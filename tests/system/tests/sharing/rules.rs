@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
 
-use crate::fixture::{Fixture, checksum, fieldstone, run, said};
+use crate::fixture::{Fixture, checksum, fieldstone, run, stderr};
 
 /// Waits until a repairer may have attached, then accesses some words a known number of times.
 const PROGRAM: &str = r#"
@@ -47,7 +47,7 @@ fn stats(fixture: &Fixture, program: &Path, rules: Option<&str>) -> Option<Vec<E
         options.extend(["--rules", rule_file.to_str().unwrap()]);
     }
     let output = run(&options, program, &[])?;
-    assert_eq!(checksum(&output), "checksum: 1039", "{}", said(&output));
+    assert_eq!(checksum(&output), "checksum: 1039", "{}", stderr(&output));
     let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     Some(stats.events)
 }
@@ -117,21 +117,22 @@ fn wrong_rules_stop_the_program_before_it_starts() {
     std::fs::write(&rules, "isolate words\n").unwrap();
     for file in [rules.to_str().unwrap(), "/there/is/none"] {
         let output = fieldstone(&["run", "--repair", "--rules", file, "--", "echo", "it ran"]).output().unwrap();
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{}", said(&output));
-        assert!(said(&output).contains(file), "{}", said(&output));
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{}", stderr(&output));
+        assert!(stderr(&output).contains(file), "{}", stderr(&output));
     }
     let output = fieldstone(&["run", "--rules", "x", "--", "echo"]).output().unwrap();
-    assert!(said(&output).contains("--repair"), "{}", said(&output));
+    assert!(stderr(&output).contains("--repair"), "{}", stderr(&output));
     let output = fieldstone(&["run", "--repair", "--pages", "thp", "--", "echo"]).output().unwrap();
-    assert!(output.status.code() == Some(2) && said(&output).contains("--pages"), "{}", said(&output));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("--pages"), "{}", stderr(&output));
 }
 
 #[test]
 fn that_nothing_was_parted_is_told_where_that_is_asked_for() {
-    let Some(_alone) = Fixture::new() else { return };
-    for (options, is_told) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
+    let Some(_fixture) = Fixture::new() else { return };
+    for (options, is_expected) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
         let Some(output) = run(options, Path::new("/bin/sleep"), &["1"]) else { return };
-        assert_eq!(said(&output).contains("nothing was parted"), is_told, "{}", said(&output));
+        assert_eq!(stderr(&output).contains("nothing was repaired"), is_expected, "{}", stderr(&output));
+        assert!(!stderr(&output).contains("hint:"), "the command starts its repairer by the new form: {}", stderr(&output));
     }
 }
 
@@ -142,8 +143,8 @@ fn rules_that_cannot_be_done_are_told_without_being_asked() {
     std::fs::write(&rules, "isolate 0x10000 8\nisolate nowhere 8\n").unwrap();
     let options = ["run", "--repair", "--rules", rules.to_str().unwrap()];
     let Some(output) = run(&options, Path::new("/bin/sleep"), &["0.5"]) else { return };
-    let said = said(&output);
-    assert!(said.contains("0x10000") && said.contains("not mapped") && said.contains("nowhere"), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("0x10000") && message.contains("not mapped") && message.contains("nowhere"), "{message}");
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn who_does_not_read_what_is_told_holds_nobody_up() {
     std::fs::write(&rules, "log words+1600 8\n").unwrap();
     let mut child = std::process::Command::new(&program).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
-    let mut repair = fieldstone(&["repair", "--pid", &pid, "--rules", rules.to_str().unwrap()]);
+    let mut repair = fieldstone(&["attach", "--repair", &pid, "--rules", rules.to_str().unwrap()]);
     let mut repair = repair.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -162,14 +163,14 @@ fn who_does_not_read_what_is_told_holds_nobody_up() {
         std::thread::sleep(Duration::from_millis(20));
     }
         // More than a pipe buffers.
-    let mut told = String::new();
-    repair.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut text = String::new();
+    repair.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     let mut errors = String::new();
     repair.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     if !repair.wait().unwrap().success() {
         return println!("SKIP {}", errors.trim());
     }
-    assert!(told.lines().filter(|line| line.contains("words+1600")).count() >= 2000 && told.len() > 1 << 17, "{told}");
+    assert!(text.lines().filter(|line| line.contains("words+1600")).count() >= 2000 && text.len() > 1 << 17, "{text}");
 }
 
 #[test]
@@ -179,6 +180,6 @@ fn a_program_whose_repairer_cannot_start_runs_all_the_same() {
     let script = "ulimit -n 8; exec \"$0\" \"$@\"";
     let mut shell = std::process::Command::new("sh");
     let output = shell.args(["-c", script]).arg(command.get_program()).args(command.get_args()).output().unwrap();
-    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
-    assert!(output.stdout == b"it ran\n" && said(&output).contains("unrepaired"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(output.stdout == b"it ran\n" && stderr(&output).contains("without a repair"), "{}", stderr(&output));
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::binaries;
-use crate::fixture::{Fixture, did_not_run_together, fieldstone, ran_together, said};
+use crate::fixture::{Fixture, did_not_run_together, fieldstone, ran_together, stderr};
 
 const NOBODY: u32 = 65534;
 const REMEDY: &str = "sudo sysctl vm.unprivileged_userfaultfd=1";
@@ -52,15 +52,15 @@ impl Drop for Sleeper {
 fn run_repair_prints_once_what_allows_it_and_the_program_runs_unrepaired() {
     let Some(fixture) = Fixture::new().filter(|_| can_be_tried()) else { return };
     let output = as_nobody(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 42"]);
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(42), &b"it ran\n"[..]), "{}", said(&output));
-    assert_eq!(said(&output).matches(REMEDY).count(), 1, "{}", said(&output));
-    assert!(said(&output).contains("nothing in it is repaired"), "{}", said(&output));
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(42), &b"it ran\n"[..]), "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches(REMEDY).count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("runs without a repair"), "{}", stderr(&output));
 
     fs::set_permissions(fixture.path("."), fs::Permissions::from_mode(0o777)).unwrap();
     let file = fixture.path("stats.json");
     let file = file.to_str().unwrap();
     let output = as_nobody(&["run", "--repair", "--stats", file, "--", "true"]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report = fieldstone(&["report", file]).output().unwrap();
     let report = String::from_utf8_lossy(&report.stdout);
     assert!(report.contains("outcome of the repairer: not started: ") && report.contains(REMEDY), "{report}");
@@ -72,10 +72,10 @@ fn repair_of_a_process_without_the_right_is_refused_before_it_is_sampled() {
         return;
     }
     let sleeper = Sleeper::start(NOBODY);
-    let by_nobody = as_nobody(&["repair", "--pid", &sleeper.pid()]);
-    let by_root = fieldstone(&["repair", "--pid", &sleeper.pid()]).output().unwrap();
+    let by_nobody = as_nobody(&["attach", "--repair", &sleeper.pid()]);
+    let by_root = fieldstone(&["attach", "--repair", &sleeper.pid()]).output().unwrap();
     for output in [by_nobody, by_root] {
-        assert!(output.status.code() == Some(2) && said(&output).contains(REMEDY), "{}", said(&output));
+        assert!(output.status.code() == Some(2) && stderr(&output).contains(REMEDY), "{}", stderr(&output));
         assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 }
@@ -88,11 +88,11 @@ fn sharing_says_beside_its_advice_that_the_repair_is_unavailable() {
     let program = program.to_str().unwrap();
     for _ in 0..4 {
         let output = as_nobody(&["sharing", "--", program, "--iterations", "300000000"]);
-        if said(&output).contains("perf_event_paranoid") {
-            println!("SKIP other processes may not be looked into: {}", said(&output).trim());
+        if stderr(&output).contains("perf_event_paranoid") {
+            println!("SKIP other processes may not be looked into: {}", stderr(&output).trim());
             return;
         }
-        if ran_together(&said(&output)) {
+        if ran_together(&stderr(&output)) {
             let report = String::from_utf8_lossy(&output.stdout);
             let advised = report.find("fieldstone run --repair --").unwrap_or_else(|| panic!("{report}"));
             assert!(report[advised..].contains("is unavailable to this user"), "{report}");
@@ -105,13 +105,13 @@ fn sharing_says_beside_its_advice_that_the_repair_is_unavailable() {
 
 #[test]
 fn a_terminal_shows_what_goes_on_and_how_it_ends() {
-    let Some(_alone) = Fixture::new() else { return };
+    let Some(_fixture) = Fixture::new() else { return };
     for (command, part) in [
-        ("sharing --duration 0.2", "is sampled for 0.2 s; Ctrl-C ends that"),
-        ("repair", "Ctrl-C puts everything back"),
+        ("sharing --duration 0.2 --pid", "is sampled for 0.2 s; Ctrl-C ends the sampling"),
+        ("attach --repair", "Ctrl-C puts everything back"),
     ] {
         let mut sleeper = Sleeper::start(0);
-        let line = format!("{} {command} --pid {}", binaries::command(), sleeper.pid());
+        let line = format!("{} {command} {}", binaries::command(), sleeper.pid());
         let mut terminal = Command::new("script");
         terminal.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
         let Ok(shown) = terminal.spawn() else {
@@ -127,5 +127,5 @@ fn a_terminal_shows_what_goes_on_and_how_it_ends() {
     }
     let sleeper = Sleeper::start(0);
     let quiet = fieldstone(&["sharing", "--duration", "0.2", "--pid", &sleeper.pid()]).output().unwrap();
-    assert!(!said(&quiet).contains("Ctrl-C"), "{}", said(&quiet));
+    assert!(!stderr(&quiet).contains("Ctrl-C"), "{}", stderr(&quiet));
 }
