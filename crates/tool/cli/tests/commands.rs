@@ -49,7 +49,7 @@ fn save_as(profile: &Profile, seconds: f64, path: &Path) {
 }
 
 #[test]
-fn a_saved_profile_is_reported_as_it_was() {
+fn a_saved_profile_is_printed_unchanged() {
     let (room, file) = measured();
     let file = file.to_str().unwrap();
     let page = room.path().join("page.html");
@@ -62,7 +62,7 @@ fn a_saved_profile_is_reported_as_it_was() {
 }
 
 #[test]
-fn what_is_no_report_is_told_apart() {
+fn errors_for_other_files_are_distinct() {
     let room = tempfile::tempdir().unwrap();
     let path = |name: &str| room.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("garbage"), "{\"half\":").unwrap();
@@ -80,7 +80,7 @@ fn what_is_no_report_is_told_apart() {
 }
 
 #[test]
-fn the_counts_of_a_run_are_reported_as_text_and_json_only() {
+fn statistics_of_a_run_have_the_formats_text_and_json() {
     let room = tempfile::tempdir().unwrap();
     let file = room.path().join("stats.json");
     let file = file.to_str().unwrap();
@@ -96,7 +96,7 @@ fn the_counts_of_a_run_are_reported_as_text_and_json_only() {
 }
 
 #[test]
-fn a_difference_is_told_by_the_exit_code_too() {
+fn a_difference_sets_the_exit_code() {
     let (room, file) = measured();
     let profile = match saved::Saved::load(&file).unwrap() {
         saved::Saved::Profile(profile) => *profile,
@@ -120,7 +120,7 @@ fn times(words: &str, part: &str) -> usize {
 }
 
 #[test]
-fn a_cause_is_told_once() {
+fn a_cause_is_printed_once() {
     let room = tempfile::tempdir().unwrap();
     let bad = room.path().join("bad.json");
     fs::write(&bad, "{\"half\":").unwrap();
@@ -135,14 +135,14 @@ fn a_cause_is_told_once() {
 }
 
 #[test]
-fn one_kind_alone_is_told_to_leave_nothing_to_compare_with() {
+fn one_page_kind_has_nothing_to_compare_with() {
     let said_of = |pages| stderr(&fieldstone(&["profile", "--runs", "1", "--pages", pages, "--", "true"]));
     assert!(said_of("4k").contains("nothing to compare with: add another"), "{}", said_of("4k"));
     assert!(!said_of("thp").contains("nothing to compare with"));
 }
 
 #[test]
-fn a_processor_s_description_is_printed_as_it_is_read() {
+fn a_printed_processor_description_can_be_read_again() {
     let preset = fieldstone(&["tlb", "zen4"]);
     assert_eq!(Machine::from_toml(&stdout(&preset)).ok(), Machine::preset("zen4"), "{}", stderr(&preset));
     let room = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ fn processors_are_named_in_one_order() {
 
 /// Nobody hears it, and nothing else changes.
 #[test]
-fn talk_that_cannot_be_written_ends_nothing() {
+fn messages_that_cannot_be_written_end_nothing() {
     let deaf = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
         command.args(arguments).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
@@ -184,7 +184,7 @@ fn talk_that_cannot_be_written_ends_nothing() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_reader_that_closes_the_pipe_is_no_error() {
     let line = format!("{} tlb zen4 | true; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_fieldstone"));
     match Command::new("bash").args(["-c", &line]).output() {
         Ok(output) => assert_eq!((stdout(&output), stderr(&output)), ("0\n".to_owned(), String::new())),
@@ -194,7 +194,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 /// On a terminal, which `script` is here: what is drawn once stays above all that follows, unless it is cleared.
 #[test]
-fn no_bar_of_nothing_is_drawn() {
+fn an_empty_progress_bar_is_not_drawn() {
     let line = format!("{} profile --runs 1 --pages thp -- true", env!("CARGO_BIN_EXE_fieldstone"));
     let mut script = Command::new("script");
     script.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm");
@@ -230,7 +230,7 @@ fn man_pages_and_completions_are_written() {
 }
 
 #[test]
-fn signals_that_were_ignored_stay_ignored() {
+fn ignored_signals_stay_ignored() {
     let line =
         format!("trap '' HUP; exec {} run --region -- grep SigIgn /proc/self/status", env!("CARGO_BIN_EXE_fieldstone"));
     let mut shell = Command::new("sh");
@@ -240,7 +240,7 @@ fn signals_that_were_ignored_stay_ignored() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_an_error_and_help_nobody_reads_to_the_end_is_not() {
+fn unwritable_help_is_an_error_and_a_closed_reader_is_not() {
     for arguments in [&["--help"][..], &["--version"], &["help", "run"], &["run", "--help"], &["doctor", "-h"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));

@@ -10,7 +10,7 @@ fn doctor(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn text_json_and_exit_code_say_the_same() {
+fn text_json_and_exit_code_agree() {
     let (text, json) = (doctor(&[]), doctor(&["--format", "json"]));
     let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     // Lines are wrapped: words alone are compared.
@@ -35,7 +35,7 @@ fn text_json_and_exit_code_say_the_same() {
 }
 
 #[test]
-fn a_format_that_there_is_not_is_refused() {
+fn an_unknown_format_is_refused() {
     let output = doctor(&["--format", "xml"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
 }

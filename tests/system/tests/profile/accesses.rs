@@ -27,7 +27,7 @@ fn walks(translation: &Translation) -> (u64, u64) {
 }
 
 #[test]
-fn private_memory_is_the_region_and_shared_memory_is_not() {
+fn private_memory_counts_for_the_region_and_shared_memory_does_not() {
     let Some(plain) = traced("plain") else { return };
     let (all, region) = walks(&plain);
     assert!((MISSES..MISSES + REST).contains(&all) && region >= MISSES, "{all}, {region}");
@@ -46,7 +46,7 @@ fn an_access_over_a_boundary_touches_two_pages() {
 }
 
 #[test]
-fn what_is_not_recorded_is_counted() {
+fn filtered_accesses_are_counted() {
     let Some(translation) = traced("again") else { return };
     const ACCESSES: u64 = 3 * 2_000_000;
     assert!((ACCESSES..ACCESSES + ACCESSES / 10).contains(&translation.accesses), "{}", translation.accesses);
@@ -54,7 +54,7 @@ fn what_is_not_recorded_is_counted() {
 }
 
 #[test]
-fn a_bit_may_lie_beyond_the_operand() {
+fn a_bit_test_may_access_memory_beyond_its_operand() {
     let Some(translation) = traced("bits") else { return };
     let (all, _) = walks(&translation);
     assert!((MISSES..MISSES + REST).contains(&all), "{all}");

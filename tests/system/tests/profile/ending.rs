@@ -7,7 +7,7 @@ use crate::binaries;
 use crate::fixture::{Fixture, load, workload};
 
 #[test]
-fn a_crash_is_told_with_the_last_words() {
+fn a_crash_is_reported_with_the_last_output() {
     let Some(fixture) = Fixture::new() else { return };
     let line = format!("echo the last word >&2; exec {} crash 1", workload("odd").display());
     let message = fixture.refused("--runs 1", &["sh", "-c", &line]);
@@ -15,14 +15,14 @@ fn a_crash_is_told_with_the_last_words() {
 }
 
 #[test]
-fn a_program_that_is_killed_is_told() {
+fn a_killed_program_is_reported() {
     let Some(fixture) = Fixture::new() else { return };
     let message = fixture.refused("--runs 1", &["odd", "kill-self"]);
     assert!(message.contains("signal 9 (SIGKILL)"), "{message}");
 }
 
 #[test]
-fn a_program_that_hangs_is_stopped_and_told() {
+fn a_hanging_program_is_stopped_and_reported() {
     let Some(fixture) = Fixture::new() else { return };
     for mode in ["hang", "ignore-sigterm"] {
         let message = fixture.refused("--runs 1 --timeout 0.5", &["odd", mode]);
@@ -31,7 +31,7 @@ fn a_program_that_hangs_is_stopped_and_told() {
 }
 
 #[test]
-fn who_was_there_before_us_is_spared() {
+fn earlier_processes_are_not_killed() {
     let Some(fixture) = Fixture::new() else { return };
     let (file, command) = (fixture.path("sleeper"), fixture.command("--runs 1 --pages 4k", &["true"]));
     let script = format!("sleep 1000 >/dev/null 2>&1 & echo $! >{}; exec \"$@\"", file.display());
@@ -46,7 +46,7 @@ fn who_was_there_before_us_is_spared() {
 }
 
 #[test]
-fn the_time_of_who_loses_its_parent_counts() {
+fn the_time_of_orphaned_processes_counts() {
     let Some(fixture) = Fixture::new() else { return };
     let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
     let user_s = |script: &str| fixture.measured("--runs 1 --pages 4k", &["sh", "-c", script], 0).samples[0].user_s;
@@ -57,7 +57,7 @@ fn the_time_of_who_loses_its_parent_counts() {
 }
 
 #[test]
-fn an_exit_code_is_the_programs_own_affair_but_not_a_new_one() {
+fn a_constant_exit_code_is_no_finding_and_a_changed_one_is() {
     let Some(fixture) = Fixture::new() else { return };
     let profile = fixture.measured("--runs 1 --pages thp", &["odd", "exit", "3"], 0);
     assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 3"));
@@ -93,7 +93,7 @@ fn a_program_that_runs_only_once_has_no_verdict() {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_apart() {
+fn errors_for_unrunnable_programs_are_distinct() {
     let Some(fixture) = Fixture::new() else { return };
     let message = fixture.refused("", &["no-such-program-anywhere"]);
     assert!(message.contains("there is no program called \"no-such-program-anywhere\""), "{message}");
@@ -118,7 +118,7 @@ fn what_cannot_be_run_is_told_apart() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_costs_no_run() {
+fn an_unwritable_path_is_reported_before_the_run() {
     let Some(fixture) = Fixture::new() else { return };
     let touched = fixture.path("touched");
     for option in ["--json", "--html"] {
@@ -132,7 +132,7 @@ fn a_path_that_cannot_be_written_costs_no_run() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_shown_and_what_cannot_be_shown_is_saved() {
+fn a_failed_output_does_not_prevent_the_other() {
     let Some(fixture) = Fixture::new() else { return };
     for option in ["--json", "--html"] {
         let output = fixture.profile(&format!("--runs 1 --pages 4k {option} /dev/full"), &["true"]);

@@ -33,7 +33,7 @@ fn check_restored(fixture: &Fixture, before: u64) {
 }
 
 #[test]
-fn ctrl_c_gives_everything_back() {
+fn ctrl_c_restores_everything() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(_pool) = Pool::with_free(0) else { return };
     for (signal, group, code) in [("INT", "", 130), ("INT", "-", 130), ("TERM", "", 143)] {
@@ -45,7 +45,7 @@ fn ctrl_c_gives_everything_back() {
 }
 
 #[test]
-fn what_was_timed_is_told_when_the_trace_is_interrupted() {
+fn timed_runs_are_reported_when_the_trace_is_interrupted() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let options =
         format!("--trace --full --no-sites --runs 1 --pages 4k --json {}", fixture.path("timed.json").display());
@@ -61,7 +61,7 @@ fn what_was_timed_is_told_when_the_trace_is_interrupted() {
 }
 
 #[test]
-fn sigkill_gives_everything_back_too() {
+fn sigkill_restores_everything() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(_pool) = Pool::with_free(0) else { return };
     let Some((mut started, before)) = start_profile(&fixture) else { return };
@@ -71,7 +71,7 @@ fn sigkill_gives_everything_back_too() {
 }
 
 #[test]
-fn who_waits_for_a_reader_that_was_killed_goes_on() {
+fn a_traced_program_continues_after_its_reader_was_killed() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "children", &[]) else { return };
     let mut command = fixture.command("--trace --full --no-sites --runs 1 --pages 4k", &[&program, "30000"]);
@@ -84,7 +84,7 @@ fn who_waits_for_a_reader_that_was_killed_goes_on() {
 }
 
 #[test]
-fn folio_sizes_are_switched_for_the_run_and_given_back() {
+fn folio_sizes_are_switched_for_the_run_and_restored() {
     let Some(fixture) = Fixture::alone() else { return };
     let before = folio_modes();
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);

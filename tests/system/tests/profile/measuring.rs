@@ -46,7 +46,7 @@ fn a_program_is_measured_in_abba_order_and_reported_three_ways() {
 }
 
 #[test]
-fn the_format_is_what_was_asked_for() {
+fn output_has_the_requested_format() {
     let Some(fixture) = Fixture::new() else { return };
     let json = fixture.profile("--runs 1 --pages thp --format json --metric cpu", &["true"]);
     let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -56,7 +56,7 @@ fn the_format_is_what_was_asked_for() {
 }
 
 #[test]
-fn output_that_never_repeats_is_told() {
+fn output_that_differs_from_run_to_run_is_reported() {
     let Some(fixture) = Fixture::new() else { return };
     let profile = fixture.measured("--runs 1 --pages thp --check-output", &["odd", "random-output"], 1);
     let varies = |kind: &str| Finding::OutputVaries { kind: kind.into() };
@@ -67,7 +67,7 @@ fn output_that_never_repeats_is_told() {
 }
 
 #[test]
-fn standard_input_is_that_of_every_run_and_equal_output_is_no_finding() {
+fn each_run_gets_the_standard_input_and_equal_output_is_no_finding() {
     let Some(fixture) = Fixture::new() else { return };
     let input = fixture.path("input");
     fs::write(&input, "the same each time\n").unwrap();
@@ -83,7 +83,7 @@ fn standard_input_is_that_of_every_run_and_equal_output_is_no_finding() {
 }
 
 #[test]
-fn the_process_with_the_memory_is_looked_at() {
+fn the_process_with_the_most_memory_is_measured() {
     let Some(fixture) = Fixture::new() else { return };
     let tree = ["odd", "fork-tree", "32M"];
     let profile = fixture.measured("--runs 1 --pages thp", &tree, 0);
@@ -100,7 +100,7 @@ fn the_process_with_the_memory_is_looked_at() {
 }
 
 #[test]
-fn a_shell_that_starts_the_program_is_not_the_one_to_look_at() {
+fn a_shell_that_starts_the_program_is_not_measured() {
     let Some(fixture) = Fixture::new() else { return };
     let gups = crate::fixture::workload("gups");
     let line = format!("{} 8M; true", gups.display());
@@ -109,7 +109,7 @@ fn a_shell_that_starts_the_program_is_not_the_one_to_look_at() {
 }
 
 #[test]
-fn a_process_in_a_pid_namespace_of_its_own_is_found() {
+fn a_process_in_another_pid_namespace_is_found() {
     let Some(fixture) = Fixture::new() else { return };
     if !std::process::Command::new("unshare").args(["-pf", "true"]).output().is_ok_and(|made| made.status.success()) {
         println!("SKIP no pid namespace can be made here");

@@ -87,7 +87,7 @@ fn a_server_is_loaded_and_stopped() {
 }
 
 #[test]
-fn a_server_that_hears_no_sigterm_is_measured_and_killed() {
+fn a_server_that_ignores_sigterm_is_measured_and_killed() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
     let program = redis.ignoring_sigterm();
@@ -99,7 +99,7 @@ fn a_server_that_hears_no_sigterm_is_measured_and_killed() {
 }
 
 #[test]
-fn a_port_that_somebody_has_is_told() {
+fn a_port_in_use_is_reported() {
     let Some(fixture) = Fixture::new() else { return };
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -108,7 +108,7 @@ fn a_port_that_somebody_has_is_told() {
 }
 
 #[test]
-fn a_port_that_is_never_opened_is_told() {
+fn a_port_that_is_never_opened_is_reported() {
     let Some(fixture) = Fixture::new() else { return };
     let message = refused(&fixture, "true", free_port(), "--timeout 0.5", &["odd", "ignore-sigterm"]);
     assert!(message.contains("was not opened within") && message.contains("the program runs"), "{message}");
@@ -117,7 +117,7 @@ fn a_port_that_is_never_opened_is_told() {
 }
 
 #[test]
-fn a_load_that_fails_is_told_with_its_last_words() {
+fn a_failed_load_is_reported_with_its_last_output() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
     let message = refused(&fixture, "echo the load broke >&2; exit 3", redis.port, "", &redis.command());
@@ -127,7 +127,7 @@ fn a_load_that_fails_is_told_with_its_last_words() {
 }
 
 #[test]
-fn a_load_that_fails_under_the_tracer_alone_costs_no_measurement() {
+fn a_load_that_fails_under_the_tracer_only_keeps_the_measurement() {
     let Some(fixture) = Fixture::new().filter(|_| crate::trace::has_tracer()) else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
     let (runs, file) = (fixture.path("runs"), fixture.path("profile.json"));
@@ -143,7 +143,7 @@ fn a_load_that_fails_under_the_tracer_alone_costs_no_measurement() {
 }
 
 #[test]
-fn a_server_that_dies_under_its_load_is_told() {
+fn a_server_that_ends_during_its_load_is_reported() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(redis) = Redis::new(&fixture) else { return };
     let port = redis.port;

@@ -39,7 +39,7 @@ fn line_of(function: &str) -> Option<u32> {
 }
 
 #[test]
-fn each_way_to_allocate_is_told_by_the_function_that_does() {
+fn each_allocation_is_attributed_to_its_function() {
     for optimisation in ["-O1", "-O2"] {
         let Some(translation) = traced("sites", &["-g", optimisation]) else { return };
         for (function, rounds) in [("table_new", 1), ("grown", 2), ("load_world", 4)] {
@@ -53,14 +53,14 @@ fn each_way_to_allocate_is_told_by_the_function_that_does() {
 }
 
 #[test]
-fn what_the_program_maps_is_told_by_the_function_that_maps() {
+fn a_mapping_is_attributed_to_its_function() {
     let Some(translation) = traced("sites", &["-g"]) else { return };
     let site = site(&translation, "pool_map", 3 * ROUNDS);
     assert_eq!((site.line, site.allocations, site.bytes), (line_of("pool_map"), 1, 1 << 20));
 }
 
 #[test]
-fn without_debug_info_the_function_is_told_and_what_to_install() {
+fn without_debug_info_the_function_and_the_missing_package_are_reported() {
     let Some(translation) = traced("sites", &["-O2"]) else { return };
     for (function, rounds) in [("table_new", 1), ("grown", 2), ("load_world", 4)] {
         assert_eq!(site(&translation, function, rounds * ROUNDS).file, None);
@@ -70,7 +70,7 @@ fn without_debug_info_the_function_is_told_and_what_to_install() {
 }
 
 #[test]
-fn operators_new_and_containers_are_told_by_their_callers() {
+fn operator_new_and_containers_are_attributed_to_their_callers() {
     let Some(translation) = traced("objects.cpp", &["-g", "-O2"]) else { return };
     let table = site(&translation, "Table::Table", 2 * ROUNDS);
     assert!(table.line.is_some() && table.bytes == 1 << 20, "{table:?}");
@@ -83,7 +83,7 @@ const TABLE_BYTES: u64 = 16 << 20;
 const TABLE_ROUNDS: u64 = 4;
 
 #[test]
-fn the_pages_that_each_site_really_got_are_told() {
+fn the_page_kinds_of_each_site_are_reported() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "pages", &["-g"]) else { return };
     let (profile, translation) = trace(&fixture, "--full --pages thp", &[&program]);
@@ -118,14 +118,14 @@ fn the_pages_that_each_site_really_got_are_told() {
 }
 
 #[test]
-fn what_runs_on_small_pages_alone_has_no_pages_to_tell() {
+fn a_run_on_small_pages_only_reports_no_page_kinds() {
     let Some(translation) = traced("sites", &["-g", "-O1"]) else { return };
     assert!(translation.sites.iter().all(|site| site.pages.is_empty()), "{:?}", translation.sites);
     assert!(translation.unseen.is_empty(), "{:?}", translation.unseen);
 }
 
 #[test]
-fn a_static_program_has_no_recorder_and_that_is_told() {
+fn a_static_program_has_no_recorder_which_is_reported() {
     let Some(translation) = traced("sites", &["-g", "-static"]) else { return };
     assert!(translation.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", translation.unseen);
     assert!(translation.sites.iter().all(|site| site.allocations == 0 && site.line.is_none()), "{:?}", translation.sites);

@@ -63,7 +63,7 @@ fn misses(entries: usize, pages: impl Iterator<Item = usize>) -> u64 {
 }
 
 #[test]
-fn gups_misses_what_its_sequence_misses() {
+fn gups_has_the_misses_of_its_access_sequence() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     const PAGES: usize = 1024;
     const UPDATES: u64 = 200_000;
@@ -118,7 +118,7 @@ pub(crate) fn compile(fixture: &Fixture, name: &str, options: &[&str]) -> Option
 const THREADS_MISS: u64 = 64 * 20 * 256;
 
 #[test]
-fn each_thread_has_a_core_of_its_own() {
+fn each_thread_has_its_own_tlb() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "threads", &["-g"]) else { return };
     let (profile, translation) = trace(&fixture, "--full", &[&program]);
@@ -138,7 +138,7 @@ fn each_thread_has_a_core_of_its_own() {
 
 /// More threads than those with a state of their own in the plugin (4096).
 #[test]
-fn threads_with_high_numbers_are_traced_like_others() {
+fn threads_with_high_numbers_are_traced() {
     const THREADS: u64 = 4160;
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "chain", &[]) else { return };
@@ -149,7 +149,7 @@ fn threads_with_high_numbers_are_traced_like_others() {
 }
 
 #[test]
-fn a_program_s_flags_are_its_own_while_bursts_come_and_go() {
+fn switching_translations_does_not_change_the_program_s_flags() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "flags", &[]) else { return };
     let (profile, translation) = trace(&fixture, "--burst 20000 --period 200000 --no-sites", &[&program]);
@@ -169,7 +169,7 @@ fn a_static_and_stripped_program_is_traced_without_names() {
 }
 
 #[test]
-fn children_have_their_parent_s_memory() {
+fn children_access_their_parent_s_memory() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "children", &[]) else { return };
     let (profile, translation) = trace(&fixture, "--full", &[&program]);
@@ -184,7 +184,7 @@ fn children_have_their_parent_s_memory() {
 }
 
 #[test]
-fn the_traced_run_is_on_huge_pages_where_memory_will_be_used() {
+fn dense_mappings_of_a_traced_run_are_on_huge_pages() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "table", &[]) else { return };
         // The largest of all runs: the measured runs have small pages.
@@ -208,7 +208,7 @@ fn the_traced_run_is_on_huge_pages_where_memory_will_be_used() {
 }
 
 #[test]
-fn who_ends_otherwise_under_the_tracer_is_timed_and_no_more() {
+fn a_program_that_ends_differently_under_the_tracer_is_only_timed() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
         // A program that behaves differently under QEMU.
     let script = "read name </proc/$$/comm; echo this is $name >&2; [ $name = sh ] || exit 3";
@@ -220,7 +220,7 @@ fn who_ends_otherwise_under_the_tracer_is_timed_and_no_more() {
 }
 
 #[test]
-fn what_cannot_be_seen_is_told() {
+fn untraced_programs_and_wrong_processors_are_reported() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let (_, translation) = trace(&fixture, "", &["/bin/sh", "-c", "/bin/true; exit 0"]);
     assert!(
@@ -246,7 +246,7 @@ fn what_cannot_be_seen_is_told() {
 }
 
 #[test]
-fn bursts_stand_for_the_whole() {
+fn bursts_estimate_the_whole_run() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
         // Unknown parts are estimated at most one period long: less than 1 % of all.
@@ -289,7 +289,7 @@ fn huge_share(profile: &Profile, kind: &str) -> f64 {
 }
 
 #[test]
-fn mosaics_are_run_for_real_beside_their_models() {
+fn mosaics_are_measured_beside_their_models() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let tlb = fixture.path("small.toml");

@@ -39,7 +39,7 @@ fn places(options: &str) -> Option<[u64; 4]> {
 }
 
 #[test]
-fn what_is_asked_for_is_on_huge_pages_and_nothing_else() {
+fn exactly_the_requested_memory_is_on_huge_pages() {
     if !has_transparent() {
         return;
     }
@@ -60,7 +60,7 @@ fn what_is_asked_for_is_on_huge_pages_and_nothing_else() {
 }
 
 #[test]
-fn on_every_kind_the_program_runs_as_before() {
+fn a_program_with_also_runs_on_each_page_kind() {
     for options in ["--pages 4k --also stacks,globals", "--pages thp --reserve 32M --prefault --also stacks,globals"] {
         if places(options).is_none() {
             return;
@@ -69,7 +69,7 @@ fn on_every_kind_the_program_runs_as_before() {
 }
 
 #[test]
-fn what_was_done_and_what_could_not_be_is_told() {
+fn advised_and_skipped_memory_is_counted() {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1", "-pthread"]) else { return };
     let plain = primary("", &[&program]);
     assert!(outside(&plain, "thread stack") >= 8 * MIB, "{:?}", plain.outside);
@@ -92,7 +92,7 @@ fn what_was_done_and_what_could_not_be_is_told() {
 }
 
 #[test]
-fn discarded_data_comes_back_as_the_file_has_it() {
+fn discarded_data_is_read_from_the_file_again() {
     let Some((_directory, program)) = compiled(include_str!("../programs/discarded.c"), &["-O1"]) else { return };
     for options in ["", "--also globals", "--also globals --pages 4k"] {
         primary(options, &[&program]);
@@ -100,7 +100,7 @@ fn discarded_data_comes_back_as_the_file_has_it() {
 }
 
 #[test]
-fn a_short_stack_stays_where_it_was() {
+fn a_short_stack_stays_outside_the_region() {
     let source = "#include <pthread.h>\n static void *run(void *x) { return x; }\n\
         int main(void) { pthread_t t; pthread_attr_t a; void *r; pthread_attr_init(&a);\n\
         pthread_attr_setstacksize(&a, 256 << 10); for (int i = 0; i < 50; i++) {\n\
@@ -121,7 +121,7 @@ const HINTED: &str = "#include <stdio.h>\n#include <sys/mman.h>\n#include <unist
         printf(\"%lu\\n\", (long)m); fflush(stdout); while (read(0, &c, 1) > 0) {} return 0; }\n";
 
 #[test]
-fn memory_with_a_hint_is_in_the_region_only_when_asked_for() {
+fn memory_with_a_hint_is_in_the_region_only_on_request() {
     if !has_transparent() {
         return;
     }

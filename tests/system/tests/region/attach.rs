@@ -41,7 +41,7 @@ fn huge_bytes(pid: u32) -> u64 {
 }
 
 #[test]
-fn threads_that_write_meanwhile_lose_nothing() {
+fn threads_that_write_during_a_collapse_lose_nothing() {
     let Some(churning) = churning("64M") else { return };
     let pid = churning.running.id();
     let Some(first) = counted(pid, "") else { return };
@@ -85,7 +85,7 @@ fn a_server_keeps_its_values() {
 }
 
 #[test]
-fn children_come_along_if_asked() {
+fn children_are_included_on_request() {
     let Some(odd) = workload("odd") else { return };
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{odd} churn 32M; exit $?")]);
@@ -138,7 +138,7 @@ fn ctrl_c_stops_between_two_pages() {
 }
 
 #[test]
-fn counts_are_written_where_nobody_reads_and_kept_where_nothing_is_done() {
+fn statistics_are_written_without_a_reader_and_kept_on_failure() {
     let Some(churning) = churning("4M") else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("stats.json");
@@ -165,7 +165,7 @@ fn refused(mut command: Command, words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn impossible_requests_are_refused_with_the_reason() {
     refused(collapse_command(0x7fff_fff0, ""), &["is gone"]);
     refused(collapse_command(std::process::id(), "--region"), &["unexpected argument", "--huge <PID> [--children]"]);
     refused(collapse_command(std::process::id(), "--stats /no/such/directory/x"), &["/no/such/directory/x"]);
@@ -205,7 +205,7 @@ fn the_old_form_works_and_prints_the_new_one() {
 }
 
 #[test]
-fn a_program_without_transparent_pages_is_told() {
+fn disabled_transparent_pages_are_reported() {
     let source = "#include <sys/prctl.h>\n#include <unistd.h>\n\
         int main(int n, char **a) { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); return execv(a[1], a + 1); }\n";
     let (Some(odd), Some((_directory, program))) = (workload("odd"), compiled(source, &[])) else { return };
@@ -217,7 +217,7 @@ fn a_program_without_transparent_pages_is_told() {
 }
 
 #[test]
-fn another_users_process_and_one_that_takes_a_capability() {
+fn a_process_of_another_user_and_a_missing_capability_are_refused() {
     const NOBODY: u32 = 65534;
     let Some(odd) = workload("odd") else { return };
     let own = churning("4M").unwrap();

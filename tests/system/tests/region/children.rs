@@ -9,7 +9,7 @@ fn named<'a>(stats: &'a RunStats, name: &str) -> Vec<&'a ProcessStats> {
 }
 
 #[test]
-fn through_a_shell() {
+fn a_child_of_a_shell_has_a_region() {
     let Some(gups) = workload("gups") else { return };
     let (output, stats) = counted("", &["sh", "-c", &format!("{gups} 32M; exit 3")]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -21,7 +21,7 @@ fn through_a_shell() {
 }
 
 #[test]
-fn through_python() {
+fn a_child_of_python_has_a_region() {
     let Some(gups) = workload("gups") else { return };
     let script = format!("import subprocess, sys; sys.exit(subprocess.run([{gups:?}, '16M']).returncode)");
     let (output, stats) = counted("", &["python3", "-c", &script]);
@@ -30,7 +30,7 @@ fn through_python() {
 }
 
 #[test]
-fn through_every_way_to_exec() {
+fn each_exec_function_passes_the_agent_on() {
     let source = "#define _GNU_SOURCE\n#include <unistd.h>\n#include <fcntl.h>\n#include <stdlib.h>\n#include <spawn.h>\n\
         #include <sys/wait.h>\n extern char **environ;\n\
         int main(int n, char **a) { char *v[] = {a[2], \"1M\", 0}; int s; pid_t p;\n switch (a[1][0]) {\n\
@@ -73,7 +73,7 @@ fn two_hundred_short_children_are_counted() {
 }
 
 #[test]
-fn a_child_that_cannot_carry_the_agent_runs_untouched() {
+fn a_child_that_cannot_load_the_agent_runs_unchanged() {
     let source = "#include <stdio.h>\n#include <stdlib.h>\n\
         int main(void) { printf(\"%d\", getenv(\"LD_PRELOAD\") || getenv(\"FIELDSTONE_SESSION\")); return 0; }\n";
     let Some((_directory, program)) = compiled(source, &["-static"]) else { return };
@@ -84,7 +84,7 @@ fn a_child_that_cannot_carry_the_agent_runs_untouched() {
 
 /// execvp tries the directories of PATH one after the other.
 #[test]
-fn programs_that_are_not_there_did_not_start() {
+fn failed_execs_are_not_counted() {
     let child = "import subprocess; subprocess.run(['true'])";
     let command = ["env", "PATH=/nowhere:/neither:/usr/bin:/bin", "python3", "-c", child];
     let (output, stats) = counted("", &command);
@@ -94,7 +94,7 @@ fn programs_that_are_not_there_did_not_start() {
 }
 
 #[test]
-fn a_sanitized_program_is_left_alone() {
+fn a_sanitized_program_runs_without_a_region() {
     let source = "#include <stdlib.h>\n#include <stdio.h>\n\
         int main(void) { char *p = malloc(8 << 20); p[5] = 7; puts(\"sane\"); free(p); return 0; }\n";
     let Some((_directory, program)) = compiled(source, &["-fsanitize=address"]) else { return };

@@ -13,7 +13,7 @@ const SIGSEGV: i32 = 11;
 const SIGTERM: i32 = 15;
 
 #[test]
-fn the_exit_code_is_the_programs() {
+fn the_exit_code_is_the_program_s() {
     for code in [0, 1, 7, 255] {
         let output = run("", &["sh", "-c", &format!("exit {code}")]);
         assert_eq!(output.status.code(), Some(code));
@@ -22,7 +22,7 @@ fn the_exit_code_is_the_programs() {
 }
 
 #[test]
-fn the_signal_is_the_programs() {
+fn the_signal_is_the_program_s() {
     let Some(odd) = workload("odd") else { return };
     for (mode, signal) in [("crash", SIGSEGV), ("kill-self", SIGKILL), ("abort", SIGABRT)] {
         let (output, stats) = counted("", &[&odd, mode]);
@@ -32,7 +32,7 @@ fn the_signal_is_the_programs() {
 }
 
 #[test]
-fn statistics_that_cannot_be_written_hide_no_end_of_the_program_s() {
+fn unwritable_statistics_do_not_hide_the_program_s_exit_code() {
     for (program, code) in [("exit 7", 7), ("exit 0", 2)] {
         let output = run("--stats /dev/full", &["sh", "-c", program]);
         assert_eq!(output.status.code(), Some(code), "{program}");
@@ -61,7 +61,7 @@ fn a_signal_to_the_command_reaches_the_program() {
 }
 
 #[test]
-fn a_program_that_ignores_a_signal_goes_on() {
+fn a_program_that_ignores_a_signal_continues() {
     let Some((mut running, program)) = hanging("ignore-sigterm") else { return };
     kill("TERM", &running.id().to_string());
     std::thread::sleep(std::time::Duration::from_millis(100));

@@ -77,7 +77,7 @@ fn most_huge_bytes(pages: &str, step: &str) -> Option<u64> {
 }
 
 #[test]
-fn by_any_step_it_is_on_huge_pages() {
+fn a_buffer_grown_by_any_step_is_on_huge_pages() {
     for step in ["65536", "4096", "1000000", "3000000", "0", "brk"] {
         let Some(best) = most_huge_bytes("thp", step) else { return };
         assert!(best >= MIN_HUGE_BYTES, "by {step}: {best} of {BUFFER_BYTES}");
@@ -85,7 +85,7 @@ fn by_any_step_it_is_on_huge_pages() {
 }
 
 #[test]
-fn on_small_pages_it_stays() {
+fn a_buffer_grown_on_small_pages_stays_on_them() {
     for step in ["65536", "0", "brk"] {
         let Some(grown) = grow("4k", step, BUFFER_BYTES) else { return };
         assert_eq!(grown.huge_bytes, 0, "by {step}: {grown:?}");
@@ -93,7 +93,7 @@ fn on_small_pages_it_stays() {
 }
 
 #[test]
-fn in_a_mosaic_its_share_is_huge() {
+fn a_grown_buffer_in_a_mosaic_is_partly_huge() {
     if !has_transparent() {
         return;
     }
@@ -105,7 +105,7 @@ fn in_a_mosaic_its_share_is_huge() {
 
 /// The first step is 1.9 pages of the pool, rounded up.
 #[test]
-fn on_hugetlb_pages_it_grows_by_whole_ones() {
+fn a_buffer_on_hugetlb_pages_grows_by_whole_pages() {
     let Some(_pool) = Pool::with_free(100) else { return };
     for step in ["4000000", "brk"] {
         let Some(grown) = grow("hugetlb", step, BUFFER_BYTES) else { return };
@@ -116,7 +116,7 @@ fn on_hugetlb_pages_it_grows_by_whole_ones() {
 /// The first step is too small for the pool, or ends on ordinary pages, by which pages of the pool
 /// cannot grow.
 #[test]
-fn what_did_not_begin_on_hugetlb_pages_alone_grows_on_transparent_ones() {
+fn a_buffer_partly_on_hugetlb_pages_grows_on_transparent_pages() {
     let Some(_pool) = Pool::with_free(100) else { return };
     for step in ["65536", "3000000"] {
         let Some(best) = most_huge_bytes("hugetlb", step) else { return };
@@ -125,7 +125,7 @@ fn what_did_not_begin_on_hugetlb_pages_alone_grows_on_transparent_ones() {
 }
 
 #[test]
-fn eight_times_the_steps_are_not_eight_squared_times_the_work() {
+fn the_cost_of_growth_is_not_quadratic() {
     let least = |bytes| {
         let runs: Option<Vec<GrownBuffer>> = (0..5).map(|_| grow("thp", "65536", bytes)).collect();
         runs.and_then(|runs| runs.iter().map(|grown| grown.processor_us).min())

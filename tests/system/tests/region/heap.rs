@@ -18,7 +18,7 @@ fn holds(options: &str, program: &str) {
 }
 
 #[test]
-fn a_heap_that_is_lowered_grows_again_and_keeps_its_last_page() {
+fn a_lowered_heap_grows_again_and_keeps_its_last_page() {
     let Some((_directory, program)) = compiled(include_str!("../programs/heap.c"), &["-O1"]) else { return };
     assert_eq!(stdout(&Command::new(&program).output().unwrap()), RIGHT, "natively");
     for options in ["--pages thp", "--pages 4k", "--pages thp:25%", "--reserve 16M", "--prefault"] {

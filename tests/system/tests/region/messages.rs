@@ -19,7 +19,7 @@ fn a_reserve_that_is_granted_in_part_is_reported() {
 }
 
 #[test]
-fn what_is_granted_is_prefaulted() {
+fn a_granted_reserve_is_prefaulted() {
     let program = ["sh", "-c", "ulimit -v 600000; exec \"$0\" \"$@\"", "grep", "VmRSS", "/proc/self/status"];
     let resident = |output| {
         let words = stdout(output);

@@ -45,7 +45,7 @@ fn chunks(mapping: &Mapping, base: u64) -> Range<u64> {
 }
 
 #[test]
-fn the_chunks_that_the_rule_picks_are_huge_and_no_other() {
+fn exactly_the_selected_chunks_are_huge() {
     if !has_transparent() {
         return;
     }
@@ -85,7 +85,7 @@ fn a_program_that_moves_and_splits_its_memory_runs_on_a_mosaic() {
 }
 
 #[test]
-fn what_cannot_be_mixed_is_refused_with_what_can() {
+fn an_impossible_mosaic_is_refused_with_an_example() {
     for pages in ["hugetlb:25%", "thp:0%", "thp:half", "4k:50%"] {
         let output = run(&format!("--pages {pages}"), &["true"]);
         assert!(output.status.code() == Some(2) && stderr(&output).contains("thp:25%"), "{pages}: {}", stderr(&output));

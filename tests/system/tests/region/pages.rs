@@ -8,7 +8,7 @@ fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
 }
 
 #[test]
-fn transparent_pages_are_really_got() {
+fn the_region_is_on_transparent_pages() {
     let Some(odd) = workload("odd") else { return };
     if !has_transparent() {
         return;
@@ -41,7 +41,7 @@ fn a_fork_changes_nothing_about_the_pages() {
 }
 
 #[test]
-fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
+fn a_reserve_is_mapped_at_the_start_and_touched_on_request() {
     let Some(odd) = workload("odd") else { return };
     let lazy = primary("--reserve 128M", &[&odd, "hold", "1M", "300"]);
     let used = 1..64 << 20;
@@ -57,7 +57,7 @@ fn a_reserve_is_mapped_at_the_start_and_touched_if_asked() {
 }
 
 #[test]
-fn hugetlb_pages_are_really_got() {
+fn the_region_is_on_hugetlb_pages() {
     let Some(odd) = workload("odd") else { return };
     let Some(_pool) = Pool::with_free(100) else { return };
     let stats = primary("--pages hugetlb", &[&odd, "hold", "64M", "1000"]);
@@ -66,7 +66,7 @@ fn hugetlb_pages_are_really_got() {
 }
 
 #[test]
-fn a_pool_that_is_too_small_is_told() {
+fn a_pool_that_is_too_small_is_reported() {
     let Some(gups) = workload("gups") else { return };
     let Some(_pool) = Pool::with_free(10) else { return };
     let stats = primary("--pages hugetlb", &[&gups, "64M"]);
@@ -75,7 +75,7 @@ fn a_pool_that_is_too_small_is_told() {
 }
 
 #[test]
-fn what_stays_outside_has_a_reason() {
+fn memory_outside_the_region_has_a_reason() {
     let Some(stress) = workload("mmap-stress") else { return };
     let (output, stats) = counted("", &[&stress, "3", "200", "--threads", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -94,7 +94,7 @@ fn the_table_goes_to_standard_error() {
 }
 
 #[test]
-fn the_command_is_told_as_given() {
+fn statistics_have_the_command_as_given() {
     let (_, stats) = counted("--pages 4k", &["sh", "-c", "exit 5"]);
     assert_eq!((stats.command.join(" ").as_str(), stats.page_kind.as_str()), ("sh -c exit 5", "4k"));
     assert_eq!(stats.outcome, "exit 5");
@@ -102,7 +102,7 @@ fn the_command_is_told_as_given() {
 }
 
 #[test]
-fn a_full_disk_costs_the_statistics_not_the_run() {
+fn a_full_disk_prevents_the_statistics_but_not_the_run() {
     let output = run("--stats /dev/full", &["echo", "ran"]);
     assert_eq!(stdout(&output), "ran\n");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -110,14 +110,14 @@ fn a_full_disk_costs_the_statistics_not_the_run() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_costs_no_run() {
+fn an_unwritable_path_is_reported_before_the_run() {
     let output = run("--stats /no/such/directory/stats.json", &["echo", "ran"]);
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("", Some(2)));
     assert!(stderr(&output).contains("/no/such/directory/stats.json"), "{}", stderr(&output));
 }
 
 #[test]
-fn no_page_of_the_pool_stays_promised() {
+fn no_page_of_the_pool_stays_reserved() {
     let (Some(odd), Some(stress)) = (workload("odd"), workload("mmap-stress")) else { return };
     let Some(_pool) = Pool::with_free(200) else { return };
     let before = reserved_pages();

@@ -30,7 +30,7 @@ fn watch_pool(work: impl FnOnce()) -> (u64, u64, u64) {
 }
 
 #[test]
-fn nothing_is_taken_unasked() {
+fn the_pool_is_used_only_on_request() {
     let Some(odd) = workload("odd") else { return };
     let Some(_pool) = Pool::with_free(FREE) else { return };
     let before = watch_pool(|| {});
@@ -55,7 +55,7 @@ fn nothing_is_taken_unasked() {
 }
 
 #[test]
-fn only_what_works_is_advised() {
+fn only_available_remedies_are_printed() {
     for (kind, has_reserve) in [("hugetlb", true), ("hugetlb-1g", false)] {
         let message = stderr(&run(&format!("--pages {kind}"), &["true"]));
         assert!(message.is_empty() || message.contains("--reserve") == has_reserve, "{message}");
@@ -63,7 +63,7 @@ fn only_what_works_is_advised() {
 }
 
 #[test]
-fn what_is_promised_to_another_stays_its_own() {
+fn pages_reserved_by_another_process_are_not_used() {
     let source = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <unistd.h>\n#include <sys/mman.h>\n\
         int main(void) { long bytes = 20L << 21; char c; char *p = mmap(0, bytes, PROT_READ | PROT_WRITE,\n\
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0); if (p == MAP_FAILED) return 1;\n\

@@ -28,7 +28,7 @@ fn executable(path: &Path, contents: &[u8], mode: u32) -> String {
 }
 
 #[test]
-fn what_is_not_there_or_no_program() {
+fn missing_files_and_other_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     refused("no-such-program-anywhere", &["no-such-program-anywhere", "not in the path"]);
     refused("/no/such/program", &["/no/such/program"]);
@@ -84,7 +84,7 @@ fn every_command_explains_in_the_same_words() {
 }
 
 #[test]
-fn a_program_that_this_user_may_not_read() {
+fn an_unreadable_program_is_refused() {
     const NOBODY: u32 = 65534;
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -107,7 +107,7 @@ fn a_misspelt_option_is_named() {
 }
 
 #[test]
-fn a_set_user_id_copy() {
+fn a_set_user_id_program_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = executable(&directory.path().join("set-id"), &fs::read("/bin/true").unwrap(), 0o4755);
     refused(&file, &["set-user-id", "copy"]);
@@ -115,7 +115,7 @@ fn a_set_user_id_copy() {
 
 /// It can be served from outside, but not with these options.
 #[test]
-fn a_static_program_with_what_only_the_agent_gives() {
+fn options_that_need_the_agent_are_refused_for_a_static_program() {
     let Some((_directory, program)) = compiled("int main(void) { return 0; }\n", &["-static"]) else { return };
     for options in ["--pages 4k", "--pages hugetlb", "--prefault", "--reserve 4M", "--also stacks", "--process x"] {
         let output = run(options, &[&program]);
@@ -132,7 +132,7 @@ fn a_static_program_with_what_only_the_agent_gives() {
 }
 
 #[test]
-fn a_program_of_32_bits_or_another_machine() {
+fn programs_of_32_bits_or_another_machine_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut header = fs::read("/bin/true").unwrap();
     header[18] = 8;
@@ -142,7 +142,7 @@ fn a_program_of_32_bits_or_another_machine() {
 }
 
 #[test]
-fn a_run_that_mends_nothing() {
+fn a_run_without_a_mode_is_refused() {
     let output = std::process::Command::new(binaries::command()).args(["run", "--", "true"]).output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));

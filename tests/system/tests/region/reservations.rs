@@ -18,7 +18,7 @@ fn resident(stats: &RegionStats, words: &str) -> u64 {
 }
 
 #[test]
-fn what_is_opened_later_is_served_on_huge_pages() {
+fn memory_opened_later_is_on_huge_pages() {
     let Some((_directory, program)) = program() else { return };
     if !has_transparent() {
         return;
@@ -34,7 +34,7 @@ fn what_is_opened_later_is_served_on_huge_pages() {
 }
 
 #[test]
-fn what_is_opened_in_place_is_counted_and_what_fits_is_inside() {
+fn memory_opened_in_place_is_counted_and_other_memory_is_inside() {
     let Some((_directory, program)) = program() else { return };
     for way in ["mapped", "protected", "low"] {
         let stats = primary("", &[&program, way]);
@@ -48,7 +48,7 @@ fn what_is_opened_in_place_is_counted_and_what_fits_is_inside() {
 }
 
 #[test]
-fn on_small_pages_what_is_opened_lies_on_small_pages() {
+fn opened_memory_is_on_small_pages_if_requested() {
     let Some((_directory, program)) = program() else { return };
     for way in ["scattered", "mapped", "protected", "low"] {
         let stats = primary("--pages 4k", &[&program, way]);
@@ -57,7 +57,7 @@ fn on_small_pages_what_is_opened_lies_on_small_pages() {
 }
 
 #[test]
-fn memory_mapped_past_libc_is_reported_as_such() {
+fn memory_mapped_by_raw_system_calls_is_reported() {
     let Some((_directory, program)) = program() else { return };
     let stats = primary("", &[&program, "raw"]);
     assert!(resident(&stats, "system calls that bypass libc") >= 62 * MIB, "{stats:?}");
@@ -66,7 +66,7 @@ fn memory_mapped_past_libc_is_reported_as_such() {
 }
 
 #[test]
-fn huge_pages_that_the_program_has_switched_off_are_reported_and_can_be_switched_on() {
+fn disabled_huge_pages_are_reported_and_can_be_enabled() {
     let Some((_directory, program)) = program() else { return };
     if !has_transparent() {
         return;

@@ -97,7 +97,7 @@ fn send(way: &str, signal: &str, pid: u32) {
 }
 
 #[test]
-fn each_signal_arrives_once_however_it_was_sent() {
+fn each_signal_arrives_once() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     for words in launchers() {
         let listener = Listener::start(&words, &program);
@@ -114,7 +114,7 @@ fn each_signal_arrives_once_however_it_was_sent() {
 }
 
 #[test]
-fn what_timeout_sends_to_its_child_and_then_to_the_group_is_heard_as_natively() {
+fn signals_of_timeout_arrive_as_natively() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     for words in launchers() {
         for foreground in [&["timeout", "--foreground", "0.7"][..], &["timeout", "0.7"][..]] {
@@ -137,7 +137,7 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 #[test]
-fn a_program_that_stops_is_seen_to_stop_and_goes_on_by_either_process() {
+fn a_stopped_program_stops_the_command_and_either_can_be_continued() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     let mut listener = Listener::start(&launchers()[1], &program);
     let command = listener.running.id();
@@ -154,7 +154,7 @@ fn a_program_that_stops_is_seen_to_stop_and_goes_on_by_either_process() {
 }
 
 #[test]
-fn the_witness_looks_like_the_program_and_never_outlives_the_command() {
+fn the_witness_has_the_program_s_command_line_and_ends_with_the_command() {
     let Some((_directory, program)) = compiled(LISTENER, &[]) else { return };
     for signal in [None, Some("KILL")] {
         let listener = Listener::start(&launchers()[1], &program);
@@ -171,7 +171,7 @@ fn the_witness_looks_like_the_program_and_never_outlives_the_command() {
 
 /// A shell with job control on its own terminal.
 #[test]
-fn a_terminal_s_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
+fn terminal_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
     let Some((directory, program)) = compiled(LISTENER, &[]) else { return };
     for words in launchers() {
         let mut terminal = Command::new("script");

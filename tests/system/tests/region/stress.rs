@@ -14,25 +14,25 @@ fn passes(options: &str, seeds: std::ops::Range<u32>, steps: u32, threads: u32) 
 }
 
 #[test]
-fn on_transparent_pages() {
+fn memory_calls_work_on_transparent_pages() {
     passes("--pages thp", 1..3, 200, 1);
     passes("--pages thp", 3..4, 100, 4);
 }
 
 #[test]
-fn on_small_pages() {
+fn memory_calls_work_on_small_pages() {
     passes("--pages 4k", 4..5, 200, 1);
     passes("--pages 4k", 5..6, 100, 4);
 }
 
 #[test]
-fn in_a_reserve_that_is_touched_at_once() {
+fn memory_calls_work_in_a_prefaulted_reserve() {
     passes("--pages thp --reserve 64M --prefault", 6..7, 200, 1);
     passes("--pages thp --reserve 64M --prefault", 7..8, 100, 4);
 }
 
 #[test]
-fn on_hugetlb_pages() {
+fn memory_calls_work_on_hugetlb_pages() {
     let Some(_pool) = Pool::with_free(1000) else { return };
     passes("--pages hugetlb", 8..10, 200, 1);
     passes("--pages hugetlb", 10..11, 100, 4);
@@ -40,21 +40,21 @@ fn on_hugetlb_pages() {
 }
 
 #[test]
-fn on_hugetlb_pages_until_there_are_none() {
+fn memory_calls_work_when_the_pool_runs_out() {
     let Some(_pool) = Pool::with_free(20) else { return };
     passes("--pages hugetlb", 12..13, 200, 1);
     passes("--pages hugetlb", 13..14, 100, 4);
 }
 
 #[test]
-fn on_hugetlb_pages_that_are_not_there() {
+fn memory_calls_work_with_an_empty_pool() {
     let Some(_pool) = Pool::with_free(0) else { return };
     passes("--pages hugetlb", 14..15, 150, 2);
 }
 
 /// Without a fork memory is never moved off hugetlb pages, so all other calls meet them.
 #[test]
-fn on_hugetlb_pages_without_a_fork() {
+fn memory_calls_work_on_hugetlb_pages_without_a_fork() {
     let Some(_pool) = Pool::with_free(1000) else { return };
     let Some(stress) = workload("mmap-stress") else { return };
     for (seed, threads) in [("5", "4"), ("8", "1")] {

@@ -19,20 +19,20 @@ fn same(native: &Output, with_region: &Output) {
 }
 
 #[test]
-fn environment_arguments_and_descriptors() {
+fn environment_arguments_and_descriptors_are_unchanged() {
     let Some(odd) = workload("odd") else { return };
     let program = [odd.as_str(), "surroundings", "a b", "", "--stats", "--"];
     same(&natively(&program).output().unwrap(), &run("", &program));
 }
 
 #[test]
-fn the_environment_of_a_child_and_its_order() {
+fn the_environment_of_a_child_is_unchanged() {
     let program = ["sh", "-c", "env; exec env"];
     same(&natively(&program).output().unwrap(), &run("", &program));
 }
 
 #[test]
-fn the_users_own_preload() {
+fn the_user_s_preload_is_kept() {
     let source = "extern long write(int, const void *, unsigned long);\n\
         __attribute__((constructor)) static void hello(void) { write(1, \"preloaded\\n\", 10); }\n";
     let Some((_directory, library)) = compiled(source, &["-shared", "-fPIC"]) else { return };
@@ -47,7 +47,7 @@ fn the_users_own_preload() {
 }
 
 #[test]
-fn standard_input_and_output() {
+fn standard_input_and_output_are_passed_through() {
     let Some(odd) = workload("odd") else { return };
     let mut running = region("", &[&odd, "echo"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let text: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
@@ -61,7 +61,7 @@ fn standard_input_and_output() {
 
 /// The program has the same descriptors, and fails to write as it would natively.
 #[test]
-fn standard_streams_that_are_closed() {
+fn closed_standard_streams_stay_closed() {
         // The exit code has a bit for each open stream, and one for a failed write.
     let script = "c=0; [ -e /proc/$$/fd/0 ] && c=1; [ -e /proc/$$/fd/1 ] && c=$((c + 2)); \
         [ -e /proc/$$/fd/2 ] && c=$((c + 4)); echo x || c=$((c + 8)); exit $c";
@@ -80,7 +80,7 @@ fn standard_streams_that_are_closed() {
 }
 
 #[test]
-fn a_limit_on_addresses_keeps_its_meaning() {
+fn a_limit_on_addresses_works_as_natively() {
     let source = "#include <stdlib.h>\n#include <stdio.h>\n#include <string.h>\n\
         int main(void) { char *much = malloc(1u << 30), *some = malloc(64 << 20);\n\
         if (some) memset(some, 1, 64 << 20);\n printf(\"%d %d\\n\", much != 0, some != 0); return 0; }\n";

@@ -13,7 +13,7 @@ fn prints(options: &str, program: &[&str], expected: &str) {
 }
 
 #[test]
-fn memory_that_is_mapped_past_libc_is_not_replaced() {
+fn memory_mapped_by_raw_system_calls_is_not_replaced() {
     let Some((_directory, program)) = compiled(include_str!("../programs/raw_syscalls.c"), &["-O1", "-pthread"]) else {
         return;
     };
@@ -30,7 +30,7 @@ fn memory_that_is_mapped_past_libc_is_not_replaced() {
 }
 
 #[test]
-fn an_unlimited_first_stack_grows() {
+fn an_unlimited_main_stack_grows() {
     let options = ["-O1", "-fno-optimize-sibling-calls"];
     let Some((_directory, program)) = compiled(include_str!("../programs/main_stack.c"), &options) else { return };
     let script = format!("ulimit -s unlimited; exec {program}");
@@ -48,7 +48,7 @@ fn a_second_libc_has_its_own_memory() {
 }
 
 #[test]
-fn a_program_serves_the_faults_on_all_its_missing_pages() {
+fn a_program_gets_the_faults_on_all_its_missing_pages() {
     let Some((_directory, program)) = compiled(include_str!("../programs/own_userfault.c"), &["-O1", "-pthread"]) else {
         return;
     };
@@ -69,7 +69,7 @@ fn a_program_serves_the_faults_on_all_its_missing_pages() {
 }
 
 #[test]
-fn what_fits_under_a_limit_of_locked_memory_still_fits() {
+fn the_limit_of_locked_memory_allows_as_much_as_natively() {
     let Some((_directory, program)) = compiled(include_str!("../programs/locked.c"), &["-O1"]) else { return };
     let expected = "10 of 10 blocks, then up to 3 MiB, Resource temporarily unavailable\nnothing resident\n";
     for options in ["--pages thp", "--pages 4k", "--reserve 64M", "--prefault", "--pages hugetlb --reserve 16M"] {

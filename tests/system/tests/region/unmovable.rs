@@ -31,7 +31,7 @@ fn check_unmovable(modes: &[&str], expect: impl Fn(&[&str], &RegionStats)) {
 }
 
 #[test]
-fn pages_that_the_kernel_writes_to_are_not_moved() {
+fn pinned_pages_are_not_moved() {
     check_unmovable(&["ring"], |lines, stats| {
         assert_eq!(lines, [NOT_MOVED, MOVED], "{stats:?}");
         assert!(outside(stats, "I/O to its frames") >= 8 * MIB, "{:?}", stats.outside);
@@ -43,7 +43,7 @@ fn pages_that_the_kernel_writes_to_are_not_moved() {
 }
 
 #[test]
-fn a_descriptor_for_direct_io_keeps_no_page() {
+fn a_descriptor_for_direct_io_pins_no_page() {
     check_unmovable(&["direct"], |lines, stats| {
         assert_eq!(lines, [MOVED, MOVED], "{stats:?}");
         assert_eq!(outside(stats, "left on hugetlb"), 0, "{:?}", stats.outside);
@@ -51,7 +51,7 @@ fn a_descriptor_for_direct_io_keeps_no_page() {
 }
 
 #[test]
-fn rights_and_limits_that_change_later_keep_no_page() {
+fn later_changes_of_rights_and_limits_do_not_prevent_moves() {
     check_unmovable(&["user", "full", "small"], |lines, stats| {
         assert_eq!(lines, [MOVED, MOVED], "{stats:?}");
         assert_eq!(outside(stats, "left on hugetlb"), 0, "{:?}", stats.outside);
@@ -59,7 +59,7 @@ fn rights_and_limits_that_change_later_keep_no_page() {
 }
 
 #[test]
-fn pages_stay_when_nothing_is_left_to_move_them_with() {
+fn pages_stay_without_the_descriptors_to_move_them() {
     check_unmovable(&["bare", "filter"], |lines, stats| {
         // What is mapped afterwards is not on hugetlb pages.
         assert_eq!(lines, [NOT_MOVED, MOVED], "{stats:?}");
@@ -69,7 +69,7 @@ fn pages_stay_when_nothing_is_left_to_move_them_with() {
 }
 
 #[test]
-fn pages_that_the_program_watches_itself_stay() {
+fn pages_registered_with_the_programs_userfaultfd_stay() {
     check_unmovable(&["watched"], |lines, stats| {
         assert_eq!(lines[0], NOT_MOVED, "{stats:?}");
         assert!(outside(stats, "a userfaultfd of the program") >= 2 * MIB, "{:?}", stats.outside);
@@ -78,7 +78,7 @@ fn pages_that_the_program_watches_itself_stay() {
 
 /// The kernel takes pinned pages back some milliseconds after the program has ended.
 #[test]
-fn a_run_right_after_one_with_pinned_pages_gets_them() {
+fn pinned_pages_are_available_to_the_next_run() {
     let Some((_directory, program)) = compiled(SOURCE, &["-O1"]) else { return };
     let Some(_pool) = Pool::with_free(20) else { return };
     for round in 0..3 {

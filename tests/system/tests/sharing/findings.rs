@@ -42,7 +42,7 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
 }
 
 #[test]
-fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
+fn other_sharing_is_not_reported_as_false_sharing() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O1"]);
     let alone = iterations_for(&program, 0.4);
@@ -71,7 +71,7 @@ fn what_only_seems_to_be_false_sharing_is_not_told_as_such() {
 }
 
 #[test]
-fn a_finding_that_is_known_can_be_ignored() {
+fn a_known_finding_can_be_ignored() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let file = fixture.path("known.txt");
@@ -86,7 +86,7 @@ fn a_finding_that_is_known_can_be_ignored() {
 }
 
 #[test]
-fn a_process_that_is_not_there_is_told() {
+fn a_missing_process_is_reported() {
     for command in [["sharing", "--pid"], ["attach", "--repair"]] {
         let output = fieldstone(&[&command[..], &["4194304"]].concat()).output().unwrap();
         assert!(output.status.code() == Some(2) && stderr(&output).contains("no process 4194304"), "{}", stderr(&output));
@@ -102,7 +102,7 @@ fn the_old_form_of_a_repair_works_and_prints_the_new_one() {
 }
 
 #[test]
-fn another_users_process_is_told_as_such() {
+fn a_process_of_another_user_is_reported() {
     const NOBODY: u32 = 65534;
     let us = std::process::id().to_string();
     for command in [["sharing", "--pid"], ["attach", "--repair"]] {
@@ -118,7 +118,7 @@ fn another_users_process_is_told_as_such() {
 }
 
 #[test]
-fn who_is_over_before_it_is_looked_at_is_no_error() {
+fn a_program_that_ends_before_sampling_is_no_error() {
     let Some(_fixture) = Fixture::new() else { return };
     for _ in 0..40 {
         let Some(output) = run(&["sharing"], Path::new("true"), &[]) else { return };
@@ -127,7 +127,7 @@ fn who_is_over_before_it_is_looked_at_is_no_error() {
 }
 
 #[test]
-fn what_another_program_does_in_the_process_is_found_too() {
+fn false_sharing_after_exec_is_found() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let script = format!("sleep 0.1; exec {} \"$@\"", program.display());
@@ -139,7 +139,7 @@ fn what_another_program_does_in_the_process_is_found_too() {
 
 /// Threads on one processor use one cache, so no line moves between caches.
 #[test]
-fn threads_of_one_processor_share_nothing() {
+fn threads_on_one_processor_have_no_false_sharing() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let arguments = [&["-c", "0", program.to_str().unwrap()], COUNTING].concat();
@@ -193,7 +193,7 @@ fn report_on(fixture: &Fixture, mode: &str, rounds: &str) -> Option<String> {
 }
 
 #[test]
-fn a_counter_on_two_lines_is_named_and_put_on_one() {
+fn a_counter_on_two_lines_is_reported_with_a_layout_on_one() {
     let Some(fixture) = Fixture::new() else { return };
     let Some(report) = report_on(&fixture, "tight", "800000000") else { return };
     for part in [
@@ -250,7 +250,7 @@ int main(int argc, char **argv) {
 "#;
 
 #[test]
-fn what_a_loop_could_write_and_never_does_is_no_finding() {
+fn writes_that_never_happen_are_no_finding() {
     let Some(fixture) = Fixture::new() else { return };
     for level in ["-O0", "-O2"] {
         let program = fixture.build_text("never", NEVER, &["-g", level]);

@@ -103,7 +103,7 @@ const IMMEDIATE: [&[Step]; 12] = [
 const AFTER_A_STOP: [&[Step]; 2] = [&[Stop(Repairer)], &[Stop(Repairer), Kill(FirstWatchdog), Kill(SecondWatchdog)]];
 
 #[test]
-fn a_program_goes_on_whoever_of_ours_dies() {
+fn a_program_continues_whichever_helper_is_killed() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("pair", PAIR, &["-O2", "-g"]);
     let rules = fixture.path("rules");
@@ -133,7 +133,7 @@ fn a_program_goes_on_whoever_of_ours_dies() {
 }
 
 #[test]
-fn a_run_ends_with_its_program_though_the_repairer_is_stopped() {
+fn a_run_ends_with_its_program_while_the_repairer_is_stopped() {
     let Some(_fixture) = Fixture::new() else { return };
     let mut running = fieldstone(&["run", "--repair", "--", "sleep", "1"]).stderr(Stdio::piped()).spawn().unwrap();
     let repairer = loop {

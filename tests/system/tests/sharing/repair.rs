@@ -29,7 +29,7 @@ fn count(events: &[Event], is: impl Fn(&Happened) -> bool) -> usize {
 }
 
 #[test]
-fn counters_are_parted_at_every_level_of_optimisation() {
+fn counters_are_separated_at_each_optimization_level() {
     let Some(fixture) = Fixture::new() else { return };
     for (level, more) in [("-O0", &[][..]), ("-O2", &[]), ("-O1", &["--atomic"]), ("-O2", &["--globals"])] {
         let program = fixture.build("counters", &["-g", level]);
@@ -49,7 +49,7 @@ fn counters_are_parted_at_every_level_of_optimisation() {
 
 /// Without optimization each access loads its address from the stack, and each is checked.
 #[test]
-fn a_loop_of_many_accesses_goes_on_in_a_clone() {
+fn a_loop_of_many_accesses_runs_in_a_clone() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("linear_regression", &["-g", "-O0"]);
     let arguments = ["--shift", "16", "--pin", "--rounds", "5"];
@@ -62,7 +62,7 @@ fn a_loop_of_many_accesses_goes_on_in_a_clone() {
 }
 
 #[test]
-fn what_is_truly_shared_is_left_alone() {
+fn truly_shared_memory_is_not_moved() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     for pattern in ["padded", "same", "bits", "read"] {
@@ -82,7 +82,7 @@ fn what_is_truly_shared_is_left_alone() {
 }
 
 #[test]
-fn programs_with_more_than_counters_keep_their_results() {
+fn repaired_programs_keep_their_results() {
     let Some(fixture) = Fixture::new() else { return };
         // Rounds for which threads run at least 0.1 s: long enough to be sampled.
     let programs = [
@@ -104,7 +104,7 @@ fn programs_with_more_than_counters_keep_their_results() {
 
 /// Accesses outside of cloned loops: in a virtual function, and in a mutex of the C library.
 #[test]
-fn objects_that_are_used_through_calls_get_no_slower() {
+fn objects_accessed_through_calls_are_not_slower() {
     let Some(fixture) = Fixture::new() else { return };
     for (level, kind, iterations) in [("-O0", "virtual", "200000000"), ("-O2", "mutexes", "40000000")] {
         let Some(program) = fixture.build_cpp("objects", &["-g", level]) else { return };
@@ -168,7 +168,7 @@ int main(void) {
 "#;
 
 #[test]
-fn what_did_not_settle_is_tried_once_more() {
+fn a_failed_repair_is_retried() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("changing", &[BEGIN, CHANGING].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &[]) else { return };
@@ -204,7 +204,7 @@ static void *work(void *number) {
 "#;
 
 #[test]
-fn threads_that_fight_late_are_looked_at_seldom_before_and_parted_all_the_same() {
+fn late_false_sharing_is_repaired_after_few_samples() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("late", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let Some(calm) = repaired(&fixture, run, &program, &["1000"]) else { return };
@@ -233,7 +233,7 @@ static void *work(void *number) {
 "#;
 
 #[test]
-fn an_access_behind_a_call_is_found_and_parted() {
+fn an_access_to_a_returned_address_is_repaired() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("calling", &[BEGIN, CALLING, TWO].concat(), &["-g", "-O0"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &["60000000"]) else { return };
@@ -246,7 +246,7 @@ fn an_access_behind_a_call_is_found_and_parted() {
 }
 
 #[test]
-fn what_a_rule_has_parted_is_not_told_as_found() {
+fn bytes_separated_by_a_rule_are_not_reported_as_found() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("ruled", &[BEGIN, LATE, TWO].concat(), &["-g", "-O2"]);
     let (file, rules) = (fixture.path("stats.json"), fixture.path("rules"));
@@ -286,7 +286,7 @@ int main(void) {
 "#;
 
 #[test]
-fn threads_in_the_place_of_others_are_looked_at_at_once() {
+fn replacement_threads_are_sampled_at_once() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("replaced", &[BEGIN, REPLACED].concat(), &["-g", "-O2"]);
     let Some(stats) = repaired(&fixture, run_together, &program, &[]) else { return };
@@ -296,7 +296,7 @@ fn threads_in_the_place_of_others_are_looked_at_at_once() {
 }
 
 #[test]
-fn a_program_that_takes_the_place_of_another_is_repaired() {
+fn a_program_started_by_exec_is_repaired() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let script = format!("sleep 0.1; exec {} \"$@\"", program.display());
@@ -308,7 +308,7 @@ fn a_program_that_takes_the_place_of_another_is_repaired() {
 
 /// Repairs a running process and detaches; the process ends normally.
 #[test]
-fn a_running_process_is_repaired_and_let_go() {
+fn a_running_process_is_repaired_and_detached() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build("counters", &["-g", "-O2"]);
     let running = std::process::Command::new(&program)

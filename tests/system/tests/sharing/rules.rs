@@ -61,7 +61,7 @@ fn moved(events: &[Event]) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn rules_are_done_and_what_they_watch_is_told_to_the_last_access() {
+fn rules_are_applied_and_count_each_access() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("words", PROGRAM, &["-g", "-O1"]);
     let rules = "# of the first page\nisolate words+64 8\nisolate wordsgO1:words+72 8\ncount words+800 8\ntrace words+808 8\nlog nowhere 8\n";
@@ -99,7 +99,7 @@ fn rules_are_done_and_what_they_watch_is_told_to_the_last_access() {
 }
 
 #[test]
-fn a_program_asks_for_itself() {
+fn a_program_requests_isolation_itself() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("asking", PROGRAM, &["-O1", "-DASKS"]);
     let Some(events) = stats(&fixture, &program, None) else { return };
@@ -127,7 +127,7 @@ fn wrong_rules_stop_the_program_before_it_starts() {
 }
 
 #[test]
-fn that_nothing_was_parted_is_told_where_that_is_asked_for() {
+fn a_run_without_repairs_is_reported_on_request() {
     let Some(_fixture) = Fixture::new() else { return };
     for (options, is_expected) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
         let Some(output) = run(options, Path::new("/bin/sleep"), &["1"]) else { return };
@@ -137,7 +137,7 @@ fn that_nothing_was_parted_is_told_where_that_is_asked_for() {
 }
 
 #[test]
-fn rules_that_cannot_be_done_are_told_without_being_asked() {
+fn inapplicable_rules_are_always_reported() {
     let Some(fixture) = Fixture::new() else { return };
     let rules = fixture.path("rules");
     std::fs::write(&rules, "isolate 0x10000 8\nisolate nowhere 8\n").unwrap();
@@ -148,7 +148,7 @@ fn rules_that_cannot_be_done_are_told_without_being_asked() {
 }
 
 #[test]
-fn who_does_not_read_what_is_told_holds_nobody_up() {
+fn a_reader_that_does_not_read_delays_no_thread() {
     let Some(fixture) = Fixture::new() else { return };
     let program = fixture.build_text("unread", PROGRAM, &["-O1"]);
     let rules = fixture.path("rules");
@@ -174,7 +174,7 @@ fn who_does_not_read_what_is_told_holds_nobody_up() {
 }
 
 #[test]
-fn a_program_whose_repairer_cannot_start_runs_all_the_same() {
+fn a_program_runs_although_its_repairer_cannot_start() {
         // Enough descriptors for the program, but not for another pipe.
     let command = fieldstone(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 7"]);
     let script = "ulimit -n 8; exec \"$0\" \"$@\"";

@@ -49,7 +49,7 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn run_repair_prints_once_what_allows_it_and_the_program_runs_unrepaired() {
+fn run_repair_prints_the_remedy_once_and_runs_the_program() {
     let Some(fixture) = Fixture::new().filter(|_| can_be_tried()) else { return };
     let output = as_nobody(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 42"]);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(42), &b"it ran\n"[..]), "{}", stderr(&output));
@@ -67,7 +67,7 @@ fn run_repair_prints_once_what_allows_it_and_the_program_runs_unrepaired() {
 }
 
 #[test]
-fn repair_of_a_process_without_the_right_is_refused_before_it_is_sampled() {
+fn repair_without_the_right_is_refused_before_sampling() {
     if !can_be_tried() {
         return;
     }
@@ -81,7 +81,7 @@ fn repair_of_a_process_without_the_right_is_refused_before_it_is_sampled() {
 }
 
 #[test]
-fn sharing_says_beside_its_advice_that_the_repair_is_unavailable() {
+fn sharing_reports_that_the_repair_is_unavailable() {
     let Some(fixture) = Fixture::new().filter(|_| can_be_tried()) else { return };
     fs::set_permissions(fixture.path("."), fs::Permissions::from_mode(0o755)).unwrap();
     let program = fixture.build("counters", &["-g", "-O1"]);
@@ -104,7 +104,7 @@ fn sharing_says_beside_its_advice_that_the_repair_is_unavailable() {
 }
 
 #[test]
-fn a_terminal_shows_what_goes_on_and_how_it_ends() {
+fn a_terminal_shows_the_status_and_how_to_end_it() {
     let Some(_fixture) = Fixture::new() else { return };
     for (command, part) in [
         ("sharing --duration 0.2 --pid", "is sampled for 0.2 s; Ctrl-C ends the sampling"),
