@@ -1,5 +1,5 @@
-// Accesses of each kind, as many as can be worked out: `accesses KIND`. Pages are more than the TLB of the tests has entries, and are
-// touched round and round, so that each page of a round misses.
+// Accesses of one kind, with a count that can be derived: `accesses KIND`. The pages, more than the entries of the tests' TLB,
+// are accessed in rounds, so that each page of a round misses.
 
 #include <pthread.h>
 #include <stdint.h>
@@ -56,12 +56,12 @@ int main(int count, char **words) {
     } else if (!strcmp(kind, "straddling")) {
         sweep(pages(MAP_PRIVATE), PAGE - 4, 2 * PAGE);
     } else if (!strcmp(kind, "again")) {
-        // A store and two loads of the same address, and nothing else.
+        // One store and two loads of one address.
         uint64_t place = 0;
         for (long at = 0; at < REPEATS; at++)
             __asm__ volatile("mov %%rax, (%0); mov (%0), %%rax; mov (%0), %%rdx" : : "r"(&place) : "rax", "rdx", "memory");
     } else if (!strcmp(kind, "bits")) {
-        // The number of a bit leads beyond the operand: two pages of a pair, at one address.
+        // The bit number selects a bit beyond the operand: two pages of a pair, with one operand address.
         char *memory = pages(MAP_PRIVATE);
         for (int round = 0; round < ROUNDS; round++)
             for (long page = 0; page < PAGES; page += 2)

@@ -1,4 +1,4 @@
-/* As many threads as it is told, two of them alive at a time, so that their numbers grow. Each uses 80 pages twice. */
+/* Starts the given number of threads, two at a time, so that thread numbers grow. Each uses 80 pages twice. */
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>

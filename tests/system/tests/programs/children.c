@@ -1,4 +1,4 @@
-/* Four children, one after the other, each of which goes through what its parent allocated, page by page, 10 times, or as often as said. */
+/* Four children, one after another; each reads its parent's memory page by page, 10 times or as given. */
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* Initialised data that is discarded comes back as the file has it; zero-initialised data comes back as zeros. */
+/* Discarded initialised data is read from the file again; discarded zero-initialised data is zero. */
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -18,7 +18,7 @@ int main(void) {
         madvise((char *)zeros + at, 4096, MADV_DONTNEED);
         lost += data[at] != 7 || zeros[at] != 0;
     }
-    /* The kernel refuses this for a mapping of a file, so a child has what its parent has. */
+    /* The kernel refuses this for a file mapping, so a child has its parent's data. */
     data[0] = zeros[0] = 9;
     int wiped = madvise((char *)data, BYTES, MADV_WIPEONFORK) == 0;
     madvise((char *)zeros, BYTES, MADV_WIPEONFORK);

@@ -1,4 +1,4 @@
-/* Looks at its flags now and then, over enough accesses for bursts: nobody sets the one for checks of alignment. */
+/* Reads its flags repeatedly, over enough accesses for bursts, and checks that the alignment-check flag stays clear. */
 static volatile char table[1 << 24];
 
 int main(void) {

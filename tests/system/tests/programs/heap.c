@@ -1,7 +1,7 @@
-/* The heap (sbrk(2)) grows, is lowered to a random break or to its start, and its last page is protected meanwhile. A copy
- * tells which bytes it has to hold: those of pages that stayed, zeroes where it grew.
- *   heap [SEED] [locked]    with `locked`, mlockall(2) is called once the heap is at its start again
- * Prints how many calls were refused and how many bytes were not as they have to be. Natively there are none. */
+/* Grows the heap (sbrk(2)), lowers it to a random break or to its start, and protects its last page in between. A copy has
+ * the expected bytes: those of remaining pages, and zeroes in new ones.
+ *   heap [SEED] [locked]    with `locked`, calls mlockall(2) when the heap is at its start again
+ * Prints the numbers of refused calls and of wrong bytes; natively both are 0. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void compare(long from, long to) {
     for (long i = from; i < to && memcmp(start + from, copy + from, to - from); i++) wrong += start[i] != copy[i];
 }
 
-/* Sets the break. Nothing is written; the pages that the heap loses are zeroes in the copy. */
+/* Sets the break and writes nothing. The pages that the heap loses become zero in the copy. */
 static void set(long bytes) {
     if (sbrk(bytes - size) == (void *)-1) {
         refused++;

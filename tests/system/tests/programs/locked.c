@@ -1,4 +1,4 @@
-/* An ordinary user's daemon that locks its memory under a limit of 8 MiB. Prints what fits, and what is resident unused. */
+/* An unprivileged daemon that locks its memory under a limit of 8 MiB. Prints what fits, and which unused memory is resident. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,4 +1,4 @@
-/* A recursion of 40 MiB on the first stack, before and after memory is mapped in between; prints how deep it came. */
+/* Recurses over 40 MiB of the main stack, before and after mapping memory. Prints the depths. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// Memory asked for by the operator new and by a container, gone through page by page.
+// Memory allocated by operator new and by a container, accessed page by page.
 #include <cstddef>
 #include <vector>
 

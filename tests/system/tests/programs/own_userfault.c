@@ -1,5 +1,5 @@
-/* A program that serves faults on missing pages of its own buffers. The buffers' neighbours are used. "early": the userfaultfd
- * is opened before the buffers are mapped; "late": after, and four pages are used already. Exit code 77: it is not permitted. */
+/* Handles faults on missing pages of its own buffers, whose neighbours are in use. "early": opens the userfaultfd before it maps
+ * the buffers; "late": after that, with four pages in use. Exit code 77: userfaultfd is not permitted. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

@@ -1,4 +1,4 @@
-/* Two tables of one size, and a list that a thread makes: one table is refused huge pages before it is touched. */
+/* Two tables of one size, and a list made by a thread. One table is advised against huge pages before it is touched. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>

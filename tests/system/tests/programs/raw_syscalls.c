@@ -1,12 +1,12 @@
-/* Memory calls that libc makes, and others past it, on neighbouring addresses. The argument names what is done; prints how many
- * pages are not as they have to be.
- *   hints    raw mmap(2) with hints into the free rest of libc's mappings, then many small mappings of libc's
- *   holes    raw munmap(2) of parts of libc's mappings: mprotect(2) reports the hole, what is mapped next is zero
- *   shared   shmat(2) with SHM_REMAP over a reservation of libc's, unmapped by libc
- *   replaced shmat(2) with SHM_REMAP over a part of memory that is in use
+/* Memory calls of libc, and raw system calls, on adjacent addresses. The argument selects the calls; prints the number of
+ * wrong pages.
+ *   hints    raw mmap(2) with hints into free parts next to libc's mappings, then many small mappings of libc
+ *   holes    raw munmap(2) of parts of libc's mappings: mprotect(2) reports the hole, the next mapping there is zero
+ *   shared   shmat(2) with SHM_REMAP over a reservation of libc, unmapped by libc
+ *   replaced shmat(2) with SHM_REMAP over a part of memory in use
  *   keyed    pkey_mprotect(2) of a page
- *   growing  stacks that grow down (MAP_GROWSDOWN) in holes of libc's mappings, mapped by libc and past it
- *   mixed    threads do all of it at random, and one of them forks */
+ *   growing  stacks that grow down (MAP_GROWSDOWN) in holes of libc's mappings, mapped by libc and by raw calls
+ *   mixed    threads do all of this at random, and one of them forks */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Memory as virtual machines and databases take it: reserved without access, opened later. Usage: opened WAY.
- * Each way uses 64 MiB, checks that it was zero, and ends with 0 if all is as the kernel promises. */
+/* Memory as virtual machines and databases map it: reserved without access, opened later. Usage: reservations WAY.
+ * Each way uses 64 MiB, checks that it was zero, and returns 0 if the kernel behaves as documented. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ static char *reserve(unsigned long hint, unsigned long bytes) {
     return start == MAP_FAILED ? 0 : start;
 }
 
-/* Pieces as a JavaScript engine takes them: at scattered hints, trimmed to an alignment of 256 KiB. */
+/* Pieces as a JavaScript engine maps them: at random hints, trimmed to an alignment of 256 KiB. */
 static int scattered(void) {
     const unsigned long piece = 256 << 10, asked = 2 * piece - 4096;
     for (unsigned long i = 0; i < TOTAL / piece; i++) {
@@ -47,7 +47,7 @@ static int stepwise(unsigned long hint, unsigned long reserved, unsigned long pi
     return 0;
 }
 
-/* Closed and opened again, the memory is zero each time. */
+/* The memory is zero each time it is closed and opened again. */
 static int reopened(void) {
     char *start = reserve(0, 8ul << 40);
     for (int i = 0; i < 3; i++) {
@@ -57,7 +57,7 @@ static int reopened(void) {
     return 0;
 }
 
-/* A hint below 32 GiB is kept, with access and without: compressed pointers reach no further. */
+/* A hint below 32 GiB is used, with access and without: compressed pointers reach no higher. */
 static int low(void) {
     char *reserved = reserve(LOW, TOTAL), *open = mmap((void *)(LOW + 2 * TOTAL), TOTAL, RW, OPEN, -1, 0);
     if (reserved != (char *)LOW || open != (char *)LOW + 2 * TOTAL) return 1;
@@ -74,7 +74,7 @@ static int raw(void) {
     return start == MAP_FAILED || use(start, TOTAL);
 }
 
-/* Huge pages switched off, as some run times do at their start. */
+/* Disables huge pages, as some language runtimes do at their start. */
 static int disabled(void) {
     if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)) return 1;
     char *volatile start = malloc(TOTAL);

@@ -1,4 +1,4 @@
-/* Memory that is asked for in four ways, each in a function of its own, and gone through page by page. */
+/* Memory allocated in four ways, each in a separate function, and accessed page by page. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ APART static char *grown(void) {
     char *small = malloc(BYTES / 2);
     void *between = malloc(PAGE);
     char *large = realloc(small, BYTES); /* line of grown */
-    if (!between || large == small) abort(); /* it has to move */
+    if (!between || large == small) abort(); /* the block has to move */
     return large;
 }
 

@@ -1,6 +1,6 @@
-/* Programs whose memory is used in parts, for .ci/tour-sparse.
- *   sparse NAME [all]    with `all`, every page is touched
- * Prints the microseconds that it took and the KiB that were resident at most. */
+/* Programs that use parts of their memory, for .ci/tour-sparse.
+ *   sparse NAME [all]    with `all`, touches every page
+ * Prints its time in microseconds and its peak of resident memory in KiB. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void children(void) {
     }
 }
 
-/* ru_maxrss would count what the process had before it was this program. */
+/* ru_maxrss would include the memory of the process before exec. */
 static long peak_kib(void) {
     char line[200];
     long kib = 0;

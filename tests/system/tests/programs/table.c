@@ -1,5 +1,5 @@
-/* Appends to a file how many KiB of this process lie on huge pages after a table was filled. The table is "plain", "asked" to be
- * on huge pages, or "sparse": little of it will be used. */
+/* Appends the KiB of this process on huge pages, after filling a table, to a file. The table is "plain", "asked" (advised to
+ * huge pages), or "sparse" (little of it is used). */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

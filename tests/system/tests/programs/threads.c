@@ -1,4 +1,4 @@
-/* 64 threads, each with a megabyte of its own that it goes through page by page, 20 times. */
+/* 64 threads; each reads its own MiB page by page, 20 times. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

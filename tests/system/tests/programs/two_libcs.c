@@ -1,4 +1,4 @@
-/* A second libc (dlmopen) allocates beside the first; prints how many bytes of either's blocks are wrong. */
+/* A second libc (dlmopen) allocates beside the first. Prints the number of wrong bytes in blocks of both. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Memory of 8 MiB, and what a program may do that keeps the kernel or others from moving its pages. Then page-grained calls:
- *   kept MODE    prints "protect ERRNO unmap ERRNO wrong PAGES", and the errno of what some modes try before
- * After all of it, memory that is mapped anew is used the same way. */
+/* Memory of 8 MiB, after calls that prevent moving its pages. Then page-grained calls on it:
+ *   unmovable MODE    prints "protect ERRNO unmap ERRNO wrong PAGES", and the errno of earlier calls of some modes
+ * Then the same with newly mapped memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum { BYTES = 8 << 20, PAGE = 4096, PAGES = BYTES / PAGE };
-/* linux/io_uring.h of older systems lacks these. */
+/* Older versions of linux/io_uring.h lack these. */
 enum { REGISTER_RING = 20, ENTER_REGISTERED = 1 << 4, RING_IN_USER_MEMORY = 1 << 14, RING_WITHOUT_DESCRIPTOR = 1 << 15 };
 
 static char *buffer;
@@ -45,7 +45,7 @@ static void mark(char *at, unsigned value) {
     for (unsigned i = 0; i < PAGES; i++) *(unsigned *)(at + i * PAGE) = value + i;
 }
 
-/* Pages from `first` to `end` that do not hold their mark. */
+/* Counts the pages from `first` to `end` without their mark. */
 static int wrong(const char *at, unsigned value, unsigned first, unsigned end) {
     int count = 0;
     for (unsigned i = first; i < end; i++) count += *(const unsigned *)(at + i * PAGE) != value + i;
@@ -58,7 +58,7 @@ static void *shared(size_t bytes, off_t offset) {
     return at;
 }
 
-/* A ring that has the whole buffer registered and no descriptor, and a file to read. */
+/* A ring with the whole buffer registered and without a descriptor, and a file to read. */
 static void register_buffer(void) {
     ring = syscall(SYS_io_uring_setup, 8, &params);
     if (ring < 0) { puts("no io_uring"); exit(0); }
@@ -78,7 +78,7 @@ static void register_buffer(void) {
     munmap(contents, BYTES);
 }
 
-/* The kernel reads the file into the frames that it holds. */
+/* The kernel reads the file into the pinned frames. */
 static void read_into_buffer(void) {
     struct io_uring_sqe *sqe = sqes;
     memset(sqe, 0, sizeof *sqe);
@@ -108,7 +108,7 @@ static void fork_and_wait(void) {
     waitpid(child, 0, 0);
 }
 
-/* A ring that lies in the buffer itself: it has neither a descriptor nor a mapping. */
+/* A ring within the buffer itself: it has neither a descriptor nor a mapping. */
 static void ring_in_buffer(void) {
     params.flags = RING_IN_USER_MEMORY | RING_WITHOUT_DESCRIPTOR;
     *(unsigned long *)((char *)&params.cq_off + 32) = (unsigned long)buffer;           /* cq_off.user_addr */
@@ -125,7 +125,7 @@ static void open_direct(void) {
 static void drop_root(void) { check(!setresgid(65534, 65534, 65534) && !setresuid(65534, 65534, 65534), "setresuid"); }
 static void close_all(void) { check(!syscall(SYS_close_range, 3, ~0U, 0), "close_range"); }
 
-/* mlockall under a limit of 64 MiB, or a lower one. */
+/* Calls mlockall under a limit of 64 MiB or less. */
 static void lock_all(void) {
     struct rlimit limit;
     check(!getrlimit(RLIMIT_MEMLOCK, &limit), "getrlimit");
@@ -137,7 +137,7 @@ static void lock_all(void) {
     munlockall();
 }
 
-/* Every call but some for memory answers EPERM. */
+/* Installs a filter that makes all but some memory calls fail with EPERM. */
 static void refuse_calls(void) {
 #define PASS(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
     struct sock_filter filter[] = {
