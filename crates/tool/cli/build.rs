@@ -4,8 +4,9 @@
 //!   crates/tool/agents/NAME ── inner cargo ──> OUT_DIR/agent/TARGET/agent/libfieldstone_agent_NAME.so
 //!                                              └─ copy ──> OUT_DIR/NAME-agent.so ── include_bytes! ──> command
 //! ```
-//! The inner cargo uses a separate target directory: the outer cargo holds a lock on its own. A cross build without
-//! a linker for the target gets empty agents; the command then reports the missing agent when an option needs it.
+//! The inner cargo uses a separate target directory: the outer cargo holds a lock on its own. A
+//! cross build without a linker for the target gets empty agents; the command then reports the
+//! missing agent when an option needs it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,7 +7,8 @@ use fieldstone_supervise::Also;
 #[derive(Debug, Args)]
 #[group(id = "extras")]
 pub(crate) struct Arguments {
-    /// Put other memory on the requested pages too, where it fills whole huge pages; default: heap and mmap only
+    /// Put other memory on the requested pages too, where it fills whole huge pages; default: heap
+    /// and mmap only
     #[arg(long, value_name = "MEMORY", value_delimiter = ',')]
     also: Vec<MemoryKind>,
 }
@@ -21,7 +22,8 @@ enum MemoryKind {
     Globals,
     /// Mappings hinted at an address above 64 GiB, as by mimalloc, in the region
     Hinted,
-    /// Memory of a program that disables transparent huge pages for itself, as Ruby does; enabled again
+    /// Memory of a program that disables transparent huge pages for itself, as Ruby does; enabled
+    /// again
     Disabled,
 }
 

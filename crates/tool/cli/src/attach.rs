@@ -1,4 +1,5 @@
-//! `fieldstone attach`: puts the memory of a running process on huge pages, or repairs its false sharing.
+//! `fieldstone attach`: puts the memory of a running process on huge pages, or repairs its false
+//! sharing.
 
 pub(crate) mod huge;
 

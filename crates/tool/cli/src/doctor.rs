@@ -1,7 +1,9 @@
-//! `fieldstone doctor`: prints what this machine, kernel, container and user allow, and a verdict for each command.
+//! `fieldstone doctor`: prints what this machine, kernel, container and user allow, and a verdict
+//! for each command.
 //!
-//! The facts and verdicts come from `fieldstone_sys::doctor`, the page primitives and their costs from
-//! `fieldstone_pages`. This file formats them. The text may change between versions; JSON holds all facts.
+//! The facts and verdicts come from `fieldstone_sys::doctor`, the page primitives and their costs
+//! from `fieldstone_pages`. This file formats them. The text may change between versions; JSON
+//! holds all facts.
 
 use std::fmt::Display;
 
@@ -49,7 +51,8 @@ struct Findings {
     primitives: Vec<Primitive>,
 }
 
-/// Examines the machine and prints the findings. Changes no setting; the page primitives are tried on its own memory.
+/// Examines the machine and prints the findings. Changes no setting; the page primitives are tried
+/// on its own memory.
 ///
 /// Returns the exit code: 0 if each command works, if only with limits; 1 if one is unavailable.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -75,7 +78,8 @@ fn text(findings: &Findings, style: Style) -> String {
     page.text
 }
 
-/// Writes the verdicts. A remedy is a command to copy, so it is never wrapped; one that does not fit gets its own line.
+/// Writes the verdicts. A remedy is a command to copy, so it is never wrapped; one that does not
+/// fit gets its own line.
 fn commands(page: &mut TextWriter, verdicts: &[Verdict]) {
     page.section("Commands");
     let width = verdicts.iter().map(|verdict| verdict.command.len()).max().unwrap_or(0);
@@ -166,7 +170,8 @@ fn kernel(page: &mut TextWriter, facts: &Facts) {
     page.fact("ptrace_scope", scope.map_or("none (no Yama)".to_owned(), |scope| scope.to_string()));
 }
 
-/// The hardware sources of access records that work here, otherwise those that are denied, otherwise a note that there are none.
+/// The hardware sources of access records that work here, otherwise those that are denied,
+/// otherwise a note that there are none.
 fn access_records(kinds: &[(Hardware, Counter)]) -> String {
     let names = |is_wanted: fn(&Counter) -> bool| {
         let wanted = kinds.iter().filter(|(_, counter)| is_wanted(counter)).map(|(kind, _)| kind.to_string());

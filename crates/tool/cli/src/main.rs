@@ -1,4 +1,5 @@
-//! The `fieldstone` command: parses the command line, calls the library for each subcommand, prints the result.
+//! The `fieldstone` command: parses the command line, calls the library for each subcommand, prints
+//! the result.
 
 #![forbid(unsafe_code)]
 

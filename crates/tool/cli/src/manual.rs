@@ -1,4 +1,5 @@
-//! `fieldstone man` and `fieldstone completions`: man pages and shell completions, generated from the clap definitions.
+//! `fieldstone man` and `fieldstone completions`: man pages and shell completions, generated from
+//! the clap definitions.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -22,7 +22,8 @@ pub(crate) enum MeasurementFormat {
     Csv,
 }
 
-/// Checks that results can be written to these files before anything is measured: a measurement may take an hour.
+/// Checks that results can be written to these files before anything is measured: a measurement may
+/// take an hour.
 pub(crate) fn check_files(json: Option<&Path>, html: Option<&Path>) -> anyhow::Result<()> {
     if json.is_some() && json == html {
         bail!("--json and --html name the same file: give two different files");
@@ -50,7 +51,8 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     flush_stdout(io::stdout().write_all(text.as_bytes()))
 }
 
-/// Flushes standard output if `written` succeeded. A reader that closes the pipe early is not an error.
+/// Flushes standard output if `written` succeeded. A reader that closes the pipe early is not an
+/// error.
 pub(crate) fn flush_stdout(written: io::Result<()>) -> anyhow::Result<()> {
     match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -92,7 +94,8 @@ pub(crate) fn renamed(old: &str, new: &str) {
     write_stderr(&format!("hint: `fieldstone {old}` is now `fieldstone {new}`\n"));
 }
 
-/// Writes to standard error. Errors are ignored: a closed or full standard error must not stop the command.
+/// Writes to standard error. Errors are ignored: a closed or full standard error must not stop the
+/// command.
 pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,4 +1,5 @@
-//! `fieldstone profile`: measures the cost of virtual memory for a program by running it on several page kinds.
+//! `fieldstone profile`: measures the cost of virtual memory for a program by running it on several
+//! page kinds.
 
 pub(crate) mod trace;
 
@@ -43,13 +44,15 @@ pub(crate) struct Arguments {
     /// Read the standard input of each run from FILE; default: empty
     #[arg(long, value_name = "FILE")]
     stdin: Option<PathBuf>,
-    /// Compare wall time, processor time or the duration of the load [default: time; with --load, throughput]
+    /// Compare wall time, processor time or the duration of the load [default: time; with --load,
+    /// throughput]
     #[arg(long, value_enum, value_name = "METRIC")]
     metric: Option<MetricName>,
     /// Also compare the standard output of all runs
     #[arg(long)]
     check_output: bool,
-    /// Set the page kinds to compare with 4k: thp, hugetlb, hugetlb-1g, folio-64k; thp:25% puts a quarter on huge pages
+    /// Set the page kinds to compare with 4k: thp, hugetlb, hugetlb-1g, folio-64k; thp:25% puts a
+    /// quarter on huge pages
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "thp,hugetlb,hugetlb-1g")]
     pages: Vec<Mixture>,
     /// Measure only the process whose program file is called NAME; default: the program itself
@@ -66,8 +69,8 @@ pub(crate) struct Arguments {
     /// Set the number of requests of the load, to report the cost of one
     #[arg(long, value_name = "N", requires = "load")]
     requests: Option<u64>,
-    /// Also trace one run under QEMU, and report by models what page walks cost and what avoids them. Programs that it
-    /// starts by exec are not traced
+    /// Also trace one run under QEMU, and report by models what page walks cost and what avoids
+    /// them. Programs that it starts by exec are not traced
     #[arg(long)]
     trace: bool,
     #[command(flatten)]
@@ -131,7 +134,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 /// A profile as text in a format.
-pub(crate) fn render(profile: &Profile, summary: &Summary, format: MeasurementFormat) -> Result<String, fieldstone_report::Error> {
+pub(crate) fn render(
+    profile: &Profile,
+    summary: &Summary,
+    format: MeasurementFormat,
+) -> Result<String, fieldstone_report::Error> {
     match format {
         MeasurementFormat::Text => Ok(text::profile(profile, summary, style())),
         MeasurementFormat::Json => saved::to_json(profile),
@@ -222,7 +229,8 @@ impl Progress {
             Event::Unavailable(kind, why) => self.bar.suspend(|| message(format_args!("without {kind}: {why}"))),
             Event::Estimate(runs, time) => {
                 let time = quantity::seconds(time.as_secs_f64());
-                self.bar.suspend(|| message(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
+                self.bar
+                    .suspend(|| message(format_args!("{}, about {time}", quantity::plural(u64::from(*runs), "run"))));
                 self.bar.set_length(u64::from(*runs));
                 if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}, {eta} left") {
                     self.bar.set_style(style);

@@ -1,4 +1,5 @@
-//! Repair of false sharing in a running process: the repairer of `attach --repair` and of `run --repair`, and its events.
+//! Repair of false sharing in a running process: the repairer of `attach --repair` and of `run
+//! --repair`, and its events.
 //!
 //! ```text
 //!   run --repair ── starts ──> attach --repair PID --events ── a line of JSON for each event ──> run --repair
@@ -26,7 +27,8 @@ use fieldstone_sys::turns;
 use crate::output::{renamed, status, write_stderr};
 use crate::text_file;
 
-/// Events that may wait for the reader of standard output. Further events are dropped: the repair must not wait.
+/// Events that may wait for the reader of standard output. Further events are dropped: the repair
+/// must not wait.
 const MAX_UNREAD: usize = 1 << 16;
 
 /// The options of a repair. On the command line they need the argument `repair`, a process.
@@ -39,10 +41,12 @@ pub(crate) struct Options {
     /// With --repair: also apply the rules in FILE
     #[arg(long, value_name = "FILE", requires = "repair")]
     rules: Option<PathBuf>,
-    /// With --repair: also gather what a thread uses on several lines of a page on as few lines as possible
+    /// With --repair: also gather what a thread uses on several lines of a page on as few lines as
+    /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
-    /// Redirect each access through a chain of comparisons instead of cloned loops; for `fieldstone reproduce cachekata`
+    /// Redirect each access through a chain of comparisons instead of cloned loops; for `fieldstone
+    /// reproduce cachekata`
     #[arg(long, requires = "repair", hide = true)]
     ladder: bool,
 }
@@ -68,16 +72,19 @@ pub(crate) fn read_rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
     requests::parse(&text_file::read(file)?).with_context(|| file.display().to_string())
 }
 
-/// Repairs process `pid` until it ends or SIGINT or SIGTERM arrives, and prints the events. Returns the exit code.
+/// Repairs process `pid` until it ends or SIGINT or SIGTERM arrives, and prints the events. Returns
+/// the exit code.
 pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
     // The program's threads wait for this thread while they keep all processors busy. Without the
     // permission for a higher priority they wait longer.
     let _ = turns::come_first();
-    // The sampler opens a descriptor for each thread and processor. Below that limit fewer threads are sampled.
+    // The sampler opens a descriptor for each thread and processor. Below that limit fewer threads
+    // are sampled.
     let _ = raise_descriptors();
     let rules = read_rules(options.rules.as_deref())?;
     let manner = Manner { rules, consolidated: options.consolidate, by_ladders: options.ladder };
-    // With --events the reader is the parent of the program. A program that has ended is no error there.
+    // With --events the reader is the parent of the program. A program that has ended is no error
+    // there.
     if !options.events && has_ended(pid) {
         bail!("there is no process {pid}: it has ended or never existed");
     }
@@ -89,7 +96,8 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
             "process {pid} is sampled and its false sharing repaired; Ctrl-C puts everything back and exits"
         ));
     }
-    // The channel is unbounded: a bounded one touches its whole buffer at the start, which delays the first repair.
+    // The channel is unbounded: a bounded one touches its whole buffer at the start, which delays
+    // the first repair.
     let (sender, events) = channel();
     let unread = Arc::new(AtomicUsize::new(0));
     let waiting = Arc::clone(&unread);
@@ -109,8 +117,8 @@ pub(crate) fn run(pid: u32, options: &Options) -> anyhow::Result<u8> {
         }
     });
     drop(sender);
-    // The channel is closed and holds at most `MAX_UNREAD` events, so the printer ends. A reader of standard output
-    // that does not read delays it, as it delays any program.
+    // The channel is closed and holds at most `MAX_UNREAD` events, so the printer ends. A reader of
+    // standard output that does not read delays it, as it delays any program.
     let failed = printer.join().unwrap_or(Ok(())).err();
     if dropped > 0 {
         write_stderr(&format!(
@@ -168,14 +176,10 @@ pub(crate) fn describe(event: &Event) -> String {
         }
         Happened::Counted { rule, thread, ip, code, reads, writes } => {
             let code = code.as_ref().map(|code| format!(", {code}")).unwrap_or_default();
-            format!(
-                "{rule}: thread {thread}, {reads} reads and {writes} writes by the access at {ip:#x}{code}"
-            )
+            format!("{rule}: thread {thread}, {reads} reads and {writes} writes by the access at {ip:#x}{code}")
         }
         Happened::Missing { rule } => {
-            format!(
-                "{rule}: no loaded file has a variable of this name and size; the search is repeated"
-            )
+            format!("{rule}: no loaded file has a variable of this name and size; the search is repeated")
         }
         Happened::Exec => "the process executes another program: the repair starts again".to_owned(),
         Happened::Over(seen) => summarize(seen),

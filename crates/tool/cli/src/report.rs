@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};
 
-/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge --stats`
+/// Print measurements saved by `profile --json`, `sharing --json`, `run --stats` or `attach --huge
+/// --stats`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -107,7 +108,10 @@ fn print_statistics<T: Serialize>(arguments: &Arguments, of: &T, text: fn(&T, St
     match arguments.format {
         MeasurementFormat::Text if arguments.html.is_none() => print(&text(of, style())),
         MeasurementFormat::Json if arguments.html.is_none() => print(&saved::to_json(of)?),
-        _ => bail!("cannot print {} in this format: statistics of a run have the formats text and JSON", arguments.file.display()),
+        _ => bail!(
+            "cannot print {} in this format: statistics of a run have the formats text and JSON",
+            arguments.file.display()
+        ),
     }
 }
 

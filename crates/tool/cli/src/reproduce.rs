@@ -1,6 +1,8 @@
-//! `fieldstone reproduce`: executes `fieldstone-reproduce` from the directory of this program or from PATH.
+//! `fieldstone reproduce`: executes `fieldstone-reproduce` from the directory of this program or
+//! from PATH.
 //!
-//! It is a separate program so that the libraries that it compares against are not linked into the command.
+//! It is a separate program so that the libraries that it compares against are not linked into the
+//! command.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,7 +14,8 @@ use clap::Args;
 
 const PROGRAM: &str = "fieldstone-reproduce";
 
-/// Measure the tables and figures of the papers on this machine and print them beside the published numbers
+/// Measure the tables and figures of the papers on this machine and print them beside the published
+/// numbers
 ///
 /// All arguments are passed to `fieldstone-reproduce`; `fieldstone reproduce --help` lists them.
 #[derive(Debug, Args)]

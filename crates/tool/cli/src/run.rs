@@ -1,4 +1,5 @@
-//! `fieldstone run`: starts a program with its memory in a region (`--region`), or repairs its false sharing (`--repair`).
+//! `fieldstone run`: starts a program with its memory in a region (`--region`), or repairs its
+//! false sharing (`--repair`).
 
 #[cfg(target_arch = "x86_64")]
 use std::ffi::OsStr;
@@ -52,7 +53,8 @@ that the program starts are not repaired.
 For a running process use `fieldstone attach`."
 )]
 pub(crate) struct Arguments {
-    /// Serve the private anonymous memory of the program (malloc, mmap, brk) from one primary region
+    /// Serve the private anonymous memory of the program (malloc, mmap, brk) from one primary
+    /// region
     #[arg(long)]
     region: bool,
     /// Find cache lines with false sharing and separate their bytes while the program runs
@@ -61,7 +63,8 @@ pub(crate) struct Arguments {
     /// With --repair: also apply the rules in FILE (see `fieldstone attach --help`)
     #[arg(long, value_name = "FILE", requires = "repair")]
     rules: Option<PathBuf>,
-    /// With --repair: also gather what a thread uses on several lines of a page on as few lines as possible
+    /// With --repair: also gather what a thread uses on several lines of a page on as few lines as
+    /// possible
     #[arg(long, requires = "repair")]
     consolidate: bool,
     /// With --repair: see `repair::Options`
@@ -73,7 +76,8 @@ pub(crate) struct Arguments {
     /// The old form of `attach --huge --children`
     #[arg(long, requires = "pid", hide = true)]
     children: bool,
-    /// Set the page kind of the region: thp, hugetlb, hugetlb-1g, folio-64k or 4k; thp:25% puts a quarter on huge pages
+    /// Set the page kind of the region: thp, hugetlb, hugetlb-1g, folio-64k or 4k; thp:25% puts a
+    /// quarter on huge pages
     #[arg(long, value_name = "KIND", default_value = "thp")]
     pages: Mixture,
     /// Map the first SIZE bytes of the region at the start, like 512M or 4G
@@ -82,12 +86,14 @@ pub(crate) struct Arguments {
     /// Touch memory when it is mapped; default: when it is first used
     #[arg(long)]
     prefault: bool,
-    /// Serve only processes whose program file is called NAME, at any depth of the process tree; default: all
+    /// Serve only processes whose program file is called NAME, at any depth of the process tree;
+    /// default: all
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
     #[command(flatten)]
     also: also::Arguments,
-    /// Write statistics to FILE as JSON, or with `-` as text to standard error: memory served and its page kinds, or repairs
+    /// Write statistics to FILE as JSON, or with `-` as text to standard error: memory served and
+    /// its page kinds, or repairs
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The program and its arguments
@@ -156,10 +162,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     exit_like(finished.status, written)
 }
 
-/// The error for a command line without a mode. A misspelt option is parsed as the name of the program.
+/// The error for a command line without a mode. A misspelt option is parsed as the name of the
+/// program.
 fn no_mode(command: &[OsString]) -> String {
-    const MODES: &str =
-        "try: `fieldstone run --region -- PROGRAM` or `fieldstone run --repair -- PROGRAM`";
+    const MODES: &str = "try: `fieldstone run --region -- PROGRAM` or `fieldstone run --repair -- PROGRAM`";
     let first = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     if first.starts_with('-') {
         return format!("cannot run {first}: it is no option of `fieldstone run`\n{MODES}");
@@ -265,8 +271,8 @@ fn agent_only(arguments: &Arguments) -> Vec<String> {
     kind.into_iter().chain(others.into_iter().filter(|other| other.0).map(|other| other.1.to_owned())).collect()
 }
 
-/// Opens the statistics file before the program starts, so that a bad path is reported before the run. `None` for `-`.
-/// The old content of the file stays until [`write_json`].
+/// Opens the statistics file before the program starts, so that a bad path is reported before the
+/// run. `None` for `-`. The old content of the file stays until [`write_json`].
 pub(crate) fn open_stats_file(path: Option<&Path>) -> anyhow::Result<Option<(PathBuf, fs::File)>> {
     path.filter(|path| *path != Path::new("-")).map(create).transpose()
 }
@@ -294,8 +300,8 @@ pub(crate) fn write_json(path: &Path, file: &mut fs::File, data: &impl serde::Se
     written.with_context(|| format!("cannot write the statistics to {}", path.display()))
 }
 
-/// Returns the exit code of the program, or ends by its signal. An error in `written` is returned only if the program
-/// succeeded; otherwise it is printed.
+/// Returns the exit code of the program, or ends by its signal. An error in `written` is returned
+/// only if the program succeeded; otherwise it is printed.
 fn exit_like(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<u8> {
     match written {
         Err(error) if !status.success() => message(told(error.as_ref())),

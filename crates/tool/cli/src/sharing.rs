@@ -1,4 +1,5 @@
-//! `fieldstone sharing`: finds false sharing, cache lines whose different bytes several threads access.
+//! `fieldstone sharing`: finds false sharing, cache lines whose different bytes several threads
+//! access.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +18,8 @@ use fieldstone_supervise::{Program, outcome};
 use crate::output::{check_files, status, style, write_results};
 use crate::text_file;
 
-/// Find false sharing between the threads of a program, and report how to change its data structures
+/// Find false sharing between the threads of a program, and report how to change its data
+/// structures
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -41,7 +43,8 @@ pub(crate) struct Arguments {
     /// Treat pairs of lines as one: some processors fetch both
     #[arg(long)]
     pairs: bool,
-    /// Omit known findings, listed in FILE as `object:NAME`, `function:NAME` or `module:NAME`, one a line; `*` matches any text
+    /// Omit known findings, listed in FILE as `object:NAME`, `function:NAME` or `module:NAME`, one
+    /// a line; `*` matches any text
     #[arg(long, value_name = "FILE")]
     ignore: Option<PathBuf>,
     /// Set the output format

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// The text of a regular file or a pipe, less than 1 MiB. The limit ends reads of endless devices and of large files
-/// that were named by mistake.
+/// The text of a regular file or a pipe, less than 1 MiB. The limit ends reads of endless devices
+/// and of large files that were named by mistake.
 pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     const MAX_BYTES: u64 = 1 << 20;
     let failed = || format!("cannot read {}", path.display());

@@ -1,4 +1,5 @@
-//! `fieldstone tlb`: prints the description of a processor as TOML, a template for descriptions by hand.
+//! `fieldstone tlb`: prints the description of a processor as TOML, a template for descriptions by
+//! hand.
 
 use clap::Args;
 use fieldstone_translation::Machine;
@@ -7,14 +8,16 @@ use serde_json::Value;
 use crate::output::print;
 use crate::profile::trace;
 
-/// Print the TLBs and page walk costs of a processor as TOML, the format that `profile --tlb FILE` reads
+/// Print the TLBs and page walk costs of a processor as TOML, the format that `profile --tlb FILE`
+/// reads
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   fieldstone tlb
   fieldstone tlb zen4 > mine.toml && $EDITOR mine.toml && fieldstone profile --trace --tlb mine.toml -- PROGRAM")]
 pub(crate) struct Arguments {
-    /// The processor: `host`, a TOML file (checked and reprinted), or one of nehalem, sandy-bridge, skylake, golden-cove, zen3, zen4, neoverse-v2
+    /// The processor: `host`, a TOML file (checked and reprinted), or one of nehalem, sandy-bridge,
+    /// skylake, golden-cove, zen3, zen4, neoverse-v2
     #[arg(value_name = "PROCESSOR", default_value = "host")]
     processor: String,
 }

@@ -1,6 +1,9 @@
-//! The other commands as their user sees them: `report`, `diff`, `man`, `completions`, and `run` where it ends alike.
+//! Tests of the command alone: `report`, `diff`, `tlb`, `man`, `completions`, help, and messages of
+//! all commands.
+//!
+//! Tests with other programs are in `tests/system`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,17 +26,17 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A directory with `profile.json`, measured here.
+/// A directory with a measured `profile.json`.
 fn measured() -> (TempDir, PathBuf) {
-    let room = tempfile::tempdir().unwrap();
-    let file = room.path().join("profile.json");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("profile.json");
     let output =
         fieldstone(&["profile", "--runs", "1", "--pages", "thp", "--json", file.to_str().unwrap(), "--", "true"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    (room, file)
+    (directory, file)
 }
 
-/// `profile` again, each run taking `seconds`.
+/// Saves a copy of `profile` in which each run takes `seconds`.
 fn save_as(profile: &Profile, seconds: f64, path: &Path) {
     let sample = |round: u32| Sample {
         kind: "4k".into(),
@@ -50,9 +53,9 @@ fn save_as(profile: &Profile, seconds: f64, path: &Path) {
 
 #[test]
 fn a_saved_profile_is_printed_unchanged() {
-    let (room, file) = measured();
+    let (directory, file) = measured();
     let file = file.to_str().unwrap();
-    let page = room.path().join("page.html");
+    let page = directory.path().join("page.html");
     let text = fieldstone(&["report", "--html", page.to_str().unwrap(), file]);
     assert_eq!(text.status.code(), Some(0), "{}", stderr(&text));
     assert!(stdout(&text).contains("thp") && fs::read_to_string(page).unwrap().contains("<svg"));
@@ -63,8 +66,8 @@ fn a_saved_profile_is_printed_unchanged() {
 
 #[test]
 fn errors_for_other_files_are_distinct() {
-    let room = tempfile::tempdir().unwrap();
-    let path = |name: &str| room.path().join(name).to_str().unwrap().to_owned();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("garbage"), "{\"half\":").unwrap();
     fs::write(path("other"), "{\"schema\": \"fieldstone-profile/99\"}").unwrap();
     fs::write(path("foreign"), "{\"name\": \"package\"}").unwrap();
@@ -81,8 +84,8 @@ fn errors_for_other_files_are_distinct() {
 
 #[test]
 fn statistics_of_a_run_have_the_formats_text_and_json() {
-    let room = tempfile::tempdir().unwrap();
-    let file = room.path().join("stats.json");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("stats.json");
     let file = file.to_str().unwrap();
     let output = fieldstone(&["run", "--region", "--stats", file, "--", "true"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -97,12 +100,12 @@ fn statistics_of_a_run_have_the_formats_text_and_json() {
 
 #[test]
 fn a_difference_sets_the_exit_code() {
-    let (room, file) = measured();
+    let (directory, file) = measured();
     let profile = match saved::Saved::load(&file).unwrap() {
         saved::Saved::Profile(profile) => *profile,
         _ => panic!("a profile was saved"),
     };
-    let (fast, slow) = (room.path().join("fast.json"), room.path().join("slow.json"));
+    let (fast, slow) = (directory.path().join("fast.json"), directory.path().join("slow.json"));
     save_as(&profile, 1.0, &fast);
     save_as(&profile, 2.0, &slow);
     let (fast, slow) = (fast.to_str().unwrap(), slow.to_str().unwrap());
@@ -114,15 +117,15 @@ fn a_difference_sets_the_exit_code() {
     assert_eq!(fieldstone(&["diff", fast, "/no/such/file"]).status.code(), Some(2));
 }
 
-/// How often `part` stands in `words`.
+/// The number of occurrences of `part` in `words`.
 fn times(words: &str, part: &str) -> usize {
     words.matches(part).count()
 }
 
 #[test]
 fn a_cause_is_printed_once() {
-    let room = tempfile::tempdir().unwrap();
-    let bad = room.path().join("bad.json");
+    let directory = tempfile::tempdir().unwrap();
+    let bad = directory.path().join("bad.json");
     fs::write(&bad, "{\"half\":").unwrap();
     let bad = bad.to_str().unwrap();
     for arguments in [["report", bad].as_slice(), &["diff", bad, bad], &["report", "/no/such/file"]] {
@@ -145,8 +148,8 @@ fn one_page_kind_has_nothing_to_compare_with() {
 fn a_printed_processor_description_can_be_read_again() {
     let preset = fieldstone(&["tlb", "zen4"]);
     assert_eq!(Machine::from_toml(&stdout(&preset)).ok(), Machine::preset("zen4"), "{}", stderr(&preset));
-    let room = tempfile::tempdir().unwrap();
-    let mine = room.path().join("mine.toml");
+    let directory = tempfile::tempdir().unwrap();
+    let mine = directory.path().join("mine.toml");
     fs::write(&mine, stdout(&preset).replace("name = \"zen4\"", "name = \"mine\"")).unwrap();
     let again = fieldstone(&["tlb", mine.to_str().unwrap()]);
     let wanted = Machine { name: "mine".into(), ..Machine::preset("zen4").unwrap() };
@@ -169,18 +172,21 @@ fn processors_are_named_in_one_order() {
     }
 }
 
-/// Nobody hears it, and nothing else changes.
+/// A full standard error changes no exit code.
 #[test]
 fn messages_that_cannot_be_written_end_nothing() {
-    let deaf = |arguments: &[&str]| {
+    let run_with_full_stderr = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
         command.args(arguments).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR"));
         command.stderr(fs::File::options().write(true).open("/dev/full").unwrap()).output().unwrap().status.code()
     };
-    assert_eq!(deaf(&["run", "--region", "--pages", "hugetlb-1g", "--", "sh", "-c", "exit 42"]), Some(42));
-    assert_eq!(deaf(&["run", "--region", "--stats", "-", "--", "sh", "-c", "exit 7"]), Some(7));
-    assert_eq!(deaf(&["profile", "--runs", "1", "--pages", "4k", "--", "true"]), Some(0));
-    assert_eq!(deaf(&["report", "/no/such/file"]), Some(2));
+    assert_eq!(
+        run_with_full_stderr(&["run", "--region", "--pages", "hugetlb-1g", "--", "sh", "-c", "exit 42"]),
+        Some(42)
+    );
+    assert_eq!(run_with_full_stderr(&["run", "--region", "--stats", "-", "--", "sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(run_with_full_stderr(&["profile", "--runs", "1", "--pages", "4k", "--", "true"]), Some(0));
+    assert_eq!(run_with_full_stderr(&["report", "/no/such/file"]), Some(2));
 }
 
 #[test]
@@ -192,7 +198,7 @@ fn a_reader_that_closes_the_pipe_is_no_error() {
     }
 }
 
-/// On a terminal, which `script` is here: what is drawn once stays above all that follows, unless it is cleared.
+/// On a terminal, simulated by `script`, a drawn bar stays above later output unless it is cleared.
 #[test]
 fn an_empty_progress_bar_is_not_drawn() {
     let line = format!("{} profile --runs 1 --pages thp -- true", env!("CARGO_BIN_EXE_fieldstone"));
@@ -211,16 +217,16 @@ fn an_empty_progress_bar_is_not_drawn() {
 
 #[test]
 fn man_pages_and_completions_are_written() {
-    let room = tempfile::tempdir().unwrap();
-    let directory = room.path().join("man/man1");
-    assert!(fieldstone(&["man", directory.to_str().unwrap()]).status.success());
+    let directory = tempfile::tempdir().unwrap();
+    let man = directory.path().join("man/man1");
+    assert!(fieldstone(&["man", man.to_str().unwrap()]).status.success());
     for name in ["fieldstone", "fieldstone-profile", "fieldstone-run", "fieldstone-doctor", "fieldstone-report"] {
-        let page = fs::read_to_string(directory.join(format!("{name}.1"))).unwrap();
+        let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".TH") && page.contains("SYNOPSIS"), "{name}");
     }
     assert_eq!(fieldstone(&["man", "/dev/null/man"]).status.code(), Some(2));
     let script = fieldstone(&["completions", "bash"]);
-    let file = room.path().join("completions");
+    let file = directory.path().join("completions");
     fs::write(&file, &script.stdout).unwrap();
     assert!(stdout(&script).contains("--check-output"));
     match Command::new("bash").arg("-n").arg(&file).status() {

@@ -1,18 +1,21 @@
-//! The files under test: the `fieldstone` command and the workloads, from the directory of this build profile.
+//! The files under test: the `fieldstone` command and the workloads, from the directory of this
+//! build profile.
 //!
 //! ```text
 //!   target/PROFILE/             fieldstone, fieldstone.d, gups, odd, …
 //!   target/PROFILE/deps/        the running test
 //! ```
-//! Cargo builds a command for the tests of its own package only. So `cargo test -p fieldstone-system-tests` finds the
-//! command of an earlier build, and [`command`] refuses one that is older than its sources.
+//! Cargo builds a command for the tests of its own package only. So `cargo test -p
+//! fieldstone-system-tests` finds the command of an earlier build, and [`command`] refuses one that
+//! is older than its sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-const BUILD: &str = "try: cargo build -p fieldstone -p fieldstone-workloads (with the --release or --target-dir of this test)";
+const BUILD: &str =
+    "try: cargo build -p fieldstone -p fieldstone-workloads (with the --release or --target-dir of this test)";
 
 /// The path of the command.
 ///
@@ -37,7 +40,8 @@ pub(crate) fn workload(name: &str) -> PathBuf {
     test.ancestors().nth(2).expect("a test is below the directory of its profile").join(name)
 }
 
-/// The sources of `file`, from the dependency file that cargo writes beside it. A space in a path is escaped by `\`.
+/// The sources of `file`, from the dependency file that cargo writes beside it. A space in a path
+/// is escaped by `\`.
 fn sources(file: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(file.with_extension("d")).unwrap_or_default();
     let text = text.trim_end().replace("\\ ", "\0");

@@ -41,8 +41,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-        /// `None`, printed as a skip, if this user may not change the pool, or if there is too
-        /// little memory.
+    /// `None`, printed as a skip, if this user may not change the pool, or if there is too
+    /// little memory.
     pub(crate) fn with_free(free: u64) -> Option<Self> {
         let lock = lock_file("fieldstone-hugetlb.lock");
         lock.lock().unwrap();

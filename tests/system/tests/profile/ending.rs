@@ -61,7 +61,7 @@ fn a_constant_exit_code_is_no_finding_and_a_changed_one_is() {
     let Some(fixture) = Fixture::new() else { return };
     let profile = fixture.measured("--runs 1 --pages thp", &["odd", "exit", "3"], 0);
     assert!(profile.samples.iter().all(|sample| sample.outcome == "exit 3"));
-        // With a region the mappings include the agent, unlike in the baseline.
+    // With a region the mappings include the agent, unlike in the baseline.
     let script = "if grep -q region- /proc/self/maps; then exit 9; fi";
     let profile = fixture.measured("--runs 1 --pages thp", &["sh", "-c", script], 1);
     assert_eq!(profile.samples.iter().map(|sample| sample.outcome.as_str()).collect::<Vec<_>>(), ["exit 0", "exit 9"]);
@@ -79,7 +79,7 @@ fn a_program_that_runs_only_once_has_no_verdict() {
         let output = fixture.profile(&options, &["sh", "-c", &script]);
         let (message, report_text) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         assert_eq!(output.status.code(), Some(1), "{report_text}");
-                // The warning about few runs comes before the runs.
+        // The warning about few runs comes before the runs.
         let (few, begun) = (message.find("--runs 2 gives no verdict"), message.find("runs, about"));
         assert!(few.is_some() && few < begun && message.contains("try: --runs 6"), "{message}");
         let report_text = report_text.split_whitespace().collect::<Vec<_>>().join(" ");

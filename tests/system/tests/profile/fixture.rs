@@ -22,18 +22,18 @@ pub(crate) struct Fixture {
     pub(crate) directory: TempDir,
     temporary: TempDir,
     mark: String,
-        /// Locked during the test: shared, or exclusive for a test that disables transparent pages.
+    /// Locked during the test: shared, or exclusive for a test that disables transparent pages.
     _turn: File,
 }
 
 impl Fixture {
-        /// `None`, printed as a skip, if the workloads are not built.
+    /// `None`, printed as a skip, if the workloads are not built.
     pub(crate) fn new() -> Option<Self> {
         Self::with(File::lock_shared)
     }
 
-        /// As [`Self::new`], while no other test has a fixture: for a test that changes settings of
-        /// the machine.
+    /// As [`Self::new`], while no other test has a fixture: for a test that changes settings of
+    /// the machine.
     pub(crate) fn alone() -> Option<Self> {
         Self::with(File::lock)
     }
@@ -54,7 +54,7 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-        /// `fieldstone profile`, with options split at spaces.
+    /// `fieldstone profile`, with options split at spaces.
     pub(crate) fn command(&self, options: &str, program: &[&str]) -> Command {
         let mut command = Command::new(binaries::command());
         command.arg("profile").args(options.split_whitespace()).arg("--").args(program);
@@ -63,14 +63,14 @@ impl Fixture {
         command
     }
 
-        /// Runs the command, and checks that nothing remains.
+    /// Runs the command, and checks that nothing remains.
     pub(crate) fn profile(&self, options: &str, program: &[&str]) -> Output {
         let output = self.command(options, program).output().unwrap();
         self.check_nothing_left();
         output
     }
 
-        /// Runs the command, which must fail with code 2. Returns its standard error.
+    /// Runs the command, which must fail with code 2. Returns its standard error.
     pub(crate) fn refused(&self, options: &str, program: &[&str]) -> String {
         let output = self.profile(options, program);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -78,7 +78,7 @@ impl Fixture {
         message
     }
 
-        /// Runs the command with `--json`, which must return `code`. Returns the measurements.
+    /// Runs the command with `--json`, which must return `code`. Returns the measurements.
     pub(crate) fn measured(&self, options: &str, program: &[&str], code: i32) -> Profile {
         let file = self.path("profile.json");
         let output = self.profile(&format!("{options} --json {}", file.display()), program);
@@ -86,7 +86,7 @@ impl Fixture {
         load(&file)
     }
 
-        /// The running processes that the command started.
+    /// The running processes that the command started.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let all = fs::read_dir("/proc").unwrap().flatten();
         let mark = format!("FIELDSTONE_TEST_MARK={}", self.mark);
@@ -97,14 +97,14 @@ impl Fixture {
         all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
     }
 
-        /// Waits until a process of the command is called `comm`. Returns its number.
+    /// Waits until a process of the command is called `comm`. Returns its number.
     pub(crate) fn wait_for(&self, comm: &str) -> u32 {
         let called = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == comm);
         wait_until(comm, || self.processes().into_iter().find(called))
     }
 
-        /// Checks that no process remains (the one that restores settings needs a moment), and no
-        /// file.
+    /// Checks that no process remains (the one that restores settings needs a moment), and no
+    /// file.
     pub(crate) fn check_nothing_left(&self) {
         wait_until("every process to be gone", || self.processes().is_empty().then_some(()));
         let left: Vec<_> = fs::read_dir(self.temporary.path()).unwrap().flatten().map(|entry| entry.path()).collect();
@@ -128,7 +128,7 @@ pub(crate) fn start_until(command: &mut Command, words: &str) -> Started {
         line.clear();
         assert!(lines.read_line(&mut line).unwrap() > 0, "it ended without saying {words:?}");
     }
-        // Read on, so that it never writes to a closed pipe.
+    // Read on, so that it never writes to a closed pipe.
     std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
     child
 }
@@ -141,7 +141,7 @@ impl Started {
         self.0.id()
     }
 
-        /// Waits for its end. Returns its exit code, or `None` if a signal ended it.
+    /// Waits for its end. Returns its exit code, or `None` if a signal ended it.
     pub(crate) fn code(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }

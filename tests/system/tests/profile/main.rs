@@ -9,9 +9,9 @@ mod binaries;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
+mod fixture;
 mod interrupt;
 mod measuring;
 mod server;
 mod sites;
-mod fixture;
 mod trace;

@@ -15,7 +15,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-        /// `None`, printed as a skip, if it is not installed.
+    /// `None`, printed as a skip, if it is not installed.
     pub(crate) fn new(fixture: &Fixture) -> Option<Self> {
         if Command::new("redis-server").arg("--version").output().is_err() {
             println!("SKIP redis-server not installed");
@@ -33,7 +33,7 @@ impl Redis {
         self.command.iter().map(String::as_str).collect()
     }
 
-        /// The same, below a shell that ignores SIGTERM.
+    /// The same, below a shell that ignores SIGTERM.
     fn ignoring_sigterm(&self) -> Vec<String> {
         let quoted: Vec<_> = self.command.iter().map(|word| format!("'{word}'")).collect();
         ["sh".to_owned(), "-c".to_owned(), format!("trap '' TERM; {} & wait", quoted.join(" "))].to_vec()
@@ -93,7 +93,8 @@ fn a_server_that_ignores_sigterm_is_measured_and_killed() {
     let program = redis.ignoring_sigterm();
     let program: Vec<_> = program.iter().map(String::as_str).collect();
     let load = format!("redis-cli -p {} ping", redis.port);
-    let output = with_load(&fixture, &load, redis.port, "--runs 1 --pages thp --timeout 1.5", &program).output().unwrap();
+    let output =
+        with_load(&fixture, &load, redis.port, "--runs 1 --pages thp --timeout 1.5", &program).output().unwrap();
     fixture.check_nothing_left();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }

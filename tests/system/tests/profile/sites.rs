@@ -25,8 +25,8 @@ fn site<'a>(translation: &'a Translation, name: &str, rounds: u64) -> &'a Site {
     let site = sites.next().unwrap_or_else(|| panic!("no {name}: {:?}", translation.sites));
     assert!(sites.next().is_none(), "{name} is one site: {:?}", translation.sites);
     let expected = rounds * PAGES;
-        // One more for the first touch, or one less for a cached page; accesses of the kernel are
-        // not traced.
+    // One more for the first touch, or one less for a cached page; accesses of the kernel are
+    // not traced.
     assert!((expected - 2 * PAGES..=expected + 4 * PAGES).contains(&site.walks), "not {expected}: {site:?}");
     site
 }
@@ -44,7 +44,7 @@ fn each_allocation_is_attributed_to_its_function() {
         let Some(translation) = traced("sites", &["-g", optimisation]) else { return };
         for (function, rounds) in [("table_new", 1), ("grown", 2), ("load_world", 4)] {
             let site = site(&translation, function, rounds * ROUNDS);
-                        // At -O2, `table_new` jumps to calloc, and has no frame.
+            // At -O2, `table_new` jumps to calloc, and has no frame.
             assert_eq!(site.line, line_of(function), "{optimisation}: {site:?}");
             assert!(site.file.as_ref().is_some_and(|file| file.ends_with("sites.c")), "{site:?}");
         }
@@ -66,7 +66,11 @@ fn without_debug_info_the_function_and_the_missing_package_are_reported() {
         assert_eq!(site(&translation, function, rounds * ROUNDS).file, None);
     }
     let words: Vec<&String> = translation.unseen.iter().filter(|words| words.contains("no file and line")).collect();
-    assert!(words.len() == 1 && words[0].contains("for sites:") && words[0].contains("-dbgsym"), "{:?}", translation.unseen);
+    assert!(
+        words.len() == 1 && words[0].contains("for sites:") && words[0].contains("-dbgsym"),
+        "{:?}",
+        translation.unseen
+    );
 }
 
 #[test]
@@ -104,14 +108,14 @@ fn the_page_kinds_of_each_site_are_reported() {
     };
     assert!(share("table_new") > 0.9, "{:?}", site("table_new"));
     assert!(share("refused") < 0.1, "{:?}", site("refused"));
-        // The pages of the list, which another thread makes, may be of either kind: the first pages
-        // of the heap stay small.
+    // The pages of the list, which another thread makes, may be of either kind: the first pages
+    // of the heap stay small.
     assert!((0.0..=1.0).contains(&share("node_new")), "{:?}", site("node_new"));
     assert!(translation.unseen.is_empty(), "{:?}", translation.unseen);
-        // The models do not depend on that: on 2 MiB pages either table is on eight or nine.
+    // The models do not depend on that: on 2 MiB pages either table is on eight or nine.
     for table in ["table_new", "refused"] {
         let Site { walks, walks_large, .. } = *site(table);
-                // A page with a word of malloc, or with a neighbour, is in the TLB already.
+        // A page with a word of malloc, or with a neighbour, is in the TLB already.
         assert!(walks >= TABLE_ROUNDS * TABLE_BYTES / 4096 - 16, "{:?}", site(table));
         assert!((6..walks / 50).contains(&walks_large), "{:?}", site(table));
     }
@@ -127,8 +131,16 @@ fn a_run_on_small_pages_only_reports_no_page_kinds() {
 #[test]
 fn a_static_program_has_no_recorder_which_is_reported() {
     let Some(translation) = traced("sites", &["-g", "-static"]) else { return };
-    assert!(translation.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", translation.unseen);
-    assert!(translation.sites.iter().all(|site| site.allocations == 0 && site.line.is_none()), "{:?}", translation.sites);
+    assert!(
+        translation.unseen.iter().any(|words| words.contains("recorder was not loaded")),
+        "{:?}",
+        translation.unseen
+    );
+    assert!(
+        translation.sites.iter().all(|site| site.allocations == 0 && site.line.is_none()),
+        "{:?}",
+        translation.sites
+    );
     let walks: u64 = translation.sites.iter().map(|site| site.walks).sum();
     assert!(walks >= 10 * ROUNDS * PAGES, "they are counted all the same: {walks}");
 }

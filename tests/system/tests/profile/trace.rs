@@ -67,12 +67,13 @@ fn gups_has_the_misses_of_its_access_sequence() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     const PAGES: usize = 1024;
     const UPDATES: u64 = 200_000;
-    let (_, translation) = trace(&fixture, "--full", &[&workload("gups").display().to_string(), "4M", &UPDATES.to_string()]);
-        // The table is on 1024 pages or, with malloc's header before it, 1025. It is filled,
-        // updated, and read twice.
+    let (_, translation) =
+        trace(&fixture, "--full", &[&workload("gups").display().to_string(), "4M", &UPDATES.to_string()]);
+    // The table is on 1024 pages or, with malloc's header before it, 1025. It is filled,
+    // updated, and read twice.
     let random = || updates(PAGES * 512, UPDATES, SEED).map(|(word, _)| word / 512);
     let sequential = 3 * PAGES as u64;
-        // The program's stack and code sometimes take entries of the 64, never more than 8.
+    // The program's stack and code sometimes take entries of the 64, never more than 8.
     let (least, most) = (misses(64, random()) + sequential, misses(56, random()) + sequential + 3 + 2000);
     assert_eq!((translation.processor.name.as_str(), translation.processor.foreign), ("small of small.toml", true));
     let small = &translation.configurations[0];
@@ -85,7 +86,11 @@ fn gups_has_the_misses_of_its_access_sequence() {
     let segment = translation.configuration("direct segment").unwrap();
     assert!(segment.data.walks < 2500 && segment.data.region_walks == 0, "{segment:?}");
     assert!(segment.data.in_segment > UPDATES);
-    assert!(translation.accesses >= 3 * PAGES as u64 * 512 + UPDATES, "every word was touched three times: {}", translation.accesses);
+    assert!(
+        translation.accesses >= 3 * PAGES as u64 * 512 + UPDATES,
+        "every word was touched three times: {}",
+        translation.accesses
+    );
     assert_eq!(translation.accesses, translation.counted_accesses, "all of it was counted");
 }
 
@@ -128,11 +133,12 @@ fn each_thread_has_its_own_tlb() {
     let first = &translation.sites[0];
     assert_eq!((first.function.as_str(), first.line, first.allocations, first.bytes), ("work", Some(9), 64, 64 << 20));
     assert!(first.file.as_ref().is_some_and(|file| file.ends_with("threads.c")), "{first:?}");
-        // A block may be recorded as freed by one thread after it was recorded as allocated by
-        // another.
+    // A block may be recorded as freed by one thread after it was recorded as allocated by
+    // another.
     assert!(first.walks > THREADS_MISS / 20 * 19 && first.walks <= walks, "{first:?}");
-        // With fragmented memory there are no huge pages to derive the cost of a walk from.
-    let unseen: Vec<&String> = translation.unseen.iter().filter(|words| !words.contains("memory is too scattered")).collect();
+    // With fragmented memory there are no huge pages to derive the cost of a walk from.
+    let unseen: Vec<&String> =
+        translation.unseen.iter().filter(|words| !words.contains("memory is too scattered")).collect();
     assert!(unseen.is_empty(), "{unseen:?}");
 }
 
@@ -154,7 +160,11 @@ fn switching_translations_does_not_change_the_program_s_flags() {
     let Some(program) = compile(&fixture, "flags", &[]) else { return };
     let (profile, translation) = trace(&fixture, "--burst 20000 --period 200000 --no-sites", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
-    assert!(translation.bursts > 10 && translation.counted_accesses < translation.accesses / 2, "{} bursts", translation.bursts);
+    assert!(
+        translation.bursts > 10 && translation.counted_accesses < translation.accesses / 2,
+        "{} bursts",
+        translation.bursts
+    );
 }
 
 #[test]
@@ -164,7 +174,11 @@ fn a_static_and_stripped_program_is_traced_without_names() {
     let (_, translation) = trace(&fixture, "--full", &[&program]);
     let walks = translation.configurations[0].data.walks;
     assert!((THREADS_MISS..THREADS_MISS + THREADS_MISS / 10).contains(&walks), "{walks} of {THREADS_MISS}");
-    assert!(translation.unseen.iter().any(|words| words.contains("recorder was not loaded")), "{:?}", translation.unseen);
+    assert!(
+        translation.unseen.iter().any(|words| words.contains("recorder was not loaded")),
+        "{:?}",
+        translation.unseen
+    );
     assert!(translation.sites.iter().all(|site| site.allocations == 0), "{:?}", translation.sites);
 }
 
@@ -174,12 +188,17 @@ fn children_access_their_parent_s_memory() {
     let Some(program) = compile(&fixture, "children", &[]) else { return };
     let (profile, translation) = trace(&fixture, "--full", &[&program]);
     assert_eq!(profile.samples[0].outcome, "exit 0");
-        // The parent touches each page once, each child ten times.
+    // The parent touches each page once, each child ten times.
     let expected = 2048 * (1 + 4 * 10);
     let small = &translation.configurations[0].data;
     assert!((expected..expected + expected / 20).contains(&small.walks), "{} of {expected}", small.walks);
     assert!(small.region_walks > expected - 100, "the children's memory is in the region too: {small:?}");
-    assert_eq!((translation.sites[0].function.as_str(), translation.sites[0].allocations), ("main", 1), "{:?}", translation.sites);
+    assert_eq!(
+        (translation.sites[0].function.as_str(), translation.sites[0].allocations),
+        ("main", 1),
+        "{:?}",
+        translation.sites
+    );
     assert!(translation.sites[0].walks >= expected - 100, "{:?}", translation.sites[0]);
 }
 
@@ -187,7 +206,7 @@ fn children_access_their_parent_s_memory() {
 fn dense_mappings_of_a_traced_run_are_on_huge_pages() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let Some(program) = compile(&fixture, "table", &[]) else { return };
-        // The largest of all runs: the measured runs have small pages.
+    // The largest of all runs: the measured runs have small pages.
     let most_kib = |table: &str| -> u64 {
         let translation = fs::read_to_string(fixture.path(table)).unwrap();
         translation.lines().map(|line| line.parse::<u64>().unwrap()).max().unwrap()
@@ -203,14 +222,14 @@ fn dense_mappings_of_a_traced_run_are_on_huge_pages() {
         trace(&fixture, "--full", &[&program, &file(table), table]);
     }
     assert!(most_kib("plain") > 32 << 10, "{} KiB", most_kib("plain"));
-        // QEMU has some huge pages for itself.
+    // QEMU has some huge pages for itself.
     assert!(most_kib("sparse") < 16 << 10, "{} KiB", most_kib("sparse"));
 }
 
 #[test]
 fn a_program_that_ends_differently_under_the_tracer_is_only_timed() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
-        // A program that behaves differently under QEMU.
+    // A program that behaves differently under QEMU.
     let script = "read name </proc/$$/comm; echo this is $name >&2; [ $name = sh ] || exit 3";
     let profile = fixture.measured("--trace --runs 1 --pages thp", &["/bin/sh", "-c", script], 1);
     assert!(profile.translation.is_none());
@@ -249,7 +268,7 @@ fn untraced_programs_and_wrong_processors_are_reported() {
 fn bursts_estimate_the_whole_run() {
     let Some(fixture) = Fixture::new().filter(|_| has_tracer()) else { return };
     let gups = workload("gups").display().to_string();
-        // Unknown parts are estimated at most one period long: less than 1 % of all.
+    // Unknown parts are estimated at most one period long: less than 1 % of all.
     let program = [gups.as_str(), "4M", "16000000"];
     let (_, whole) = trace(&fixture, "--full --no-sites", &program);
     let (_, bursts) = trace(&fixture, "--burst 20000 --period 100000 --no-sites", &program);
@@ -258,8 +277,9 @@ fn bursts_estimate_the_whole_run() {
         bursts.accesses.abs_diff(whole.accesses) < whole.accesses / 100,
         "what passes is counted too: {bursts:?} {whole:?}"
     );
-    let rate =
-        |translation: &Translation| translation.configurations[0].data.walks as f64 / translation.configurations[0].data.accesses as f64;
+    let rate = |translation: &Translation| {
+        translation.configurations[0].data.walks as f64 / translation.configurations[0].data.accesses as f64
+    };
     let (one, other) = (rate(&bursts), rate(&whole));
     assert!((one / other - 1.0).abs() < 0.1, "{one} against {other}");
 }
@@ -270,10 +290,15 @@ fn all_models_are_run_in_one_pass() {
     let gups = workload("gups").display().to_string();
     let options = "--full --no-sites --models 2m,2m,1g,2M,direct-segment,ranges,mosaics,nested,none";
     let (_, translation) = trace(&fixture, options, &[&gups, "4M", "50000"]);
-    assert_eq!(translation.configurations.iter().filter(|of| of.name == "2M").count(), 1, "named three times: {translation:?}");
-    let walks = |name: &str| translation.configuration(name).unwrap_or_else(|| panic!("no {name}: {translation:?}")).data.walks;
-        // The more of the region is on large pages, the fewer walks; a host with small pages
-        // reverses that.
+    assert_eq!(
+        translation.configurations.iter().filter(|of| of.name == "2M").count(),
+        1,
+        "named three times: {translation:?}"
+    );
+    let walks =
+        |name: &str| translation.configuration(name).unwrap_or_else(|| panic!("no {name}: {translation:?}")).data.walks;
+    // The more of the region is on large pages, the fewer walks; a host with small pages
+    // reverses that.
     let order = ["4K", "25 % on 2M", "50 % on 2M", "75 % on 2M", "2M", "direct segment", "no translation"].map(walks);
     assert!(order.is_sorted_by(|more, fewer| more >= fewer) && order[0] > 10 * order[4].max(1), "{order:?}");
     assert_eq!(walks("no translation"), 0);
@@ -319,7 +344,7 @@ fn mosaics_are_measured_beside_their_models() {
     }
     assert!(mosaics.fitted_ns.low <= mosaics.fitted_ns.likely && mosaics.fitted_ns.likely <= mosaics.fitted_ns.high);
     assert!(mosaics.worst_error >= mosaics.best_error && mosaics.best_degree >= 1, "{mosaics:?}");
-        // A larger share includes all chunks of a smaller one.
+    // A larger share includes all chunks of a smaller one.
     let got = ["thp:25%", "thp:50%", "thp:75%", "thp"].map(|kind| huge_share(&profile, kind));
     assert!(got.is_sorted() && got[0] < got[3], "shares of the region that are huge: {got:?}");
 }

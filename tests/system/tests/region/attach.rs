@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::binaries;
 use crate::common::{kill, wait_until};
+use crate::fixture::{Waiting, child, collapse_command, collapsed, compiled, stderr, stdout, workload};
 use crate::server::Server;
-use crate::fixture::{Waiting, child, collapse_command, collapsed, compiled, stdout, stderr, workload};
 
 const MIB: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ fn threads_that_write_during_a_collapse_lose_nothing() {
 fn a_server_keeps_its_values() {
     let Some(server) = Server::by(|program| {
         let mut command = Command::new(program[0]);
-                // With all memory on transparent pages, it would disable them for itself.
+        // With all memory on transparent pages, it would disable them for itself.
         command.args(&program[1..]).args(["--disable-thp", "no"]);
         command
     }) else {
@@ -109,8 +109,8 @@ fn ctrl_c_stops_between_two_pages() {
         let Some(churning) = churning("512M") else { return };
         let pid = churning.running.id();
         let before = huge_bytes(pid);
-                // SIGINT has to work even if it is ignored (a shell without job control does that
-                // for `command &`) or blocked.
+        // SIGINT has to work even if it is ignored (a shell without job control does that
+        // for `command &`) or blocked.
         let mut command = Command::new("env");
         command.args([["--ignore-signal=INT", "--block-signal=INT"][attempt % 2], binaries::command()]);
         command.args(collapse_command(pid, "").get_args()).stdin(Stdio::null());
@@ -131,7 +131,7 @@ fn ctrl_c_stops_between_two_pages() {
             assert!(stdout(&output).contains("were not tried"), "{}", stdout(&output));
             return;
         }
-                // The command finished before the signal.
+        // The command finished before the signal.
         assert!(output.status.success(), "{}", stderr(&output));
     }
     panic!("six passes over 512 MiB were through before a signal came");

@@ -2,7 +2,7 @@
 
 use fieldstone_report::{ProcessStats, RunStats};
 
-use crate::fixture::{compiled, counted, stderr, has_reason, workload};
+use crate::fixture::{compiled, counted, has_reason, stderr, workload};
 
 fn named<'a>(stats: &'a RunStats, name: &str) -> Vec<&'a ProcessStats> {
     stats.processes.iter().filter(|process| process.name == name).collect()

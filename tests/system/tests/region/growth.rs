@@ -97,8 +97,8 @@ fn a_grown_buffer_in_a_mosaic_is_partly_huge() {
     if !has_transparent() {
         return;
     }
-        // By chance more or fewer than a quarter of the 120 chunks are selected; the others stay
-        // small.
+    // By chance more or fewer than a quarter of the 120 chunks are selected; the others stay
+    // small.
     let Some(grown) = grow("thp:25%", "65536", 240 << 20) else { return };
     assert!((24 << 20..100 << 20).contains(&grown.huge_bytes), "{grown:?}");
 }

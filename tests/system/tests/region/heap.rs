@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::common::Pool;
-use crate::fixture::{compiled, stdout, run, stderr};
+use crate::fixture::{compiled, run, stderr, stdout};
 
 const RIGHT: &str = "0 refused, 0 wrong\n";
 

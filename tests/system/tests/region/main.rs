@@ -3,27 +3,27 @@
 #![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
 mod also;
+mod attach;
 #[path = "../common/binaries.rs"]
 mod binaries;
+mod children;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
-mod children;
+mod fixture;
 mod growth;
 mod heap;
-mod unmovable;
+mod messages;
 mod mosaics;
 mod nodes;
-mod messages;
-mod reservations;
 mod outside;
 mod pages;
 mod pool;
 mod refused;
-mod attach;
+mod reservations;
 mod server;
 mod signals;
-mod fixture;
 mod stress;
 mod unchanged;
 mod unintercepted;
+mod unmovable;

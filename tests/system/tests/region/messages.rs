@@ -1,7 +1,7 @@
 //! Messages that a run prints without a request: a reserve that was not granted, processes that
 //! were not served.
 
-use crate::fixture::{compiled, counted, primary, stdout, run, stderr};
+use crate::fixture::{compiled, counted, primary, run, stderr, stdout};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,7 +35,7 @@ fn a_process_name_that_matches_nothing_is_reported() {
     let (output, stats) = counted("--process nothere", &["true"]);
     assert!(stderr(&output).contains("no process was served: --process nothere"), "{}", stderr(&output));
     assert!(stats.processes.iter().all(|process| process.region.base == 0), "{stats:?}");
-        // Long enough to be observed.
+    // Long enough to be observed.
     let table = stderr(&run("--process nothere --stats -", &["sleep", "0.5"]));
     assert!(table.contains("No region: another process was named by --process"), "{table}");
     assert!(!table.contains("from outside") && !table.contains("inside the region"), "{table}");
@@ -68,7 +68,7 @@ fn zeroed_globals_that_are_advised_are_counted_as_served() {
             .sum()
     };
     assert!(resident("zero-initialised globals, advised where they are") >= 60 * MIB, "{:?}", region.outside);
-        // The loader's own pages remain.
+    // The loader's own pages remain.
     assert!(resident("bypass libc") + resident("--also globals") < MIB >> 4, "{:?}", region.outside);
     assert!(region.private_rw_in_place_bytes >= 60 * MIB, "{region:?}");
     assert!(region.pages.iter().map(|share| share.bytes).sum::<u64>() >= 60 * MIB, "{:?}", region.pages);

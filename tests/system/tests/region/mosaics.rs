@@ -53,11 +53,11 @@ fn exactly_the_selected_chunks_are_huge() {
         let Some((mappings, base)) = block(&format!("thp:{percent}%")) else { return };
         let (mut all, mut huge, mut picked) = (0, 0, 0);
         for mapping in &mappings {
-                        // The kernel merges adjacent mappings with equal advice.
+            // The kernel merges adjacent mappings with equal advice.
             let choices: Vec<bool> =
                 chunks(mapping, base).map(|chunk| mosaic_is_huge(chunk, f64::from(percent) / 100.0)).collect();
             assert!(choices.iter().all(|&choice| choice == choices[0]), "{percent} %: {mapping:?}");
-                        // The first page was touched at another place, and moved.
+            // The first page was touched at another place, and moved.
             assert!(choices[0] || mapping.anon_huge_bytes == 0, "{percent} %: {mapping:?}");
             picked += if choices[0] { mapping.bytes() } else { 0 };
             all += mapping.bytes();
@@ -68,7 +68,7 @@ fn exactly_the_selected_chunks_are_huge() {
             "{percent} %: {all} of the block were seen in {} pieces",
             mappings.len()
         );
-                // With fragmented memory, a selected chunk may stay small.
+        // With fragmented memory, a selected chunk may stay small.
         assert!(huge >= picked / 2 && huge > 0, "{percent} %: {huge} of {picked} are huge");
         let share = picked as f64 / all as f64;
         assert!((share - f64::from(percent) / 100.0).abs() < 0.1, "{percent} %: {share} is picked");

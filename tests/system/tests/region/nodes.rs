@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::Pool;
-use crate::fixture::{compiled, stdout, region, stderr};
+use crate::fixture::{compiled, region, stderr, stdout};
 
 /// Binds and interleaves mappings on a node, writes them, forks, grows and shrinks them. Then
 /// prints the policy of each, from the call and from the kernel's table, and whether pages of it

@@ -7,7 +7,7 @@ use fieldstone_report::RunStats;
 use fieldstone_sys::smaps;
 
 use crate::common::wait_until;
-use crate::fixture::{Waiting, child, compiled, has_transparent, stdout, region, run, stderr};
+use crate::fixture::{Waiting, child, compiled, has_transparent, region, run, stderr, stdout};
 
 const MIB: u64 = 1 << 20;
 
@@ -34,7 +34,11 @@ fn a_static_program_gets_huge_pages_as_it_grows() {
     if !has_transparent() || is_collapse_forbidden(&stderr(&alone)) {
         return;
     }
-    assert!(stderr(&alone).contains("statically linked") && stderr(&alone).contains("from outside"), "{}", stderr(&alone));
+    assert!(
+        stderr(&alone).contains("statically linked") && stderr(&alone).contains("from outside"),
+        "{}",
+        stderr(&alone)
+    );
     assert_eq!(
         (stdout(&alone).as_str(), alone.status.code()),
         ("grown\n", Some(7)),
@@ -45,7 +49,7 @@ fn a_static_program_gets_huge_pages_as_it_grows() {
     assert_eq!(waiting.line, "grown\n");
     let pid = wait_until("the program", || child(waiting.running.id(), "program"));
     wait_until("huge pages", || (smaps::read_rollup(pid).unwrap().anon_huge_bytes >= 48 * MIB).then_some(()));
-        // That pass scans the whole memory once more.
+    // That pass scans the whole memory once more.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(waiting.end().code(), Some(7));
     let stats: RunStats = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! `--stats`: the pages that the memory really has, the memory outside the region, and the reasons.
 
 use crate::common::{Pool, reserved_pages};
-use crate::fixture::{counted, has_transparent, outside, primary, stdout, run, stderr, workload};
+use crate::fixture::{counted, has_transparent, outside, primary, run, stderr, stdout, workload};
 
 fn on(stats: &fieldstone_report::RegionStats, kind: &str) -> u64 {
     stats.pages.iter().filter(|share| share.kind == kind).map(|share| share.bytes).sum()
@@ -27,8 +27,8 @@ fn small_pages_stay_small() {
     let stats = primary("--pages 4k", &[&odd, "hold", "64M", "1000"]);
     assert_eq!(on(&stats, "thp"), 0, "{:?}", stats.pages);
     let small: u64 = stats.pages.iter().map(|share| share.bytes).sum();
-        // The kernel's tables are read when memory has grown by half, so the last reading may lack
-        // a third.
+    // The kernel's tables are read when memory has grown by half, so the last reading may lack
+    // a third.
     assert!(small >= 40 << 20, "{:?}", stats.pages);
 }
 
@@ -51,7 +51,7 @@ fn a_reserve_is_mapped_at_the_start_and_touched_on_request() {
     assert_eq!(lazy.reserve_bytes, 128 << 20);
     let resident = |stats: &fieldstone_report::RegionStats| stats.pages.iter().map(|share| share.bytes).sum::<u64>();
     assert!(resident(&lazy) < 64 << 20, "{lazy:?}");
-        // Pages that the kernel is migrating are not counted: another test compacts memory.
+    // Pages that the kernel is migrating are not counted: another test compacts memory.
     let touched: Vec<_> = (0..3).map(|_| primary("--reserve 128M --prefault", &[&odd, "hold", "1M", "300"])).collect();
     assert!(touched.iter().any(|stats| resident(stats) >= 128 << 20), "{touched:?}");
 }
@@ -80,7 +80,7 @@ fn memory_outside_the_region_has_a_reason() {
     let (output, stats) = counted("", &[&stress, "3", "200", "--threads", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
     for reason in ["thread stack", "in place"] {
-                // In any process: a child that the program forks may be the largest.
+        // In any process: a child that the program forks may be the largest.
         let is_counted = stats.processes.iter().any(|process| outside(&process.region, reason) > 0);
         assert!(is_counted, "{reason}: {stats:?}");
     }
@@ -121,8 +121,8 @@ fn no_page_of_the_pool_stays_reserved() {
     let (Some(odd), Some(stress)) = (workload("odd"), workload("mmap-stress")) else { return };
     let Some(_pool) = Pool::with_free(200) else { return };
     let before = reserved_pages();
-        // The heap and mappings from a mostly untouched reserve, mappings that move, and a killed
-        // program.
+    // The heap and mappings from a mostly untouched reserve, mappings that move, and a killed
+    // program.
     primary("--pages hugetlb --reserve 64M", &[&odd, "threads", "200"]);
     primary("--pages hugetlb --reserve 64M", &[&odd, "hold", "16M", "10"]);
     primary("--pages hugetlb --reserve 64M", &[&stress, "3", "150", "--skip", "fork"]);

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::binaries;
-use crate::outside::is_collapse_forbidden;
 use crate::fixture::{compiled, region, run, stderr};
+use crate::outside::is_collapse_forbidden;
 
 /// Runs a program: the command has to return 2, print nothing, and report all of `words`.
 fn refused(program: &str, words: &[&str]) {
@@ -51,7 +51,7 @@ fn message_of_each(program: &str) -> Vec<String> {
     let commands: [&[&str]; 4] =
         [&["run", "--region"], &["run", "--repair"], &["sharing"], &["profile", "--runs", "1"]];
     let message_of = |command: &&[&str]| {
-                // A hang is the failure that this test looks for.
+        // A hang is the failure that this test looks for.
         let mut timed = Command::new("timeout");
         timed.args(["-k", "1", "20", binaries::command()]).args(*command).args(["--", program]);
         let output = timed.env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).output().unwrap();
@@ -100,8 +100,7 @@ fn an_unreadable_program_is_refused() {
 
 #[test]
 fn a_misspelt_option_is_named() {
-    let output =
-        Command::new(binaries::command()).args(["run", "--regoin", "--", "true"]).output().unwrap();
+    let output = Command::new(binaries::command()).args(["run", "--regoin", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--regoin: it is no option of `fieldstone run`"), "{}", stderr(&output));
 }

@@ -32,12 +32,12 @@ impl Line {
 }
 
 impl Server {
-        /// Starts it in a region.
+    /// Starts it in a region.
     fn start(options: &str) -> Option<Self> {
         Self::by(|program| region(options, program))
     }
 
-        /// Starts it by a command of the caller.
+    /// Starts it by a command of the caller.
     pub(crate) fn by(command: impl FnOnce(&[&str]) -> Command) -> Option<Self> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP redis is not installed");
@@ -82,7 +82,7 @@ fn saves_under_writes(options: &str) {
             let mut round = 0_u64;
             while !saved.load(SeqCst) || round < 3 {
                 for key in 0..400 {
-                                        // Values large enough for separate mappings.
+                    // Values large enough for separate mappings.
                     let answer = line.ask(&format!("SETRANGE key{key} {} {round}", 40_000 + key * 100));
                     assert!(answer.starts_with(':'), "{answer}");
                 }

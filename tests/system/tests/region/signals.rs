@@ -49,7 +49,7 @@ fn launchers() -> [Vec<&'static str>; 4] {
 struct Listener {
     running: Child,
     input: ChildStdin,
-        /// The signal numbers that the program wrote.
+    /// The signal numbers that the program wrote.
     received: Receiver<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Listener {
         Self { running, input, received }
     }
 
-        /// The received signals: waits for the first, then until further ones would be late.
+    /// The received signals: waits for the first, then until further ones would be late.
     fn received(&self) -> Vec<u8> {
         let first = self.received.recv_timeout(Duration::from_secs(20)).ok();
         sleep(LATE_DELAY);
@@ -121,7 +121,7 @@ fn signals_of_timeout_arrive_as_natively() {
             let listener = Listener::start(&[foreground, &words].concat(), &program);
             sleep(Duration::from_secs(1));
             let received: Vec<u8> = listener.received.try_iter().filter(|number| *number == 15).collect();
-                        // Its two signals merge if the program has not run in between.
+            // Its two signals merge if the program has not run in between.
             assert!(
                 received.len() == 1 || received.len() == 2 && foreground.len() == 2,
                 "{foreground:?} {words:?}: {received:?}"
@@ -199,8 +199,8 @@ fn terminal_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         };
         let log = directory.path().join("log");
         let _ = fs::remove_file(&log);
-                // The received signals go to a file: a terminal would show them as control
-                // characters.
+        // The received signals go to a file: a terminal would show them as control
+        // characters.
         let line = format!("{} {program} >{} 2>/dev/null\n", words.join(" "), log.display());
         keys.write_all(line.as_bytes()).unwrap();
         let received = || fs::read(&log).unwrap_or_default();
@@ -217,7 +217,7 @@ fn terminal_keys_reach_the_program_once_and_its_shell_sees_it_stop() {
         assert_eq!(received(), [b'\n', 2, 3, 18], "{words:?}");
         keys.write_all(b"\x04").unwrap();
         keys.write_all(b"echo ended-$?\n").unwrap();
-                // `sharing` may have no finding, and returns 0 then.
+        // `sharing` may have no finding, and returns 0 then.
         until(if words.contains(&"sharing") { b"ended-0" } else { b"ended-7" });
         keys.write_all(b"exit\n").unwrap();
         running.wait().unwrap();

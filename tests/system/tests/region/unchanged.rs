@@ -4,11 +4,11 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use crate::binaries;
-use crate::fixture::{compiled, stdout, region, run, stderr, workload};
+use crate::fixture::{compiled, region, run, stderr, stdout, workload};
 
 fn natively(program: &[&str]) -> Command {
     let mut command = Command::new(program[0]);
-        // This variable is a setting of the test itself.
+    // This variable is a setting of the test itself.
     command.args(&program[1..]).env("FIELDSTONE_AGENT_DIR", env!("CARGO_TARGET_TMPDIR")).stdin(Stdio::null());
     command
 }
@@ -40,7 +40,7 @@ fn the_user_s_preload_is_kept() {
     let native = natively(&program).env("LD_PRELOAD", &library).output().unwrap();
     let with_region = region("", &program).env("LD_PRELOAD", &library).output().unwrap();
     assert!(stdout(&native).contains("preloaded"));
-        // The command itself loads the library, too.
+    // The command itself loads the library, too.
     let region_output = stdout(&with_region);
     let program_output = region_output.strip_prefix("preloaded\n").unwrap();
     assert_eq!(stdout(&native), program_output, "{}", stderr(&with_region));
@@ -62,7 +62,7 @@ fn standard_input_and_output_are_passed_through() {
 /// The program has the same descriptors, and fails to write as it would natively.
 #[test]
 fn closed_standard_streams_stay_closed() {
-        // The exit code has a bit for each open stream, and one for a failed write.
+    // The exit code has a bit for each open stream, and one for a failed write.
     let script = "c=0; [ -e /proc/$$/fd/0 ] && c=1; [ -e /proc/$$/fd/1 ] && c=$((c + 2)); \
         [ -e /proc/$$/fd/2 ] && c=$((c + 4)); echo x || c=$((c + 8)); exit $c";
     let code = |before: &str, redirection: &str| {
@@ -74,7 +74,11 @@ fn closed_standard_streams_stay_closed() {
     for (redirection, native) in [("", 7), ("<&-", 6), (">&-", 13), ("2>&-", 3), ("<&- >&- 2>&-", 8)] {
         assert_eq!(code("", redirection), Some(native), "{redirection}");
         for mode in ["--region", "--repair"] {
-            assert_eq!(code(&format!("{with_region} run {mode} --"), redirection), Some(native), "{mode} {redirection}");
+            assert_eq!(
+                code(&format!("{with_region} run {mode} --"), redirection),
+                Some(native),
+                "{mode} {redirection}"
+            );
         }
     }
 }

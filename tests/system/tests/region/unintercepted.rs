@@ -2,7 +2,7 @@
 //! stacks grow, they serve page faults, they lock all mapped memory.
 
 use crate::common::Pool;
-use crate::fixture::{compiled, counted, has_transparent, outside, stdout, run, stderr};
+use crate::fixture::{compiled, counted, has_transparent, outside, run, stderr, stdout};
 
 /// Each page kind, and options that place other memory nearby.
 const OPTIONS: [&str; 5] = ["--pages thp", "--pages 4k", "--reserve 64M", "--also stacks,globals", "--prefault"];
@@ -41,7 +41,9 @@ fn an_unlimited_main_stack_grows() {
 
 #[test]
 fn a_second_libc_has_its_own_memory() {
-    let Some((_directory, program)) = compiled(include_str!("../programs/two_libcs.c"), &["-O1", "-ldl"]) else { return };
+    let Some((_directory, program)) = compiled(include_str!("../programs/two_libcs.c"), &["-O1", "-ldl"]) else {
+        return;
+    };
     for options in OPTIONS {
         prints(options, &[&program], "0 wrong\n");
     }
@@ -49,7 +51,8 @@ fn a_second_libc_has_its_own_memory() {
 
 #[test]
 fn a_program_gets_the_faults_on_all_its_missing_pages() {
-    let Some((_directory, program)) = compiled(include_str!("../programs/own_userfault.c"), &["-O1", "-pthread"]) else {
+    let Some((_directory, program)) = compiled(include_str!("../programs/own_userfault.c"), &["-O1", "-pthread"])
+    else {
         return;
     };
     if run("", &[&program]).status.code() == Some(77) {

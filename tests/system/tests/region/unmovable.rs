@@ -4,7 +4,7 @@
 use fieldstone_report::RegionStats;
 
 use crate::common::Pool;
-use crate::fixture::{compiled, counted, outside, stdout, run, stderr};
+use crate::fixture::{compiled, counted, outside, run, stderr, stdout};
 
 const SOURCE: &str = include_str!("../programs/unmovable.c");
 const MIB: u64 = 1 << 20;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fieldstone_report::sharing::{Kind, Sharing};
 
-use crate::fixture::{Run, Fixture, fieldstone, iterations_for, run, run_together, stderr};
+use crate::fixture::{Fixture, Run, fieldstone, iterations_for, run, run_together, stderr};
 
 /// Long enough for hundreds of samples of each thread, on any machine.
 const COUNTING: &[&str] = &["--iterations", "300000000"];
@@ -30,7 +30,7 @@ fn threads_on_one_line_are_found_with_the_object_and_the_code() {
         };
         assert_eq!((code, report.findings.len()), (1, 1), "{level}: {:?}", report.others);
         let found = &report.findings[0];
-                // Nearly all of the time is in the loop.
+        // Nearly all of the time is in the loop.
         assert!(found.cost.share.likely > 0.6, "{level}: {:?}", found.cost);
         let place = &found.places[0];
         assert_eq!((place.kind, place.name.as_str()), (Kind::Global, "global_array"), "{place:?}");
@@ -89,7 +89,11 @@ fn a_known_finding_can_be_ignored() {
 fn a_missing_process_is_reported() {
     for command in [["sharing", "--pid"], ["attach", "--repair"]] {
         let output = fieldstone(&[&command[..], &["4194304"]].concat()).output().unwrap();
-        assert!(output.status.code() == Some(2) && stderr(&output).contains("no process 4194304"), "{}", stderr(&output));
+        assert!(
+            output.status.code() == Some(2) && stderr(&output).contains("no process 4194304"),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 
@@ -112,7 +116,10 @@ fn a_process_of_another_user_is_reported() {
             return;
         };
         let message = stderr(&output);
-        assert!(output.status.code() == Some(2) && message.contains("its owner") && message.contains("root"), "{message}");
+        assert!(
+            output.status.code() == Some(2) && message.contains("its owner") && message.contains("root"),
+            "{message}"
+        );
         assert!(!message.contains("perf_event_paranoid"), "that would not help: {message}");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-        /// `None`, printed as a skip, if there is no C compiler.
+    /// `None`, printed as a skip, if there is no C compiler.
     pub(crate) fn new() -> Option<Self> {
         if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP there is no C compiler");
@@ -38,12 +38,12 @@ impl Fixture {
         self.directory.path().join(name)
     }
 
-        /// Compiles a workload.
+    /// Compiles a workload.
     pub(crate) fn build(&self, name: &str, options: &[&str]) -> PathBuf {
         self.compile("cc", name, &workload(&format!("{name}.c")), options)
     }
 
-        /// Compiles a workload in C++; `None`, printed as a skip, if there is no compiler.
+    /// Compiles a workload in C++; `None`, printed as a skip, if there is no compiler.
     pub(crate) fn build_cpp(&self, name: &str, options: &[&str]) -> Option<PathBuf> {
         if Command::new("c++").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIP there is no C++ compiler");
@@ -53,7 +53,7 @@ impl Fixture {
         Some(self.compile("c++", name, &workload(&format!("{name}.cpp")), &options))
     }
 
-        /// Compiles C source text.
+    /// Compiles C source text.
     pub(crate) fn build_text(&self, name: &str, text: &str, options: &[&str]) -> PathBuf {
         let source = self.path(&format!("{name}.c"));
         std::fs::write(&source, text).unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{Fixture, checksum, fieldstone, is_forbidden, stderr};
-use Step::{Kill, AwaitReplacement, Stop};
+use Step::{AwaitReplacement, Kill, Stop};
 use Target::{FirstWatchdog, Launcher, Repairer, SecondWatchdog};
 
 /// Two threads that count in words of one line; the argument is the number of laps. Prints the
@@ -80,7 +80,7 @@ enum Target {
 enum Step {
     Kill(Target),
     Stop(Target),
-        /// Waits until the repairer has replaced the first watchdog.
+    /// Waits until the repairer has replaced the first watchdog.
     AwaitReplacement,
 }
 
@@ -113,7 +113,7 @@ fn a_program_continues_whichever_helper_is_killed() {
     let all = [&IMMEDIATE[..], &AFTER_A_STOP[..]].concat();
     let (mut alone, mut times, mut waits) = (vec![seconds(&plain, "seconds")], Vec::new(), Vec::new());
     for number in 0..repetitions.unwrap_or(all.len()) {
-                // With many repetitions most are the simple case.
+        // With many repetitions most are the simple case.
         let steps = if number < all.len() { all[number] } else { IMMEDIATE[number / 3 % IMMEDIATE.len()] };
         let Some(output) = run_with_steps(&program, &rules, steps, number, &checksum(&plain)) else { return };
         times.push(seconds(&output, "seconds"));
@@ -169,8 +169,8 @@ fn run_with_steps(program: &Path, rules: &Path, steps: &[Step], number: usize, r
     assert!(helpers.is_some(), "no page was moved: {}", stderr(&output));
     assert_eq!(checksum(&output), right, "{steps:?} {number}: {}", stderr(&output));
     let is_reported = stderr(&output).contains("the program goes on unrepaired\ntry: fieldstone attach --repair");
-        // With a stopped repairer, ending threads may wait for it: the program ends after the
-        // repairer has been killed.
+    // With a stopped repairer, ending threads may wait for it: the program ends after the
+    // repairer has been killed.
     if IMMEDIATE.contains(&steps) {
         assert_eq!(is_reported, !steps.contains(&Kill(Launcher)), "{steps:?} {number}: {}", stderr(&output));
     }
@@ -211,7 +211,7 @@ struct HelperProcesses {
 }
 
 impl HelperProcesses {
-        /// Waits for the watchdogs. `None` if the program ended first.
+    /// Waits for the watchdogs. `None` if the program ended first.
     fn of(running: &mut Child) -> Option<Self> {
         let launcher = running.id();
         while running.try_wait().unwrap().is_none() {

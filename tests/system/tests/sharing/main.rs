@@ -5,9 +5,9 @@
 
 #[path = "../common/binaries.rs"]
 mod binaries;
-mod killed_helpers;
 mod findings;
+mod fixture;
+mod killed_helpers;
 mod repair;
 mod rules;
-mod fixture;
 mod unavailable;

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use fieldstone_supervise::sharing::{Event, Happened, RepairStats, Seen};
 
 use crate::fixture::{
-    Run, Fixture, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
+    Fixture, Run, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,
     ran_together, run, run_together, stderr,
 };
 
@@ -38,8 +38,8 @@ fn counters_are_separated_at_each_optimization_level() {
         let moved = count(&stats.events, |what| matches!(what, Happened::Moved { .. }));
         let redirected = count(&stats.events, |what| matches!(what, Happened::Led { .. }));
         assert!(moved >= 1 && redirected >= 2, "{level} {more:?}: {:#?}", stats.events);
-                // At the end the main thread may access the page so often, one access at a time,
-                // that it moves back.
+        // At the end the main thread may access the page so often, one access at a time,
+        // that it moves back.
         let at = |is: fn(&Happened) -> bool| stats.events.iter().find(|event| is(&event.what)).map(|event| event.at_ms);
         let moved_ms = at(|what| matches!(what, Happened::Moved { .. })).unwrap();
         let undone_ms = at(|what| matches!(what, Happened::Undone { .. })).unwrap_or(f64::INFINITY);
@@ -84,7 +84,7 @@ fn truly_shared_memory_is_not_moved() {
 #[test]
 fn repaired_programs_keep_their_results() {
     let Some(fixture) = Fixture::new() else { return };
-        // Rounds for which threads run at least 0.1 s: long enough to be sampled.
+    // Rounds for which threads run at least 0.1 s: long enough to be sampled.
     let programs = [
         ("linear_regression", ["1", "4"]),
         ("histogram", ["1", "6"]),
@@ -214,8 +214,8 @@ fn late_false_sharing_is_repaired_after_few_samples() {
     let Some(stats) = repaired(&fixture, run_together, &program, &["800000000"]) else { return };
     let moved = stats.events.iter().find(|event| matches!(event.what, Happened::Moved { .. }));
     assert!(moved.is_some_and(|event| event.at_ms > 1400.0), "{:#?}", stats.events);
-        // Until the page moves there are about 110 more samples than in the calm program, and as
-        // many during its trial.
+    // Until the page moves there are about 110 more samples than in the calm program, and as
+    // many during its trial.
     assert!(stats.seen.samples > samples + 160, "{:?} and {:?}", stats.seen, calm.seen);
 }
 
@@ -256,7 +256,7 @@ fn bytes_separated_by_a_rule_are_not_reported_as_found() {
         return;
     }
     let stats: RepairStats = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-        // The loop of each thread, when it first runs.
+    // The loop of each thread, when it first runs.
     assert!(count(&stats.events, |what| matches!(what, Happened::Led { .. })) >= 2, "{:#?}", stats.events);
     assert_eq!(count(&stats.events, |what| matches!(what, Happened::Moved { .. })), 1, "{:#?}", stats.events);
     assert_eq!(count(&stats.events, |what| matches!(what, Happened::Found { .. })), 0, "{:#?}", stats.events);

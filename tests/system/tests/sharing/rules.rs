@@ -89,7 +89,7 @@ fn rules_are_applied_and_count_each_access() {
             _ => {}
         }
     }
-        // The last read is in main, for the program's own sum.
+    // The last read is in main, for the program's own sum.
     assert_eq!(counted, BTreeMap::from([("words+800".to_owned(), (1, 37))]), "{events:#?}");
     assert_eq!(traced, 5);
     assert!(
@@ -104,7 +104,7 @@ fn a_program_requests_isolation_itself() {
     let program = fixture.build_text("asking", PROGRAM, &["-O1", "-DASKS"]);
     let Some(events) = stats(&fixture, &program, None) else { return };
     let moved = moved(&events);
-        // First words[200], then words[300] instead, in the same page.
+    // First words[200], then words[300] instead, in the same page.
     assert_eq!(moved.iter().map(|(_, views)| *views).collect::<Vec<_>>(), [1, 1], "{events:#?}");
     assert_eq!(moved[0].0, moved[1].0);
     assert!(moved[0].0.is_multiple_of(4096));
@@ -132,7 +132,11 @@ fn a_run_without_repairs_is_reported_on_request() {
     for (options, is_expected) in [(&["run", "--repair", "--stats", "-"][..], true), (&["run", "--repair"], false)] {
         let Some(output) = run(options, Path::new("/bin/sleep"), &["1"]) else { return };
         assert_eq!(stderr(&output).contains("nothing was repaired"), is_expected, "{}", stderr(&output));
-        assert!(!stderr(&output).contains("hint:"), "the command starts its repairer by the new form: {}", stderr(&output));
+        assert!(
+            !stderr(&output).contains("hint:"),
+            "the command starts its repairer by the new form: {}",
+            stderr(&output)
+        );
     }
 }
 
@@ -162,7 +166,7 @@ fn a_reader_that_does_not_read_delays_no_thread() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the program waits for who does not read");
         std::thread::sleep(Duration::from_millis(20));
     }
-        // More than a pipe buffers.
+    // More than a pipe buffers.
     let mut text = String::new();
     repair.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     let mut errors = String::new();
@@ -175,7 +179,7 @@ fn a_reader_that_does_not_read_delays_no_thread() {
 
 #[test]
 fn a_program_runs_although_its_repairer_cannot_start() {
-        // Enough descriptors for the program, but not for another pipe.
+    // Enough descriptors for the program, but not for another pipe.
     let command = fieldstone(&["run", "--repair", "--", "sh", "-c", "echo it ran; exit 7"]);
     let script = "ulimit -n 8; exec \"$0\" \"$@\"";
     let mut shell = std::process::Command::new("sh");

@@ -2,25 +2,25 @@
 //! kernel.
 //!
 //! Calls on ordinary pages go to the kernel unchanged, and the table records the result. Before a
-//! call that hugetlb pages (see [`crate::hugetlb`]) refuse, [`crate::migration`] moves the memory off
-//! them.
+//! call that hugetlb pages (see [`crate::hugetlb`]) refuse, [`crate::migration`] moves the memory
+//! off them.
 
 #![allow(unsafe_code, reason = "passes the program's own calls on to the kernel")]
 
 use fieldstone_wire::Outside;
 use fieldstone_wire::span::Holding;
 
-use crate::migration::make_ordinary;
 use crate::hugetlb::{self, has_hugetlb};
 use crate::in_place::{self, LOW};
-use crate::placement::{self, READ_WRITE, granules, release, apply_page_kind};
+use crate::migration::make_ordinary;
+use crate::placement::{self, READ_WRITE, apply_page_kind, granules, release};
 use crate::raw::{self, RawResult};
 use crate::spans::KNOWN_SPANS;
 use crate::state::{
-    TABLE, address_of, contains, count_served, granule_of, are_hints_ignored, is_exact, memory_bytes, are_stacks_served,
-    overlaps,
+    TABLE, address_of, are_hints_ignored, are_stacks_served, contains, count_served, granule_of, is_exact,
+    memory_bytes, overlaps,
 };
-use crate::table::{GRANULE, PAGE, GranuleState};
+use crate::table::{GRANULE, GranuleState, PAGE};
 
 const FIXED_FLAGS: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 /// Flags that change neither the kind of the memory nor its possible addresses.

@@ -37,7 +37,11 @@ pub(crate) fn optional_functions() -> [FunctionPatch; 4] {
         FunctionPatch { name: c"mlockall", number: libc::SYS_mlockall, target: mlockall as *const () as usize },
         FunctionPatch { name: c"ioctl", number: libc::SYS_ioctl, target: ioctl as *const () as usize },
         FunctionPatch { name: c"shmat", number: libc::SYS_shmat, target: shmat as *const () as usize },
-        FunctionPatch { name: c"pkey_mprotect", number: libc::SYS_pkey_mprotect, target: pkey_mprotect as *const () as usize },
+        FunctionPatch {
+            name: c"pkey_mprotect",
+            number: libc::SYS_pkey_mprotect,
+            target: pkey_mprotect as *const () as usize,
+        },
     ]
 }
 

@@ -24,7 +24,8 @@ const ENTRY_BYTES: usize = 1024;
 /// An environment string, written once by the constructor.
 struct SavedVariable(UnsafeCell<[u8; ENTRY_BYTES]>);
 
-// SAFETY: written by the constructor before any thread runs, and only read after `IS_COMPLETE` is set.
+// SAFETY: written by the constructor before any thread runs, and only read after `IS_COMPLETE` is
+// set.
 unsafe impl Sync for SavedVariable {}
 
 static PRELOAD_ENTRY: SavedVariable = SavedVariable(UnsafeCell::new([0; ENTRY_BYTES]));
@@ -34,7 +35,8 @@ static LOADER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 impl SavedVariable {
     fn store(&self, text: &[u8]) -> bool {
-        // SAFETY: the constructor is the only thread, and no reader exists before `IS_COMPLETE` is set.
+        // SAFETY: the constructor is the only thread, and no reader exists before `IS_COMPLETE` is
+        // set.
         let bytes = unsafe { &mut *self.0.get() };
         if text.len() >= ENTRY_BYTES {
             return false;
@@ -44,7 +46,8 @@ impl SavedVariable {
     }
 
     fn text(&'static self) -> &'static CStr {
-        // SAFETY: `IS_COMPLETE` is set before the first call, and the bytes do not change after that.
+        // SAFETY: `IS_COMPLETE` is set before the first call, and the bytes do not change after
+        // that.
         let bytes = unsafe { &*self.0.get() };
         CStr::from_bytes_until_nul(bytes).unwrap_or(c"")
     }
@@ -145,7 +148,8 @@ mod tests {
         let mut vector: Vec<*mut c_char> = texts.iter_mut().map(|text| text.as_mut_ptr().cast()).collect();
         vector.push(core::ptr::null_mut());
         // SAFETY: the vector holds C strings, ends in null, and is used by this test only.
-        let session = unsafe { remove_agent_variables(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
+        let session =
+            unsafe { remove_agent_variables(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
         let left = vector.iter().take_while(|entry| !entry.is_null());
         // SAFETY: each remaining entry points to one of `texts`.
         let left = left.map(|&entry| String::from(unsafe { CStr::from_ptr(entry) }.to_str().unwrap())).collect();
@@ -155,11 +159,15 @@ mod tests {
     /// One test function, since the stored variables are global.
     #[test]
     fn only_the_agents_variables_are_removed() {
-        let (left, session) = remaining(&["A=1", "LD_PRELOAD=/agent.so", "B=2", "FIELDSTONE_SESSION=/proc/1/fd/3", "C="]);
+        let (left, session) =
+            remaining(&["A=1", "LD_PRELOAD=/agent.so", "B=2", "FIELDSTONE_SESSION=/proc/1/fd/3", "C="]);
         assert_eq!(left, ["A=1", "B=2", "C="]);
         assert_eq!(session.as_deref(), Some("/proc/1/fd/3"));
         let variables = agent_variables().unwrap();
-        assert_eq!((variables.preload, variables.session), (c"LD_PRELOAD=/agent.so", c"FIELDSTONE_SESSION=/proc/1/fd/3"));
+        assert_eq!(
+            (variables.preload, variables.session),
+            (c"LD_PRELOAD=/agent.so", c"FIELDSTONE_SESSION=/proc/1/fd/3")
+        );
 
         let (left, _) = remaining(&["FIELDSTONE_SESSION=/s", "LD_PRELOAD=/agent.so:/b.so c.so", "LD_PRELOAD_X=1"]);
         assert_eq!(left, ["LD_PRELOAD=/b.so c.so", "LD_PRELOAD_X=1"], "the user's preload stays");

@@ -20,8 +20,8 @@ use fieldstone_wire::PageKind;
 
 use crate::placement::{self, granules, pages_in};
 use crate::raw::{self, RawResult};
-use crate::state::{TABLE, address_of, base, is_exact, kind, is_prefault, set_exact, set_kind};
-use crate::table::{GRANULE, PAGE, GranuleState};
+use crate::state::{TABLE, address_of, base, is_exact, is_prefault, kind, set_exact, set_kind};
+use crate::table::{GRANULE, GranuleState, PAGE};
 use crate::{heap, small};
 
 /// `UFFDIO_REGISTER_MODE_MISSING`; the generated headers lack shifted constants.

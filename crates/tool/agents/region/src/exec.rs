@@ -31,7 +31,13 @@ const PRELOAD_BYTES: usize = 4096;
 ///
 /// # Safety
 /// The vectors have to be null or arrays of C strings that end in null, as for `execveat`.
-pub(crate) unsafe fn execveat(directory: c_int, path: *const c_char, argv: StringVector, envp: StringVector, flags: c_int) -> RawResult {
+pub(crate) unsafe fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    argv: StringVector,
+    envp: StringVector,
+    flags: c_int,
+) -> RawResult {
     // SAFETY: the caller guarantees that the vector is null or ends in null.
     let count = unsafe { length(envp) };
     if !is_agent_accessible() || !can_load_agent(directory, path, flags, 0) {
@@ -52,8 +58,8 @@ pub(crate) unsafe fn execveat(directory: c_int, path: *const c_char, argv: Strin
     if count + 3 <= MAX_STACK_ENTRIES {
         // SAFETY: the vector has `count` entries, and `short` holds `count + 3`.
         unsafe { build_environment(envp, count, &mut short, &mut merged) };
-        // SAFETY: `build_environment` wrote C strings and a final null to `short`; the other arguments are the
-        // caller's.
+        // SAFETY: `build_environment` wrote C strings and a final null to `short`; the other
+        // arguments are the caller's.
         return unsafe { make_call(directory, path, argv, short.as_ptr(), flags) };
     }
     let bytes = (count + 3) * size_of::<*const c_char>();
@@ -77,7 +83,13 @@ pub(crate) unsafe fn execveat(directory: c_int, path: *const c_char, argv: Strin
     result
 }
 
-unsafe fn make_call(directory: c_int, path: *const c_char, argv: StringVector, envp: StringVector, flags: c_int) -> RawResult {
+unsafe fn make_call(
+    directory: c_int,
+    path: *const c_char,
+    argv: StringVector,
+    envp: StringVector,
+    flags: c_int,
+) -> RawResult {
     let (path, argv, envp) = (path as usize, argv as usize, envp as usize);
     if directory == libc::AT_FDCWD && flags == 0 {
         // SAFETY: the caller passes the arguments under the contract of `execve`.
@@ -99,7 +111,12 @@ unsafe fn length(vector: StringVector) -> usize {
 /// Copies the environment and appends the agent's two variables, with the program's own
 /// `LD_PRELOAD` merged into the first. They are appended because a program that overwrites its
 /// environment with a title needs it contiguous.
-unsafe fn build_environment(envp: StringVector, count: usize, into: &mut [*const c_char], merged: &mut [u8; PRELOAD_BYTES]) {
+unsafe fn build_environment(
+    envp: StringVector,
+    count: usize,
+    into: &mut [*const c_char],
+    merged: &mut [u8; PRELOAD_BYTES],
+) {
     let Some(ours) = agent_variables() else { return };
     let mut preload = ours.preload.as_ptr();
     let mut next = 0;
@@ -149,7 +166,8 @@ fn is_agent_accessible() -> bool {
         // SAFETY: `path` is the end of a C string, so it is NUL-terminated.
         !raw::failed(unsafe { raw::syscall(libc::SYS_faccessat, arguments) })
     };
-    is_accessible(value(ours.preload, PRELOAD), libc::R_OK) && is_accessible(value(ours.session, SESSION_VARIABLE), libc::R_OK | libc::W_OK)
+    is_accessible(value(ours.preload, PRELOAD), libc::R_OK)
+        && is_accessible(value(ours.session, SESSION_VARIABLE), libc::R_OK | libc::W_OK)
 }
 
 /// Whether the file at `path` can load the agent.

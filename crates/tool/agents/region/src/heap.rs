@@ -19,13 +19,15 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::calls::{madvise, munmap};
-use crate::migration::{HugetlbMappingGuard, make_ordinary};
 use crate::hugetlb;
+use crate::migration::{HugetlbMappingGuard, make_ordinary};
 use crate::multi_mapping::move_mappings;
-use crate::placement::{READ_WRITE, advise, free_granules, occupy_granules, populate_huge, release, apply_page_kind, reapply_page_kind};
+use crate::placement::{
+    READ_WRITE, advise, apply_page_kind, free_granules, occupy_granules, populate_huge, reapply_page_kind, release,
+};
 use crate::raw;
 use crate::state::{TABLE, address_of, base, claim_reserve, count, count_served, is_exact, kind, limit};
-use crate::table::{GRANULE, PAGE, GranuleState};
+use crate::table::{GRANULE, GranuleState, PAGE};
 
 static BREAK: AtomicUsize = AtomicUsize::new(0);
 /// The first address above the mapped part.
@@ -65,7 +67,7 @@ fn map_up_to(address: usize) -> bool {
     (!is_exact() && map_to(address.next_multiple_of(GRANULE))) || map_to(address.next_multiple_of(PAGE))
 }
 
-/// Maps to `end`: the rest of the last granule of the heap, then is_whole granules.
+/// Maps to `end`: the rest of the last granule of the heap, then whole granules.
 fn map_to(end: usize) -> bool {
     let mapped = MAPPED_END.load(SeqCst);
     // The first granule belongs to the heap even if nothing of it is mapped.

@@ -16,10 +16,12 @@ use fieldstone_wire::Outside;
 
 use crate::bits::{self, PAGES};
 use crate::migration::make_ordinary;
-use crate::placement::{READ_WRITE, free_granules, granules, map_granules, open_tail, pages_in, populate_huge, apply_page_kind};
+use crate::placement::{
+    READ_WRITE, apply_page_kind, free_granules, granules, map_granules, open_tail, pages_in, populate_huge,
+};
 use crate::raw::{self, RawResult};
 use crate::state::{TABLE, address_of, claim_reserve, count};
-use crate::table::{GIANT, GRANULE, PAGE, GranuleState};
+use crate::table::{GIANT, GRANULE, GranuleState, PAGE};
 
 /// The most calls of sched_yield(2) while a granule is Busy: about one second on an idle processor.
 const MAX_YIELDS: usize = 1_000_000;

@@ -8,8 +8,9 @@
 //! | heap (brk) grows ->    | reserve (--reserve)   | mappings, lowest free address first ->    |
 //! ```
 //! The region is an address range, not one mapping: it is mapped piece by piece, so that limits,
-//! faults and overcommit work as without the agent. The kernel backs it with the largest_accepted pages that
-//! it has. A reserve is mapped at the start and used first. Unmapped memory returns to the system.
+//! faults and overcommit work as without the agent. The kernel backs it with the largest
+//! pages that it has. A reserve is mapped at the start and used first. Unmapped memory returns to
+//! the system.
 //!
 //! Source: Basu et al., *Efficient Virtual Memory for Big Memory Servers*: a primary region holds
 //! all anonymous read-write memory of the primary process, reserved at its start. That design backs
@@ -49,26 +50,26 @@ extern crate std;
 
 mod bits;
 mod calls;
-mod migration;
+mod descriptors;
 mod elf;
 mod entries;
 mod environment;
 mod exact;
 mod exec;
-mod main_stack;
 mod globals;
 mod growth;
 mod heap;
 mod hugetlb;
 mod in_place;
-mod descriptors;
+mod main_stack;
+mod migration;
 #[cfg(test)]
 mod model;
-mod patch;
 mod multi_mapping;
+mod numa_policy;
+mod patch;
 mod pin_detection;
 mod placement;
-mod numa_policy;
 mod raw;
 mod remap;
 mod shared_memory;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The kernel grows this stack page by page, and uses a huge page only for a range that is
-//! completely mapped. So the stack is is_grown to its limit at once, by one byte that the kernel
+//! completely mapped. So the stack is grown to its limit at once, by one byte that the kernel
 //! writes there: if the stack cannot grow, the call fails without a fault. The part above the last
 //! whole granule stays on small pages, since the top is not aligned.
 
@@ -23,7 +23,7 @@ use crate::spans::KNOWN_SPANS;
 use crate::state::count;
 use crate::table::{GRANULE, PAGE};
 
-/// The size to which an unlimited stack is is_grown.
+/// The size to which an unlimited stack is grown.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Grows the stack to its limit and requests the page kind for it. Only for the main thread.

@@ -13,10 +13,10 @@
 //! 5. the protection ends: the writers continue on the copy
 //! ```
 //!
-//! If step 1 or 2 is not permitted at the start, [`is_supported`] reports that, and hugetlb is not used.
-//! If it is not permitted later, because the program dropped privileges or installed a seccomp
-//! filter, the pages stay and new memory is not on hugetlb. Each page that stays is counted under
-//! its reason.
+//! If step 1 or 2 is not permitted at the start, [`is_supported`] reports that, and hugetlb is not
+//! used. If it is not permitted later, because the program dropped privileges or installed a
+//! seccomp filter, the pages stay and new memory is not on hugetlb. Each page that stays is counted
+//! under its reason.
 
 #![allow(unsafe_code, reason = "copies and replaces the program's pages, and speaks to userfaultfd")]
 
@@ -25,12 +25,12 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fieldstone_wire::{Outside, PageKind};
 
-use crate::hugetlb::{settled_state, mark_all_busy};
+use crate::hugetlb::{mark_all_busy, settled_state};
 use crate::pin_detection::{self, PinState};
-use crate::placement::{self, READ_WRITE, granules, apply_page_kind};
+use crate::placement::{self, READ_WRITE, apply_page_kind, granules};
 use crate::raw::RawResult;
-use crate::state::{TABLE, address_of, count, forbid_new_hugetlb, kind, may_have_hugetlb, set_no_hugetlb, set_kind};
-use crate::table::{GIANT, GRANULE, PAGE, GranuleState};
+use crate::state::{TABLE, address_of, count, forbid_new_hugetlb, kind, may_have_hugetlb, set_kind, set_no_hugetlb};
+use crate::table::{GIANT, GRANULE, GranuleState, PAGE};
 use crate::write_protection::{self, WriteProtector};
 use crate::{numa_policy, raw};
 
@@ -134,7 +134,9 @@ fn migrate(range: Range<usize>, reason: Outside) -> bool {
                     0
                 }
             }
-            GranuleState::Huge => TABLE.pin(next..next + numa_policy::uniform_granules(next, BATCH.min(range.end - next)), state),
+            GranuleState::Huge => {
+                TABLE.pin(next..next + numa_policy::uniform_granules(next, BATCH.min(range.end - next)), state)
+            }
             other => {
                 // A thread that keeps it Busy for so long may be moving it.
                 complete &= other != GranuleState::Busy;

@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use crate::raw;
 use crate::state::address_of;
 
-/// The largest_accepted number of nodes that a kernel supports.
+/// The largest number of nodes that a kernel supports.
 const NODES: usize = 1024;
 /// `MPOL_F_ADDR`: read the policy of the mapping at an address, not that of the thread.
 const OF_ADDRESS: usize = 2;

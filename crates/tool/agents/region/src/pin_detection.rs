@@ -136,7 +136,8 @@ fn detect(address: usize, pins: &mut [PinState]) {
     let stored = STORED.get().filter(|&fd| is_stored(fd)).map(Descriptor::stored);
     let Some(table) = stored.or_else(open_table) else { return };
     // SAFETY: without a fixed address the kernel picks a free range, so no mapping is replaced.
-    let mapped = unsafe { raw::mmap(0, PAGE, crate::placement::READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
+    let mapped =
+        unsafe { raw::mmap(0, PAGE, crate::placement::READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
     if raw::failed(mapped) {
         return;
     }

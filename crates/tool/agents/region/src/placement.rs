@@ -13,12 +13,13 @@ use fieldstone_wire::{Outside, PageKind};
 
 use crate::bits::{self, PAGES};
 use crate::migration::HugetlbMappingGuard;
-use crate::raw::{self, RawResult, OCCUPIED};
+use crate::raw::{self, OCCUPIED, RawResult};
 use crate::state::{
-    TABLE, address_of, base, claim_reserve, contains, count, granule_of, reenables_huge_pages, is_hugetlb_forbidden,
-    is_exact, is_mosaic, is_huge_granule, kind, limit, page_of, is_prefault, reserve, shrink_reserve, overlaps,
+    TABLE, address_of, base, claim_reserve, contains, count, granule_of, is_exact, is_huge_granule,
+    is_hugetlb_forbidden, is_mosaic, is_prefault, kind, limit, overlaps, page_of, reenables_huge_pages, reserve,
+    shrink_reserve,
 };
-use crate::table::{GIANT, GRANULE, PAGE, PageBits, GranuleState};
+use crate::table::{GIANT, GRANULE, GranuleState, PAGE, PageBits};
 use crate::{hugetlb, small};
 
 /// Read and write: the only protection that the region serves, beside none.
@@ -219,7 +220,11 @@ fn map_stack(bytes: usize, prot: i32, flags: i32) -> RawResult {
 ///
 /// # Errors
 /// A negated errno: that of `map`, or `-ENOSPC` if no addresses are left. Then nothing is claimed.
-pub(crate) fn map_granules(count: usize, align: usize, mut map: impl FnMut(usize) -> RawResult) -> Result<usize, RawResult> {
+pub(crate) fn map_granules(
+    count: usize,
+    align: usize,
+    mut map: impl FnMut(usize) -> RawResult,
+) -> Result<usize, RawResult> {
     loop {
         let first = TABLE.claim_free(count, align).ok_or(-(libc::ENOSPC as RawResult))?;
         match map(address_of(first)) {

@@ -1,4 +1,4 @@
-//! RawResult system calls: no errno, no cancellation point, no libc.
+//! Raw system calls: no errno, no cancellation point, no libc.
 //!
 //! The agent patches functions of libc that make these calls (see `entries`), so it must not call
 //! those functions. A result in `-4095..0` is a negated errno.

@@ -8,13 +8,15 @@ use fieldstone_wire::{Outside, PageKind};
 
 use crate::bits::{self, PAGES};
 use crate::calls::{NO_MEMORY, munmap, whole_pages};
+use crate::hugetlb::{self, has_hugetlb, mark_all_busy, settled_state};
 use crate::migration::{HugetlbMappingGuard, make_ordinary};
-use crate::hugetlb::{self, settled_state, has_hugetlb, mark_all_busy};
 use crate::multi_mapping::{grow_in_place, move_mappings};
-use crate::placement::{self, READ_WRITE, record_foreign_mapping, granules, release, apply_page_kind, reapply_page_kind};
+use crate::placement::{
+    self, READ_WRITE, apply_page_kind, granules, reapply_page_kind, record_foreign_mapping, release,
+};
 use crate::raw::{self, RawResult};
-use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, page_of, reserve, overlaps};
-use crate::table::{GRANULE, PAGE, GranuleState};
+use crate::state::{TABLE, address_of, contains, count_served, granule_of, kind, overlaps, page_of, reserve};
+use crate::table::{GRANULE, GranuleState, PAGE};
 use crate::{growth, numa_policy, small};
 
 /// The arguments of `mremap`.
@@ -110,8 +112,9 @@ fn move_keeping_old(call: MremapCall, bytes: usize) -> RawResult {
     result
 }
 
-/// Completes a move to reserved addresses (see [`placement::occupy`]): if the kernel refused because the
-/// range spans several mappings, moves them one by one. Frees the addresses if that fails too.
+/// Completes a move to reserved addresses (see [`placement::occupy`]): if the kernel refused
+/// because the range spans several mappings, moves them one by one. Frees the addresses if that
+/// fails too.
 fn complete_move(result: RawResult, call: MremapCall, target: usize, bytes: usize, new_bytes: usize) -> RawResult {
     if !raw::failed(result) {
         return result;
@@ -178,8 +181,8 @@ fn move_elsewhere(call: MremapCall, old_bytes: usize, new_bytes: usize) -> RawRe
         return result;
     };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: `placement::occupy` occupied the target for this call, so the move replaces no mapping of
-    // the program.
+    // SAFETY: `placement::occupy` occupied the target for this call, so the move replaces no
+    // mapping of the program.
     let moved = unsafe { raw::mremap(call.old, old_bytes, new_bytes, flags, target) };
     let result = complete_move(moved, call, target, old_bytes, new_bytes);
     if raw::failed(result) {
@@ -285,7 +288,8 @@ fn grow_marked(call: MremapCall, old: &Range<usize>, wanted: usize) -> Option<us
         return None;
     }
     placement::touch(call.old, old.len() * GRANULE);
-    let is_occupied = hugetlb::set_full(first, old.len(), GranuleState::Huge) && placement::occupy_granules(first, old.len());
+    let is_occupied =
+        hugetlb::set_full(first, old.len(), GranuleState::Huge) && placement::occupy_granules(first, old.len());
     let (target, bytes) = (address_of(first), old.len() * GRANULE);
     match if is_occupied { move_mappings(call.old, bytes, target, 0, false) } else { Err(bytes) } {
         Ok(()) => return Some(first),
@@ -297,7 +301,8 @@ fn grow_marked(call: MremapCall, old: &Range<usize>, wanted: usize) -> Option<us
     None
 }
 
-/// Maps claimed granules that a mapping grows by, with the NUMA policy of the memory at `policy_source`.
+/// Maps claimed granules that a mapping grows by, with the NUMA policy of the memory at
+/// `policy_source`.
 fn map_extra(first: usize, granules: usize, policy_source: usize) -> bool {
     let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
     let result = raw::map_new(address_of(first), granules * GRANULE, READ_WRITE, flags);

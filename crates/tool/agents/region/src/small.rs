@@ -20,10 +20,10 @@ use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fieldstone_wire::{Outside, PageKind};
 
 use crate::bits::{self, PAGES, Words};
-use crate::placement::{self, READ_WRITE, map_granules, apply_page_kind, touch};
-use crate::raw::{self, RawResult, OCCUPIED};
-use crate::state::{TABLE, address_of, claim_reserve, count, is_exact, kind, is_prefault};
-use crate::table::{GRANULE, GRANULES, PAGE, PageBits, GranuleState};
+use crate::placement::{self, READ_WRITE, apply_page_kind, map_granules, touch};
+use crate::raw::{self, OCCUPIED, RawResult};
+use crate::state::{TABLE, address_of, claim_reserve, count, is_exact, is_prefault, kind};
+use crate::table::{GRANULE, GRANULES, GranuleState, PAGE, PageBits};
 
 /// The Split granule of the last request, tried first.
 static LAST_USED: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -166,8 +166,8 @@ fn undo(granule: usize, bits: &PageBits, run: core::ops::Range<usize>) {
     free_run(granule, bits, run.start, run.len(), false);
 }
 
-/// Frees claimed pages that were not allocated. With `is_occupied`, pages that another mapping occupies
-/// stay used.
+/// Frees claimed pages that were not allocated. With `is_occupied`, pages that another mapping
+/// occupies stay used.
 fn free_run(granule: usize, bits: &PageBits, first: usize, pages: usize, is_occupied: bool) {
     for page in first..first + pages {
         let mapped = || is_mapped(address_of(granule) + page * PAGE);
@@ -244,5 +244,6 @@ pub(crate) fn mark_used() {
 
 /// Whether a page has the mark of [`mark_used`].
 pub(crate) fn is_marked(granule: usize, page: usize) -> bool {
-    TABLE.state(granule) == GranuleState::Split && TABLE.pages(granule).is_some_and(|bits| bits::all_set(&bits.spare, page, 1))
+    TABLE.state(granule) == GranuleState::Split
+        && TABLE.pages(granule).is_some_and(|bits| bits::all_set(&bits.spare, page, 1))
 }

@@ -19,8 +19,8 @@ use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
 use crate::elf::{self, LoadedObject};
 use crate::spans::KNOWN_SPANS;
 use crate::state::{self, TABLE, initialize};
-use crate::table::{GRANULE, GRANULES, PAGE, GranuleState};
-use crate::{migration, entries, environment, main_stack, globals, heap, patch, placement, raw};
+use crate::table::{GRANULE, GRANULES, GranuleState, PAGE};
+use crate::{entries, environment, globals, heap, main_stack, migration, patch, placement, raw};
 
 /// Candidate bases of the region, far from programs and libraries and above every heap: libc's
 /// allocator reports corruption if the break moves down.
@@ -155,7 +155,9 @@ fn apply_also(also: u32) {
 }
 
 fn patch_libc(libc: &LoadedObject) -> Result<(), Dormant> {
-    if !patch::apply(libc, &entries::memory_functions(), &entries::optional_functions()) || !entries::record_libc(libc, heap::start()) {
+    if !patch::apply(libc, &entries::memory_functions(), &entries::optional_functions())
+        || !entries::record_libc(libc, heap::start())
+    {
         return Err(Dormant::Entries);
     }
     // SAFETY: both callbacks are functions of the agent, which is never unloaded.
@@ -214,7 +216,11 @@ fn is_named(name: &[u8], argv: *const *const c_char) -> bool {
     [file, called].into_iter().any(|path| path.rsplit(|&byte| byte == b'/').next() == Some(name))
 }
 
-unsafe extern "C" fn visit_main_program(info: *mut libc::dl_phdr_info, _size: usize, _: *mut core::ffi::c_void) -> c_int {
+unsafe extern "C" fn visit_main_program(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    _: *mut core::ffi::c_void,
+) -> c_int {
     // SAFETY: the linker lends the record for this call; its first object is the main program.
     let info = unsafe { &*info };
     // SAFETY: the record gives the address and the number of the program headers.

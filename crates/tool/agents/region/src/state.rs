@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use fieldstone_wire::{Config, Outside, PageKind, ProcessSlot, Session, mosaic};
 
 use crate::raw;
-use crate::table::{TableChunk, GRANULE, GRANULES, PAGE, GranuleState, RegionTable};
+use crate::table::{GRANULE, GRANULES, GranuleState, PAGE, RegionTable, TableChunk};
 
 /// The allocation state of each address of the region.
 pub(crate) static TABLE: RegionTable = RegionTable::new();
@@ -227,8 +227,9 @@ pub(crate) fn page_of(address: usize) -> usize {
 
 /// The chunk of the table at `address`, which [`map_chunk`] returned.
 pub(crate) fn chunk(address: usize) -> &'static TableChunk {
-    // SAFETY: only addresses that `map_chunk` returned are stored in the table; they are page-aligned, hold a whole
-    // `TableChunk`, stay mapped for the life of the process, and all zeroes are a valid value of its atomics.
+    // SAFETY: only addresses that `map_chunk` returned are stored in the table; they are
+    // page-aligned, hold a whole `TableChunk`, stay mapped for the life of the process, and all
+    // zeroes are a valid value of its atomics.
     unsafe { &*core::ptr::with_exposed_provenance::<TableChunk>(address) }
 }
 

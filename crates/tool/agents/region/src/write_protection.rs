@@ -1,9 +1,9 @@
 //! Write protection by userfaultfd: blocks writers to a range while [`crate::migration`] copies it.
 //!
-//! One descriptor is opened at the start ([`open_stored`]), since a program may drop the right to open
-//! another. A page of the agent is registered with it. The kernel drops the registration when the
-//! descriptor is closed, so the registration shows whether the stored number still refers to this
-//! descriptor.
+//! One descriptor is opened at the start ([`open_stored`]), since a program may drop the right to
+//! open another. A page of the agent is registered with it. The kernel drops the registration when
+//! the descriptor is closed, so the registration shows whether the stored number still refers to
+//! this descriptor.
 
 #![allow(unsafe_code, reason = "ioctls on a userfaultfd")]
 

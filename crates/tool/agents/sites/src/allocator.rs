@@ -16,7 +16,8 @@ pub(crate) type SizedFunction = unsafe extern "C" fn(usize) -> Block;
 pub(crate) type PairFunction = unsafe extern "C" fn(usize, usize) -> Block;
 
 /// The type of mmap(2).
-pub(crate) type MmapFunction = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::off64_t) -> *mut c_void;
+pub(crate) type MmapFunction =
+    unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, libc::off64_t) -> *mut c_void;
 
 /// The interposed functions; `None` for those that this libc lacks.
 #[derive(Clone, Copy)]

@@ -39,7 +39,10 @@ pub(crate) fn alloc(bytes: usize) -> *mut c_void {
     // SAFETY: the counter returned this range to this call only, and it is inside the buffer.
     unsafe {
         let start = BUFFER.0.get().cast::<u8>().add(at);
-        #[allow(clippy::cast_ptr_alignment, reason = "allocations start at multiples of the unit of an aligned buffer")]
+        #[allow(
+            clippy::cast_ptr_alignment,
+            reason = "allocations start at multiples of the unit of an aligned buffer"
+        )]
         start.cast::<usize>().write(bytes);
         start.add(UNIT).cast()
     }

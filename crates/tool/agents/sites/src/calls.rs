@@ -78,7 +78,11 @@ pub(crate) unsafe extern "C" fn pvalloc(bytes: usize, sp: StackPointer) -> Block
     unsafe { allocate_sized(|allocator| allocator.pvalloc, bytes, sp) }
 }
 
-unsafe fn allocate_sized(function: impl Fn(&AllocatorFunctions) -> Option<SizedFunction>, bytes: usize, sp: StackPointer) -> Block {
+unsafe fn allocate_sized(
+    function: impl Fn(&AllocatorFunctions) -> Option<SizedFunction>,
+    bytes: usize,
+    sp: StackPointer,
+) -> Block {
     let Some(allocator) = functions() else { return arena::alloc(bytes) };
     // SAFETY: the caller upholds the contract of `function`, which takes a size.
     let block = function(allocator).map_or(null_mut(), |function| in_allocator(|| unsafe { function(bytes) }));
@@ -109,7 +113,12 @@ pub(crate) unsafe extern "C" fn aligned_alloc(alignment: usize, bytes: usize, sp
 }
 
 /// Returns null until the functions are found: the search for them requests no aligned memory.
-unsafe fn allocate_aligned(function: impl Fn(&AllocatorFunctions) -> Option<PairFunction>, alignment: usize, bytes: usize, sp: StackPointer) -> Block {
+unsafe fn allocate_aligned(
+    function: impl Fn(&AllocatorFunctions) -> Option<PairFunction>,
+    alignment: usize,
+    bytes: usize,
+    sp: StackPointer,
+) -> Block {
     // SAFETY: the caller upholds the contract of `function`.
     let call = |function: PairFunction| in_allocator(|| unsafe { function(alignment, bytes) });
     let block = functions().and_then(function).map_or(null_mut(), call);
@@ -153,7 +162,12 @@ pub(crate) unsafe extern "C" fn reallocarray(block: Block, count: usize, bytes: 
     }
 }
 
-unsafe fn resize_block(block: Block, bytes: usize, sp: StackPointer, resize: impl FnOnce(&AllocatorFunctions) -> Block) -> Block {
+unsafe fn resize_block(
+    block: Block,
+    bytes: usize,
+    sp: StackPointer,
+    resize: impl FnOnce(&AllocatorFunctions) -> Block,
+) -> Block {
     if functions().is_none() || arena::owns(block) {
         // SAFETY: the caller passes a block of this family, or null.
         return unsafe { move_from_arena(block, bytes, sp) };

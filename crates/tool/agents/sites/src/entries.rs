@@ -18,8 +18,8 @@
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 
-use crate::calls;
 use crate::allocator::Block;
+use crate::calls;
 
 /// Defines an exported function that jumps to `calls` with the stack pointer in `$register`, its
 /// first free argument.

@@ -87,7 +87,8 @@ mod tests {
         let mut vector: Vec<*mut c_char> = texts.chain([core::ptr::null_mut()]).collect();
         // SAFETY: the vector holds C strings that are never freed, ends in null, and is used by
         // this test only.
-        let path = unsafe { remove_recorder_variables(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
+        let path =
+            unsafe { remove_recorder_variables(vector.as_mut_ptr()) }.map(|path| String::from(path.to_str().unwrap()));
         let left = vector.iter().take_while(|entry| !entry.is_null());
         // SAFETY: each remaining entry points to one of the strings above.
         let left = left.map(|&entry| String::from(unsafe { CStr::from_ptr(entry) }.to_str().unwrap())).collect();

@@ -53,6 +53,8 @@
 extern crate std;
 
 #[cfg(target_arch = "x86_64")]
+mod allocator;
+#[cfg(target_arch = "x86_64")]
 mod arena;
 #[cfg(target_arch = "x86_64")]
 mod calls;
@@ -61,8 +63,6 @@ mod entries;
 mod environment;
 #[cfg(target_arch = "x86_64")]
 mod modules;
-#[cfg(target_arch = "x86_64")]
-mod allocator;
 #[cfg(target_arch = "x86_64")]
 mod stack;
 #[cfg(target_arch = "x86_64")]

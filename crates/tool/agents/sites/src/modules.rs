@@ -83,7 +83,11 @@ fn write_program_path(path: &mut [u8; PATH_BYTES]) -> usize {
     let Some(exec_path) = (!exec_path.is_null()).then(|| unsafe { CStr::from_ptr(exec_path) }) else { return bytes };
     let executable = CStr::from_bytes_until_nul(path).ok().and_then(file_identity);
     let length = exec_path.count_bytes();
-    if !exec_path.to_bytes().starts_with(b"/") || length > PATH_BYTES || executable.is_none() || file_identity(exec_path) != executable {
+    if !exec_path.to_bytes().starts_with(b"/")
+        || length > PATH_BYTES
+        || executable.is_none()
+        || file_identity(exec_path) != executable
+    {
         return bytes;
     }
     path[..length].copy_from_slice(exec_path.to_bytes());

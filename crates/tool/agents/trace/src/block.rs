@@ -12,12 +12,12 @@
 
 #![allow(unsafe_code, reason = "asks QEMU about the block, and registers call-backs with it")]
 
+use crate::callback_word::CallbackWord;
 use crate::callbacks::{on_access, on_block, on_first_access, on_marker, on_marker_only, on_uncounted_access};
 use crate::decode::{AccessKind, BlockEnd, InstructionDecoder, MemoryEffect, Operand, block_end};
-use crate::marker::{Marker, ExecutionCounts};
+use crate::marker::{ExecutionCounts, Marker};
 use crate::qemu::{self, BOTH, Block, Id, Instruction, NO_REGISTERS};
 use crate::trace::{set_guest_base, trace};
-use crate::callback_word::CallbackWord;
 use crate::{mailbox, translations};
 
 const PAGE_SHIFT: u32 = 12;

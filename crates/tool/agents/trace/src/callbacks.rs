@@ -1,16 +1,16 @@
 //! The call-backs that run during execution.
 //!
-//! Markers need the register in which QEMU's code keeps the guest state (for `translations`). A naked
-//! function passes it as an argument, before compiled code can overwrite the register.
+//! Markers need the register in which QEMU's code keeps the guest state (for `translations`). A
+//! naked function passes it as an argument, before compiled code can overwrite the register.
 
 #![allow(unsafe_code, reason = "reads a register of QEMU's code")]
 
 use std::ffi::{c_uint, c_void};
 
+use crate::callback_word::CallbackWord;
 use crate::marker::Marker;
 use crate::qemu::Id;
 use crate::thread::{GuestThread, all_states, release_state, thread_state};
-use crate::callback_word::CallbackWord;
 
 /// Defines a call-back that calls `$body` with the guest state as additional argument; 0 on other
 /// architectures.

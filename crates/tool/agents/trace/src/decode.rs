@@ -97,7 +97,8 @@ impl InstructionDecoder {
         let mut decoded = DecodedInstruction { effect, changes_address: false, changed_registers: 0 };
         for used in information.used_registers().iter().filter(|used| writes(used.access())) {
             let register = used.register().full_register();
-            decoded.changes_address |= operand.is_some_and(|operand| register == operand.base || register == operand.index);
+            decoded.changes_address |=
+                operand.is_some_and(|operand| register == operand.base || register == operand.index);
             decoded.changed_registers |= bit(register);
         }
         decoded
@@ -140,20 +141,24 @@ fn effect(instruction: &Instruction, memory: &[UsedMemory]) -> MemoryEffect {
     let mut accessed = memory.iter().filter(accessed);
     let Some(first) = accessed.next() else { return MemoryEffect::None };
     let is_simple = first.vsib_size() == 0 && (1..=64).contains(&first.memory_size().size());
-    let is_variable = instruction.has_rep_prefix() || instruction.has_repne_prefix() || may_differ_from_operand(instruction);
+    let is_variable =
+        instruction.has_rep_prefix() || instruction.has_repne_prefix() || may_differ_from_operand(instruction);
     if accessed.next().is_some() || !is_simple || is_variable {
         return MemoryEffect::Several;
     }
     match first.access() {
         // A read and the write back count as one access.
         OpAccess::ReadWrite => MemoryEffect::One(Operand::of(first), ONCE, access_kind(instruction, first)),
-        OpAccess::Read | OpAccess::Write => MemoryEffect::One(Operand::of(first), BOTH, access_kind(instruction, first)),
+        OpAccess::Read | OpAccess::Write => {
+            MemoryEffect::One(Operand::of(first), BOTH, access_kind(instruction, first))
+        }
         _ => MemoryEffect::Several,
     }
 }
 
 fn access_kind(instruction: &Instruction, memory: &UsedMemory) -> AccessKind {
-    let is_move = matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd);
+    let is_move =
+        matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd);
     let loaded = instruction.op0_register().full_register();
     if memory.base() == Register::RSP || memory.base() == Register::RBP {
         AccessKind::Stack
@@ -193,10 +198,15 @@ mod tests {
         assert!(matches!(xor, MemoryEffect::One(_, ONCE, AccessKind::Plain)) && !changed);
         let (store, _) = effect_of(&[0x48, 0x89, 0x0c, 0xc7]); // mov [rdi+rax*8], rcx
         assert!(matches!(store, MemoryEffect::One(_, BOTH, AccessKind::Plain)));
-        let (MemoryEffect::One(read, ..), MemoryEffect::One(written, ..)) = (xor, store) else { unreachable!("checked above") };
+        let (MemoryEffect::One(read, ..), MemoryEffect::One(written, ..)) = (xor, store) else {
+            unreachable!("checked above")
+        };
         assert!(read.is_within(&written));
         let (chase, changed) = effect_of(&[0x48, 0x8b, 0x00]); // mov rax, [rax]
-        assert!(matches!(chase, MemoryEffect::One(_, BOTH, AccessKind::Chase(1))) && changed, "the address is overwritten");
+        assert!(
+            matches!(chase, MemoryEffect::One(_, BOTH, AccessKind::Chase(1))) && changed,
+            "the address is overwritten"
+        );
     }
 
     #[test]

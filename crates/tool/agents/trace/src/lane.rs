@@ -88,8 +88,8 @@ impl RecordCursor {
     #[inline(always)]
     pub(crate) unsafe fn push(&mut self, order: Option<Record>, record: Record) {
         let mut next = self.next;
-        // SAFETY: a limit is [`RECORDS_PER_PUSH`] records before the end of its batch, which is never
-        // unmapped.
+        // SAFETY: a limit is [`RECORDS_PER_PUSH`] records before the end of its batch, which is
+        // never unmapped.
         unsafe {
             if let Some(order) = order {
                 (*next).store(order.0, Relaxed);
@@ -188,7 +188,12 @@ impl LaneWriter {
     }
 
     /// Writes an event. False if the batch has no room and has to be submitted first.
-    pub(crate) fn push_event(&mut self, cursor: &mut RecordCursor, event: Event, operands: [u64; EVENT_WORDS - 1]) -> bool {
+    pub(crate) fn push_event(
+        &mut self,
+        cursor: &mut RecordCursor,
+        event: Event,
+        operands: [u64; EVENT_WORDS - 1],
+    ) -> bool {
         let place = self.place(cursor.next);
         let Some(slots) = self.batch().records.get(place..place + EVENT_WORDS) else { return false };
         let words = [Record::event(event).0].into_iter().chain(operands);

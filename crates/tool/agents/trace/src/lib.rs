@@ -30,21 +30,21 @@
 #![allow(unsafe_code, reason = "implements the C interface of QEMU plugins")]
 
 mod block;
+mod callback_word;
 mod callbacks;
-mod dependence;
 mod decode;
+mod dependence;
 mod guest_memory;
 mod huge_pages;
 mod lane;
 mod mailbox;
 mod marker;
-mod syscalls;
-mod qemu;
 mod page_filter;
-mod translations;
+mod qemu;
+mod syscalls;
 mod thread;
 mod trace;
-mod callback_word;
+mod translations;
 
 use std::ffi::{CStr, c_char, c_int};
 

@@ -1,9 +1,9 @@
 //! Markers: the blocks at which phases change, that end in a backward jump or in one whose target
 //! is known at run time only. No program runs for long without one.
 //!
-//! Between bursts only markers call back (`translations`). Each adds an estimate of the accesses and
-//! instructions since the marker before it: a moving average over its runs in bursts. The counts of
-//! a marker of an inner loop are nearly constant, so that the estimate is close.
+//! Between bursts only markers call back (`translations`). Each adds an estimate of the accesses
+//! and instructions since the marker before it: a moving average over its runs in bursts. The
+//! counts of a marker of an inner loop are nearly constant, so that the estimate is close.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,8 +53,8 @@ static AVERAGE: Marker =
     Marker { accesses: AtomicU64::new(0), instructions: AtomicU64::new(0), updates: AtomicU32::new(0) };
 
 impl Marker {
-    /// The marker at `address`. Its initial value is the counts of its own block if that `is_loop` to
-    /// itself, otherwise the larger of those and the average of all markers.
+    /// The marker at `address`. Its initial value is the counts of its own block if that `is_loop`
+    /// to itself, otherwise the larger of those and the average of all markers.
     pub(crate) fn at(address: u64, block: ExecutionCounts, is_loop: bool) -> &'static Self {
         static ALL: Mutex<Option<HashMap<u64, &'static Marker>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn a_run_that_equals_the_average_changes_nothing() {
         let run = ExecutionCounts { accesses: 3, instructions: 9 };
-        let (marker, average_of_all) = (Marker::of(ExecutionCounts { accesses: 200, instructions: 700 }), Marker::of(ExecutionCounts::NONE));
+        let (marker, average_of_all) =
+            (Marker::of(ExecutionCounts { accesses: 200, instructions: 700 }), Marker::of(ExecutionCounts::NONE));
         (0..1000).for_each(|_| marker.update_with_average(run, &average_of_all));
         let updates = marker.updates.load(Relaxed);
         assert!((1..500).contains(&updates), "{updates}");

@@ -20,14 +20,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use fieldstone_wire::trace::{EVENT_WORDS, Event, Phase, Record};
 
-use crate::huge_pages;
-use crate::lane::{self, RecordCursor, LaneWriter};
-use crate::marker::{Marker, ExecutionCounts};
-use crate::qemu::qemu_plugin_mem_size_shift;
-use crate::page_filter::{PageFilter, FilterResult};
-use crate::translations::TranslationSwitch;
-use crate::trace::trace;
 use crate::callback_word::CallbackWord;
+use crate::huge_pages;
+use crate::lane::{self, LaneWriter, RecordCursor};
+use crate::marker::{ExecutionCounts, Marker};
+use crate::page_filter::{FilterResult, PageFilter};
+use crate::qemu::qemu_plugin_mem_size_shift;
+use crate::trace::trace;
+use crate::translations::TranslationSwitch;
 
 /// Threads with a state of their own. QEMU numbers threads from 0, and reuses a number when all
 /// higher ones have ended.
@@ -176,8 +176,8 @@ impl GuestThread {
         }
     }
 
-    /// Records an event between the accesses. With `is_shared_now`, the batch is submitted, before later
-    /// batches of other threads.
+    /// Records an event between the accesses. With `is_shared_now`, the batch is submitted, before
+    /// later batches of other threads.
     pub(crate) fn record_event(&mut self, event: Event, operands: [u64; EVENT_WORDS - 1], is_shared_now: bool) {
         if self.writer.is_none() {
             self.next_phase();
@@ -223,7 +223,8 @@ impl GuestThread {
         (word.page() ^ self.code.last) & self.mask == 0
     }
 
-    /// Runs a marker in code with all call-backs. False if [`Self::handle_marker`] has to handle it.
+    /// Runs a marker in code with all call-backs. False if [`Self::handle_marker`] has to handle
+    /// it.
     #[inline(always)]
     pub(crate) fn run_marker(&mut self, marker: &Marker) -> bool {
         if self.mask != 0 {
@@ -233,8 +234,8 @@ impl GuestThread {
         self.run.accesses < self.limit && self.translation.is_current(self.mask != 0)
     }
 
-    /// Runs a marker in code with marker call-backs only. False if [`Self::handle_marker`] has to handle
-    /// it.
+    /// Runs a marker in code with marker call-backs only. False if [`Self::handle_marker`] has to
+    /// handle it.
     #[inline(always)]
     pub(crate) fn add_marker(&mut self, marker: &Marker) -> bool {
         marker.add_to(&mut self.run, &mut self.rest);

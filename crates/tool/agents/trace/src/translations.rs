@@ -143,8 +143,8 @@ impl TranslationSwitch {
         }
         if let (Some(run), true) = (run_on_processor(), self.state != 0) {
             (self.is_changing, self.for_recording) = (true, for_recording);
-            // SAFETY: this thread's processor is running; `apply_change` has the type that QEMU calls;
-            // `self` is part of a static.
+            // SAFETY: this thread's processor is running; `apply_change` has the type that QEMU
+            // calls; `self` is part of a static.
             unsafe { run(processor(), apply_change, std::ptr::from_mut(self).expose_provenance() as u64) };
         }
     }
@@ -163,14 +163,17 @@ fn find_guest_state(state: u64) -> Option<u64> {
     }
     // SAFETY: both offsets are within the processor object that QEMU allocated.
     let (found, own) = unsafe { (eflags(state).load(Relaxed), own_flags(state).load(Relaxed)) };
-    let is_valid =
-        found & EFLAGS_SET == EFLAGS_SET && found & EFLAGS_CLEAR == 0 && own & OWN_FLAGS_SET == OWN_FLAGS_SET && own & OWN_FLAGS_CLEAR == 0;
+    let is_valid = found & EFLAGS_SET == EFLAGS_SET
+        && found & EFLAGS_CLEAR == 0
+        && own & OWN_FLAGS_SET == OWN_FLAGS_SET
+        && own & OWN_FLAGS_CLEAR == 0;
     is_valid.then_some(state)
 }
 
 /// Changes the translation; runs between two blocks, on the thread concerned.
 extern "C" fn apply_change(_: *mut c_void, environment: u64) {
-    let place = usize::try_from(environment).map_or(null_mut(), std::ptr::with_exposed_provenance_mut::<TranslationSwitch>);
+    let place =
+        usize::try_from(environment).map_or(null_mut(), std::ptr::with_exposed_provenance_mut::<TranslationSwitch>);
     // SAFETY: part of a static of this thread, which runs no call-back now.
     let Some(environment) = (unsafe { place.as_mut() }) else { return };
     environment.is_changing = false;
@@ -178,6 +181,13 @@ extern "C" fn apply_change(_: *mut c_void, environment: u64) {
         // SAFETY: `find_guest_state` found the guest state of this thread, which is running.
         let flags = unsafe { own_flags(environment.state) };
         let flags_before = flags.load(Relaxed);
-        flags.store(if environment.for_recording { flags_before | IO_BREAKPOINT_FLAG } else { flags_before & !IO_BREAKPOINT_FLAG }, Relaxed);
+        flags.store(
+            if environment.for_recording {
+                flags_before | IO_BREAKPOINT_FLAG
+            } else {
+                flags_before & !IO_BREAKPOINT_FLAG
+            },
+            Relaxed,
+        );
     }
 }

@@ -19,7 +19,8 @@ use crate::run::write_json;
 /// A collapse that takes longer than this shows a progress bar.
 const BAR_DELAY: Duration = Duration::from_secs(1);
 
-/// Collapses the memory of `target` and prints the result. Descendants are included if `with_children`.
+/// Collapses the memory of `target` and prints the result. Descendants are included if
+/// `with_children`.
 pub(crate) fn run(target: &Target, with_children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
     let interrupt = Interrupt::attached()?;
     let mut processes = vec![collapse_process(target, &interrupt)?];
@@ -39,7 +40,8 @@ pub(crate) fn run(target: &Target, with_children: bool, stats: Option<(PathBuf, 
             Err(other) => message(format_args!("without process {child}: {other}")),
         }
     }
-    let result = Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
+    let result =
+        Collapse { schema: Collapse::SCHEMA.into(), tool_version: env!("CARGO_PKG_VERSION").into(), processes };
     print(&text::collapse(&result, style()))?;
     if let Some((path, mut file)) = stats {
         write_json(&path, &mut file, &result)?;

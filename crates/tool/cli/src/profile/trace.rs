@@ -30,17 +30,20 @@ const MOSAIC_PERCENTS: [u32; 3] = [25, 50, 75];
 #[derive(Debug, Args)]
 #[group(id = "tracing")]
 pub(crate) struct Arguments {
-    /// Model this processor: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake, golden-cove, zen3, zen4, neoverse-v2;
-    /// `fieldstone tlb NAME` prints such a file
+    /// Model this processor: `host`, a TOML file, or one of nehalem, sandy-bridge, skylake,
+    /// golden-cove, zen3, zen4, neoverse-v2; `fieldstone tlb NAME` prints such a file
     #[arg(long, value_name = "PROCESSOR", default_value = "host", requires = "trace")]
     tlb: String,
-    /// Record every access instead of bursts: slower, and exact. Programs of at most 2 s are always recorded in full
+    /// Record every access instead of bursts: slower, and exact. Programs of at most 2 s are always
+    /// recorded in full
     #[arg(long, requires = "trace")]
     full: bool,
-    /// Record bursts of ACCESSES accesses [default with --period: 1000000]; the first quarter warms the models up
+    /// Record bursts of ACCESSES accesses [default with --period: 1000000]; the first quarter warms
+    /// the models up
     #[arg(long, value_name = "ACCESSES", requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
     burst: Option<u64>,
-    /// Start a burst every ACCESSES accesses [default with --burst: 20 bursts long; otherwise fitted to the run]
+    /// Start a burst every ACCESSES accesses [default with --burst: 20 bursts long; otherwise
+    /// fitted to the run]
     #[arg(long, value_name = "ACCESSES", requires = "trace", conflicts_with = "full", value_parser = clap::value_parser!(u64).range(1000..))]
     period: Option<u64>,
     /// Replay the accesses through these models beside 4 KiB pages, separated by commas
@@ -72,8 +75,8 @@ enum Model {
     DirectSegment,
     /// 32 range TLBs beside the second level
     Ranges,
-    /// A quarter, a half and three quarters of the region on pages of 2 MiB; with thp in --pages also measured, to derive the
-    /// cost of a walk from the times
+    /// A quarter, a half and three quarters of the region on pages of 2 MiB; with thp in --pages
+    /// also measured, to derive the cost of a walk from the times
     Mosaics,
     /// 4 KiB and 2 MiB pages of a guest on a host with 4 KiB pages
     Nested,
@@ -101,7 +104,8 @@ impl Model {
     }
 }
 
-/// The mosaics to measure beside `pages`: those that are modelled, if transparent pages are compared.
+/// The mosaics to measure beside `pages`: those that are modelled, if transparent pages are
+/// compared.
 pub(crate) fn mosaics(arguments: &Arguments, pages: &[Mixture]) -> Vec<Mixture> {
     let is_requested = arguments.models.contains(&Model::Mosaics) && pages.contains(&PageKind::Thp.into());
     if is_requested { MOSAIC_PERCENTS.into_iter().filter_map(Mixture::mosaic).collect() } else { Vec::new() }
@@ -149,8 +153,8 @@ fn presets() -> String {
     presets.join(", ")
 }
 
-/// The processor called `name`, and whether it differs from this machine's. A processor from a file gets the file name
-/// as a suffix.
+/// The processor called `name`, and whether it differs from this machine's. A processor from a file
+/// gets the file name as a suffix.
 fn modelled_machine(name: &str) -> anyhow::Result<(Machine, bool)> {
     let machine = machine(name)?;
     let is_named = name == "host" || Machine::preset(name).is_some();

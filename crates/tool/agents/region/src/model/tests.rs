@@ -16,7 +16,7 @@ use crate::placement::READ_WRITE;
 use crate::raw;
 use crate::remap::{self, MremapCall};
 use crate::state::{TABLE, clear_exact};
-use crate::table::{PAGE, GranuleState};
+use crate::table::{GranuleState, PAGE};
 use crate::{exact, heap, small};
 
 const PAGES: usize = crate::bits::PAGES;
@@ -55,7 +55,7 @@ enum Step {
     Break {
         pages: usize,
     },
-    /// RawResult system calls from here on.
+    /// Raw system calls from here on.
     RawMap {
         at: usize,
         pages: usize,
@@ -141,8 +141,9 @@ impl Program {
     fn remove(&mut self, first: usize, count: usize) {
         self.values[first..first + count].fill(None);
         let cut = first..first + count;
-        let parts =
-            |mapping: core::ops::Range<usize>| [mapping.start..mapping.end.min(cut.start), mapping.start.max(cut.end)..mapping.end];
+        let parts = |mapping: core::ops::Range<usize>| {
+            [mapping.start..mapping.end.min(cut.start), mapping.start.max(cut.end)..mapping.end]
+        };
         self.mappings = self.mappings.drain(..).flat_map(parts).filter(|part| !part.is_empty()).collect();
     }
 
@@ -228,7 +229,10 @@ impl Program {
         }
         let new = result.cast_unsigned() / PAGE;
         if new < MEMORY {
-            assert!(self.values[new..new + new_count].iter().all(Option::is_none), "moved over a mapping of the program");
+            assert!(
+                self.values[new..new + new_count].iter().all(Option::is_none),
+                "moved over a mapping of the program"
+            );
             let kept = count.min(new_count);
             self.values[new..new + kept].copy_from_slice(&values[..kept]);
             self.write(new, new_count);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fieldstone_wire::sites::{Lost, NO_MODULE};
 
-use crate::fixture::{Recording, ProgramDirectory};
+use crate::fixture::{ProgramDirectory, Recording};
 
 #[test]
 fn each_allocation_function_is_counted_exactly() {

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test whose fixture fails has failed")]
 
 mod counting;
+mod fixture;
 mod mapping;
 mod odd;
 mod real_programs;
-mod fixture;

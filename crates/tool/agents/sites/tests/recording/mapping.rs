@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fieldstone_wire::sites::Lost;
 
-use crate::fixture::{Recording, ProgramDirectory};
+use crate::fixture::{ProgramDirectory, Recording};
 
 #[test]
 fn mappings_of_the_program_are_counted_exactly() {
@@ -75,7 +75,7 @@ fn an_allocator_may_map_memory_with_its_lock_held() {
     assert_eq!(
         (maps, bytes),
         (3000, 3000 * (4096 + 5000)),
-                "its memory has sites, its blocks are not recorded: {:?}",
+        "its memory has sites, its blocks are not recorded: {:?}",
         recording.stacks(&program)
     );
 }

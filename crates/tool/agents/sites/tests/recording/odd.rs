@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fieldstone_wire::sites::Lost;
 
-use crate::fixture::{Recording, ProgramDirectory, recorder};
+use crate::fixture::{ProgramDirectory, Recording, recorder};
 
 #[test]
 fn allocations_of_a_signal_handler_are_counted_or_reported_lost() {
@@ -23,10 +23,7 @@ fn allocations_of_a_signal_handler_are_counted_or_reported_lost() {
     let lost = recording.lost(Lost::Nested);
     assert_eq!(with("in_handler handler") + lost, handled, "lost: {lost}");
     assert_eq!(with("at_work") + handled, calls);
-    assert!(
-        lost > 0,
-        "none of {handled} signals interrupted the recorder, where the program spends most of its time"
-    );
+    assert!(lost > 0, "none of {handled} signals interrupted the recorder, where the program spends most of its time");
     let interrupted = stacks.keys().filter(|names| names.starts_with("in_handler handler - ")).count();
     assert!(interrupted > 0, "the interrupted frames are in the stack: {stacks:?}");
 }
