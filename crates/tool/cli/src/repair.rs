@@ -2,8 +2,9 @@
 //! --repair`, and its events.
 //!
 //! ```text
-//!   run --repair ── starts ──> attach --repair PID --events ── a line of JSON for each event ──> run --repair
-//!                                                                                              (saved, printed)
+//!   run --repair ── starts ──> attach --repair PID --events
+//!        ^                          │ a line of JSON for each event
+//!        └──── saves and prints <───┘
 //! ```
 
 use std::io::{self, Write};

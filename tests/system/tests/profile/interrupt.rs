@@ -28,7 +28,7 @@ fn start_profile(fixture: &Fixture) -> Option<(Started, u64)> {
 
 fn check_restored(fixture: &Fixture, before: u64) {
     fixture.check_nothing_left();
-    wait_until("the pool to be given back", || pool("nr_hugepages").filter(|&pages| pages <= before));
+    wait_until("the pool to be restored", || pool("nr_hugepages").filter(|&pages| pages <= before));
     assert!(!fixture.path("never.json").exists(), "no file of a profile that was never taken");
 }
 
@@ -103,6 +103,6 @@ fn folio_sizes_are_switched_for_the_run_and_restored() {
     wait_until("the folio sizes to be switched", || (folio_modes() != before).then_some(()));
     kill("KILL", &started.id().to_string());
     assert_eq!(started.code(), None);
-    wait_until("the folio sizes to be given back", || (folio_modes() == before).then_some(()));
+    wait_until("the folio sizes to be restored", || (folio_modes() == before).then_some(()));
     fixture.check_nothing_left();
 }

@@ -16,11 +16,11 @@ int main(int count, char **arguments) {
     if (table == MAP_FAILED || (asked && madvise(table, BYTES, MADV_HUGEPAGE))) abort();
     memset(table, 1, BYTES);
 
-    FILE *memory = fopen("/proc/self/smaps_rollup", "r"), *told = fopen(arguments[1], "a");
+    FILE *memory = fopen("/proc/self/smaps_rollup", "r"), *output = fopen(arguments[1], "a");
     char line[256];
     long kilobytes;
-    if (!memory || !told) abort();
+    if (!memory || !output) abort();
     while (fgets(line, sizeof line, memory))
-        if (sscanf(line, "AnonHugePages: %ld", &kilobytes) == 1) fprintf(told, "%ld\n", kilobytes);
-    return fclose(told);
+        if (sscanf(line, "AnonHugePages: %ld", &kilobytes) == 1) fprintf(output, "%ld\n", kilobytes);
+    return fclose(output);
 }

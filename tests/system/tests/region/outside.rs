@@ -49,7 +49,7 @@ fn a_static_program_gets_huge_pages_as_it_grows() {
     assert_eq!(waiting.line, "grown\n");
     let pid = wait_until("the program", || child(waiting.running.id(), "program"));
     wait_until("huge pages", || (smaps::read_rollup(pid).unwrap().anon_huge_bytes >= 48 * MIB).then_some(()));
-    // That pass scans the whole memory once more.
+    // That pass scans all memory again.
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(waiting.end().code(), Some(7));
     let stats: RunStats = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_map_tells_its_longest_free_run() {
+    fn a_failed_claim_returns_the_longest_free_run() {
         let map = words();
         fill(&map, u64::MAX);
         clear(&map, 100, 30);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_meets_a_set_bit_leaves_no_trace() {
+    fn a_failed_claim_changes_no_bit() {
         let map = words();
         set(&map, 300, 1);
         assert!(!claim_run(&map, 250, 100));
