@@ -10,6 +10,7 @@
 //! Times are this thread's CPU time: on a shared machine, what others take is not ours.
 
 use anyhow::{Result, bail, ensure};
+use fieldstone_stats::order;
 
 use crate::experiment::{Figure, Outcome};
 use crate::provenance::thread_cpu_s;
@@ -136,7 +137,7 @@ fn runners(side: Side<'_>) -> Result<impl Iterator<Item = Runner>> {
     Ok(prepared.kernels.into_iter().map(runner))
 }
 
-/// Warms up and times the runners from `first` on, one after the other, round by round. A round begins with another one each time.
+/// Warms up and times the runners from `first` on, one after the other, round by round, each round in the opposite order.
 fn run(runners: &mut [Runner], first: usize, effort: Effort, seed: u64) -> Result<()> {
     for at in first..runners.len() {
         let against = runners[at].kernel.against.clone();
@@ -153,13 +154,13 @@ fn run(runners: &mut [Runner], first: usize, effort: Effort, seed: u64) -> Resul
     }
     let count = runners.len() - first;
     let other = vec![1_u8; if effort.scrubs { usize::try_from(CACHE_BYTES)? } else { 0 }];
+    let start = usize::try_from(seed % 1024)?;
     for round in 0..effort.rounds {
-        let start = usize::try_from(seed % 1024)? + round;
-        for turn in 0..count {
+        for index in order(count, start + round) {
             std::hint::black_box(
                 std::hint::black_box(&other).iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>(),
             );
-            runners[first + (start + turn) % count].time();
+            runners[first + index].time();
         }
     }
     Ok(())
@@ -195,7 +196,7 @@ impl Runner {
 
     fn nanoseconds(&self) -> Option<f64> {
         let operations = self.kernel.operations.checked_mul(self.calls)?.max(1);
-        fieldstone_report::stats::median(&self.batches_s).map(|batch_s| batch_s * 1e9 / operations as f64)
+        fieldstone_stats::median(&self.batches_s).map(|batch_s| batch_s * 1e9 / operations as f64)
     }
 }
 

@@ -19,6 +19,7 @@ mod source;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use fieldstone_stats::order;
 
 pub use build::{Builds, Kind, LINKERS, has_linker};
 pub use programs::{BORDER, COROUTINES, FIB, FIB_ALONE, LUA, Program, SQLITE, SUM};
@@ -150,8 +151,7 @@ fn built(builds: &Builds, program: &Program, seed: u64) -> Result<[PathBuf; 3]> 
 /// Runs the three, and gives what each came to. What they print first has to be the same where they print results.
 fn in_turns<R>(seed: u64, files: &[PathBuf; 3], mut run: impl FnMut(&PathBuf) -> Result<R>) -> Result<[R; 3]> {
     let mut results = [None, None, None];
-    for turn in 0..3 {
-        let at = if (seed / LAYOUTS).is_multiple_of(2) { turn } else { 2 - turn };
+    for at in order(3, usize::try_from(seed / LAYOUTS)?) {
         results[at] = Some(run(&files[at])?);
     }
     let [Some(plain), Some(blocks), Some(gcc)] = results else { anyhow::bail!("a turn was left out") };

@@ -81,7 +81,7 @@ fn noise() -> f64 {
         thread_cpu_s() - start
     };
     let times: Vec<f64> = (0..20).map(run).collect();
-    fieldstone_report::stats::noise(&times).unwrap_or(0.0)
+    fieldstone_stats::noise(&times).unwrap_or(0.0)
 }
 
 /// CPU time of this thread, in seconds.

@@ -13,7 +13,7 @@ pub use markdown::markdown;
 pub use text::{list, text};
 
 use fieldstone_report::quantity;
-use fieldstone_report::stats::Estimate;
+use fieldstone_stats::Estimate;
 
 use crate::experiment::Shows;
 use crate::provenance::Provenance;

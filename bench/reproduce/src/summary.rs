@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fieldstone_report::stats::{Estimate, median};
+use fieldstone_stats::{Estimate, median};
 use serde::Serialize;
 
 use crate::experiment::{Cell, Experiment, Figure, Outcome, Row, Scale, Shows};

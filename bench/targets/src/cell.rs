@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fieldstone_report::stats::Estimate;
+use fieldstone_stats::Estimate;
 use serde::Serialize;
 
 use crate::goals::{Goal, Limit};

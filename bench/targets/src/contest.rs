@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
-use fieldstone_supervise::Program;
-use fieldstone_supervise::launch::{Treatment, Wiring, launch};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds, median};
+use fieldstone_launch::Program;
+use fieldstone_launch::launch::{Treatment, Wiring, launch};
 
 use fieldstone_sys::warm::warm;
 
@@ -24,58 +24,32 @@ pub(crate) struct Contender {
     pub(crate) small_pages: bool,
 }
 
-/// Seconds of each contender's runs, by round.
-#[derive(Clone, Debug)]
-pub(crate) struct Times {
-    pub(crate) names: Vec<&'static str>,
-    pub(crate) seconds: Vec<Vec<f64>>,
+/// The ratio of the first contender to contender `other`, from the pairs of all rounds.
+pub(crate) fn ratio_to(other: usize, times: &Rounds) -> Option<Estimate> {
+    Estimate::of_median(&times.ratios(0, other))
 }
 
-impl Times {
-    /// Pairwise ratios of the first contender to contender `other`.
-    pub(crate) fn ratio_to(&self, other: usize) -> Option<Estimate> {
-        let pairs = self.seconds[0].iter().zip(&self.seconds[other]);
-        let ratios: Vec<f64> = pairs.map(|(own, theirs)| own / theirs).collect();
-        Estimate::of_median(&ratios)
-    }
-
-    /// The other contender with the smallest median.
-    pub(crate) fn best_peer(&self) -> usize {
-        let median = |times: &[f64]| Estimate::of_median(times).map_or(f64::INFINITY, |found| found.median);
-        let others = 1..self.seconds.len();
-        others.min_by(|&a, &b| median(&self.seconds[a]).total_cmp(&median(&self.seconds[b]))).unwrap_or(0)
-    }
+/// The contender with the smallest median, the first left out.
+pub(crate) fn best_peer(contenders: usize, times: &Rounds) -> usize {
+    let seconds = |contender: usize| median(times.of(contender)).unwrap_or(f64::INFINITY);
+    (1..contenders).min_by(|&a, &b| seconds(a).total_cmp(&seconds(b))).unwrap_or(0)
 }
 
 /// Runs rounds until the first contender's ratio to the best other one stands on one side of `limit`, or `most` time
 /// has passed. One round before is not counted. `memory_bytes` are touched before each run, since a hypervisor takes
 /// back what is free, and huge pages first.
-pub(crate) fn hold(contenders: &[Contender], memory_bytes: u64, limit: Limit, most: Duration) -> anyhow::Result<Times> {
-    let mut times = Times {
-        names: contenders.iter().map(|contender| contender.name).collect(),
-        seconds: vec![Vec::new(); contenders.len()],
-    };
+pub(crate) fn hold(contenders: &[Contender], memory_bytes: u64, limit: Limit, most: Duration) -> anyhow::Result<Rounds> {
     for contender in contenders {
         time(contender, memory_bytes)?;
     }
     let since = Instant::now();
-    for round in 0.. {
-        let mut order: Vec<usize> = (0..contenders.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
-            let seconds = time(&contenders[index], memory_bytes)?;
-            times.seconds[index].push(seconds);
-        }
-        let enough = round + 1 >= FEWEST_FOR_INTERVAL && (round + 1) % 2 == 0;
-        let stands = enough && is_settled(limit, times.ratio_to(times.best_peer()));
+    let run = |contender: usize| time(&contenders[contender], memory_bytes);
+    Rounds::run(contenders.len(), run, |times| {
+        let enough = times.count() >= FEWEST_FOR_INTERVAL && times.is_balanced();
+        let stands = enough && is_settled(limit, ratio_to(best_peer(contenders.len(), times), times));
         // Without an interval there is no verdict: six rounds are run, however long they take.
-        if stands || enough && since.elapsed() > most {
-            break;
-        }
-    }
-    Ok(times)
+        stands || enough && since.elapsed() > most
+    })
 }
 
 fn time(contender: &Contender, memory_bytes: u64) -> anyhow::Result<f64> {

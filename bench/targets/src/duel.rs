@@ -1,8 +1,9 @@
 //! Two kernels in this process, run alternately, pair by pair, until the verdict stands or the time is over.
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cell::{Cell, is_settled};
@@ -44,31 +45,21 @@ pub(crate) fn duel_of_at_least(
     mut own: impl FnMut() -> f64,
     mut other: impl FnMut() -> f64,
 ) -> Cell {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     own();
     other();
     let (since, mut stood) = (Instant::now(), 0);
-    let estimate = loop {
-        if ours.len() % 2 == 0 {
-            ours.push(own());
-            theirs.push(other());
-        } else {
-            theirs.push(other());
-            ours.push(own());
+    let run = |side: usize| Ok::<_, Infallible>(if side == 0 { own() } else { other() });
+    let is_enough = |rounds: &Rounds| {
+        // An even number of pairs, so that both orders have the same weight; and a verdict has to stand twice, since it is asked often.
+        if rounds.count() < fewest || !rounds.is_balanced() {
+            return false;
         }
-        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(own, other)| own / other).collect();
-        let estimate = Estimate::of_median(&ratios);
-        let stands = is_settled(goal.limit, estimate);
-        // An even number of pairs, so that both orders weigh the same; and a verdict has to stand twice, since it is looked at often.
-        if ours.len() < fewest || ours.len() % 2 == 1 {
-            continue;
-        }
+        let stands = is_settled(goal.limit, Estimate::of_median(&rounds.ratios(0, 1)));
         stood = if stands { stood + 1 } else { 0 };
-        if stood == 2 || since.elapsed() > most {
-            break estimate;
-        }
+        stood == 2 || since.elapsed() > most
     };
-    let mut cell = Cell::measured(goal, part, estimate, note);
-    cell.samples = vec![("own".to_owned(), ours), ("other".to_owned(), theirs)];
+    let Ok(rounds) = Rounds::run(2, run, is_enough);
+    let mut cell = Cell::measured(goal, part, Estimate::of_median(&rounds.ratios(0, 1)), note);
+    cell.samples = ["own", "other"].map(str::to_owned).into_iter().zip(rounds.into_values()).collect();
     cell
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fieldstone_pages::{Fault, GuardMechanism, Mechanism, Memory, Outcome, Tracking, Trapping, Watch};
-use fieldstone_report::stats::Estimate;
+use fieldstone_stats::Estimate;
 use fieldstone_workloads::random::SplitMix64;
 
 use crate::cell::Cell;

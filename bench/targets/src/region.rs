@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use fieldstone_supervise::pages;
+use fieldstone_launch::pages;
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::PageKind;
 
 use crate::cell::Cell;
-use crate::contest::{Contender, hold};
+use crate::contest::{Contender, best_peer, hold, ratio_to};
 use crate::goals::{Goal, Goals};
 
 const SECTION: &str = "region";
@@ -116,10 +116,10 @@ impl Place {
             ));
         }
         let times = hold(contenders, workload.memory_bytes, goal.limit, self.limit)?;
-        let best = times.best_peer();
+        let best = best_peer(contenders.len(), &times);
         let note = format!("against {}", times.names[best]);
-        let mut cell = Cell::measured(goal, &format!("{} on {kind}", workload.name), times.ratio_to(best), &note);
-        cell.samples = times.names.iter().map(|&name| name.to_owned()).zip(times.seconds).collect();
+        let mut cell = Cell::measured(goal, &format!("{} on {kind}", workload.name), ratio_to(best, &times), &note);
+        cell.samples = contenders.iter().map(|contender| contender.name.to_owned()).zip(times.into_values()).collect();
         Ok(cell)
     }
 

@@ -27,7 +27,7 @@ mod workload;
 use std::time::Duration;
 
 use anyhow::Context;
-use fieldstone_report::stats::Estimate;
+use fieldstone_stats::{Estimate, order};
 
 use crate::cell::{Cell, Verdict};
 use crate::goals::{Goal, Goals, Limit};
@@ -142,12 +142,14 @@ fn compete(
         .with_context(|| format!("{} {}", goal.name, contest.part))?;
     let mut pairs = Pairs::default();
     let once = |round: usize| {
-        let (plain, repaired) = if round.is_multiple_of(2) {
-            let repaired = repaired(size)?;
-            (plain(size)?, repaired)
-        } else {
-            (plain(size)?, repaired(size)?)
-        };
+        let (mut by_repair, mut by_plain) = (None, None);
+        for side in order(2, round) {
+            match side {
+                0 => by_repair = Some(repaired(size)?),
+                _ => by_plain = Some(plain(size)?),
+            }
+        }
+        let (repaired, plain) = by_repair.zip(by_plain).context("both sides run in each round")?;
         let counts = pairs.take(contest, &plain, &repaired)?;
         Ok(if counts { pairs.last_ratio(goal.limit) } else { None })
     };

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 use fieldstone_reproduce::Missing;
 use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, Kind, Program, SUM};
 

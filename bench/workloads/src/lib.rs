@@ -8,8 +8,7 @@
 //! - prints the time of its phases on stderr, a `phase: seconds` line each; `init` is the first touch of its memory;
 //! - ends with 0 when the result is right, 1 when it is wrong, 2 when it could not run (arguments, memory).
 //!
-//! Kernels that others measure too stand here: `blackscholes`, `game`, `gups`, and `replay`, which is no program: it does again
-//! the accesses of one.
+//! Kernels that other crates measure too are modules here: `blackscholes`, `game`, `gups`.
 //!
 //! Two kinds are not built by cargo: `rbtree.cpp`, and the programs for false sharing in `sharing`, C, since it matters for them
 //! what a compiler keeps in registers at each level of optimisation: `counters` (and what looks like false sharing and is
@@ -24,9 +23,8 @@ pub mod fill;
 pub mod game;
 pub mod gups;
 pub mod phase;
-pub mod random;
-pub mod replay;
 pub mod size;
 pub mod verdict;
 
 pub use error::Error;
+pub use fieldstone_stats::random;

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use fieldstone_report::stats::median;
+use fieldstone_stats::median;
 
 const ITERATIONS: u32 = 20;
 const ADDS: u32 = 18;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use fieldstone_pages::{Error, Mechanism, Memory};
-use fieldstone_report::stats::median;
+use fieldstone_stats::median;
 use fieldstone_sys::huge_pages::mode_path;
 use fieldstone_sys::knob::{Restorer, SetKnob};
 use fieldstone_sys::pagemap;

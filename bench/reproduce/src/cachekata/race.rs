@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use fieldstone_stats::order;
 
 use crate::beside::{Missing, sharing_program};
 use crate::experiment::Figure;
@@ -61,12 +62,9 @@ impl Race {
     /// # Errors
     /// As the run; [`Missing`] where its threads do not get their processors.
     pub(super) fn round(&self, trial: &Trial, forms: &[Form]) -> Result<Round> {
-        let mut order = forms.to_vec();
-        // Seeds of a cell's samples follow one another.
-        if !trial.layout.seed.is_multiple_of(2) {
-            order.reverse();
-        }
-        order.into_iter().map(|form| Ok((form, self.run(form)?))).collect::<Result<_>>().map(Round)
+        // Seeds of a cell's samples are consecutive.
+        let round = usize::try_from(trial.layout.seed % 2)?;
+        order(forms.len(), round).map(|index| Ok((forms[index], self.run(forms[index])?))).collect::<Result<_>>().map(Round)
     }
 
     fn run(&self, form: Form) -> Result<Ran> {

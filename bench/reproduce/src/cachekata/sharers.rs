@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fieldstone_stats::order;
 
 use crate::beside::{outcome, sharing_program};
 use crate::experiment::{Cell, Figure, Row, Scale, Shows};
@@ -92,10 +93,8 @@ fn measure(trial: &Trial, threads: u64) -> Result<Vec<Figure>> {
         Ok(ran.kernel.as_secs_f64() * 1e9 / iterations as f64)
     };
     let mut took: Vec<(&Pattern, f64)> = PATTERNS.iter().map(|pattern| (pattern, 0.0)).collect();
-    // The other way round in every second sample.
-    let is_back = !trial.layout.seed.is_multiple_of(2);
-    for turn in 0..took.len() {
-        let at = if is_back { took.len() - 1 - turn } else { turn };
+    // Seeds of consecutive samples are consecutive, so the order alternates from sample to sample.
+    for at in order(took.len(), usize::try_from(trial.layout.seed % 2)?) {
         took[at].1 = operation_ns(took[at].0)?;
     }
     took.iter().map(|&(pattern, each_ns)| figure(pattern, each_ns, &took)).collect()

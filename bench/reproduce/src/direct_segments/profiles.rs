@@ -1,6 +1,6 @@
 //! What the profiles of a workload told: questions that the tables ask, and their answers as far as there are any.
 
-use fieldstone_report::stats::median;
+use fieldstone_stats::median;
 use fieldstone_report::translation::{Modelled, Range, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
 

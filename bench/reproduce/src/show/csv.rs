@@ -11,7 +11,7 @@ pub fn csv(summaries: &[Summary]) -> String {
         for (table, line) in summary.lines() {
             for (column, entry) in table.columns.iter().zip(&line.entries) {
                 let Some(entry) = entry else { continue };
-                let ours = |field: fn(&fieldstone_report::stats::Estimate) -> String| {
+                let ours = |field: fn(&fieldstone_stats::Estimate) -> String| {
                     entry.ours.as_ref().map(field).unwrap_or_default()
                 };
                 let fields = [

@@ -1,6 +1,6 @@
 //! Which programs are held against which, cell by cell. All have two threads, each on a processor of its own.
 
-use fieldstone_supervise::sharing::Happened;
+use fieldstone_repair::Happened;
 
 use super::repair::{Repaired, lines_in_force, was_parted};
 

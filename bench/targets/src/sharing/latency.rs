@@ -16,10 +16,10 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fieldstone_report::stats::Estimate;
-use fieldstone_supervise::Program;
-use fieldstone_supervise::launch::{Treatment, Wiring, launch};
-use fieldstone_supervise::sharing::Event;
+use fieldstone_stats::Estimate;
+use fieldstone_launch::Program;
+use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_repair::Event;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contests::Size;
@@ -122,7 +122,7 @@ fn milliseconds(heard: &[Heard], first_thread: u32, began_s: f64, threads_s: f64
 mod tests {
     use super::super::contests::tests::check_words;
     use super::*;
-    use fieldstone_supervise::sharing::Happened;
+    use fieldstone_repair::Happened;
 
     #[test]
     fn the_programs_know_their_words() {

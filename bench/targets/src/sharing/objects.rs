@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::ensure;
-use fieldstone_report::stats::median;
-use fieldstone_supervise::sharing::{Happened, RepairStats};
+use anyhow::{Context, ensure};
+use fieldstone_stats::{median, order};
+use fieldstone_repair::{Happened, RepairStats};
 
 use super::contests::Size;
 use super::workload::{Place, Run, sized};
@@ -60,9 +60,14 @@ fn print_row(place: &Place, program: &str, option: &'static str) -> anyhow::Resu
         run.threads_s()
     };
     for pair in 0..PAIRS {
-        let first = if pair % 2 == 0 { Some(place.plain(program, "", size)?) } else { None };
-        let with = place.repaired(program, "", size)?;
-        let without = first.map_or_else(|| place.plain(program, "", size), Ok)?;
+        let (mut without, mut with) = (None, None);
+        for side in order(2, pair) {
+            match side {
+                0 => without = Some(place.plain(program, "", size)?),
+                _ => with = Some(place.repaired(program, "", size)?),
+            }
+        }
+        let (without, with) = without.zip(with).context("both sides run in each pair")?;
         let (without_s, with_s) = (take(&without), take(&with.run));
         plain.push(without_s);
         repaired.push(with_s);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
+use fieldstone_repair::{Event, Happened, RepairStats};
 
 use super::workload::Run;
 
@@ -56,7 +56,7 @@ pub(super) fn complete_at_ms(events: &[Event], first_thread: u32, threads_s: f64
 
 #[cfg(test)]
 pub(super) mod tests {
-    use fieldstone_supervise::sharing::Seen;
+    use fieldstone_repair::Seen;
 
     use super::*;
 

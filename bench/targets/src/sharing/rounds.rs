@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fieldstone_report::stats::{Estimate, FEWEST_FOR_INTERVAL};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 
 use crate::cell::is_settled;
 use crate::goals::Limit;

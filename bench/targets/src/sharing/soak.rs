@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use fieldstone_report::stats::{Estimate, median};
+use fieldstone_stats::{Estimate, median};
 
 use super::contests::Size;
 use super::repair::{Repaired, was_parted};

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::ensure;
-use fieldstone_supervise::Program;
+use fieldstone_launch::Program;
 
 use super::compete;
 use super::contests::{CLEAN, Contest, Expects, Size, Time};

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_supervise::sharing::RepairStats;
+use fieldstone_repair::RepairStats;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 

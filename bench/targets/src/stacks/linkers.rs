@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fieldstone_report::stats::FEWEST_FOR_INTERVAL;
+use fieldstone_stats::FEWEST_FOR_INTERVAL;
 use fieldstone_reproduce::Missing;
 use fieldstone_reproduce::figure3::{Builds, LINKERS, LUA, Program, SQLITE, has_linker};
 

@@ -1,7 +1,7 @@
 //! `--also`: kinds of memory that get the requested pages beside the default ones.
 
 use clap::{Args, ValueEnum};
-use fieldstone_supervise::Also;
+use fieldstone_launch::Also;
 
 /// The option `--also` of `run` and `profile`.
 #[derive(Debug, Args)]

@@ -65,8 +65,8 @@ enum Command {
 
 fn main() -> ExitCode {
     #[cfg(target_arch = "x86_64")]
-    if fieldstone_supervise::sharing::is_watchdog() {
-        fieldstone_supervise::sharing::run_watchdog();
+    if fieldstone_repair::is_watchdog() {
+        fieldstone_repair::run_watchdog();
         return ExitCode::SUCCESS;
     }
     let arguments = match Arguments::try_parse() {

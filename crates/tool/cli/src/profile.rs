@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use fieldstone_launch::Program;
+use fieldstone_launch::signals::Interrupt;
+use fieldstone_profile::{Event, Load, Plan, profile};
 use fieldstone_report::{Metric, Profile, Summary, Verdict, csv, html, quantity, saved, shell, text};
-use fieldstone_supervise::profile::{Event, Load, Plan, profile};
-use fieldstone_supervise::signals::Interrupt;
-use fieldstone_supervise::{Error, Program};
 use fieldstone_sys::knob::Restorer;
 use fieldstone_wire::{Mixture, PageKind};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -110,7 +110,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     let result = profile(&plan, &agent, &restorer, &interrupt, &mut |event| progress.update(&event));
     progress.bar.finish_and_clear();
     drop(restorer);
-    if let (Err(error @ Error::Interrupted { .. }), Some(code)) = (&result, interrupt.shell_code()) {
+    if let (Err(error), Some(code)) = (&result, interrupt.shell_code())
+        && error.is_interrupt()
+    {
         message(error);
         return Ok(code);
     }
@@ -210,7 +212,7 @@ impl Progress {
                 kinds.len()
             )),
         }
-        let need = fieldstone_report::stats::FEWEST_FOR_INTERVAL;
+        let need = fieldstone_stats::FEWEST_FOR_INTERVAL;
         if plan.kinds.len() > 1 && (plan.runs as usize) < need {
             message(format_args!(
                 "--runs {} gives no verdict: that takes {need} runs on each page kind\ntry: --runs {need}",

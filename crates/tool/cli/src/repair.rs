@@ -16,11 +16,11 @@ use std::thread::spawn;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use fieldstone_launch::signals::asked_to_end;
+use fieldstone_repair::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
-use fieldstone_supervise::sharing::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
-use fieldstone_supervise::signals::asked_to_end;
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
 use fieldstone_sys::turns;

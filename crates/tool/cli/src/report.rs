@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use anyhow::bail;
 use clap::Args;
+#[cfg(target_arch = "x86_64")]
+use fieldstone_repair::RepairStats;
 use fieldstone_report::text::Style;
 use fieldstone_report::{Diff, Saved, Summary, csv, html, saved, sharing, text};
-#[cfg(target_arch = "x86_64")]
-use fieldstone_supervise::sharing::RepairStats;
 use serde::Serialize;
 
 use crate::output::{MeasurementFormat, print, style};

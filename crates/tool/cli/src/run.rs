@@ -11,13 +11,13 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use fieldstone_launch::program::Way;
+use fieldstone_launch::run::{run as run_program, run_from_outside};
+use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
+#[cfg(target_arch = "x86_64")]
+use fieldstone_repair::{self as sharing, Event, RepairStats, Seen};
 use fieldstone_report::error::told;
 use fieldstone_report::{RunStats, saved, text};
-use fieldstone_supervise::program::Way;
-use fieldstone_supervise::run::{run as run_program, run_from_outside};
-#[cfg(target_arch = "x86_64")]
-use fieldstone_supervise::sharing::{self, Event, RepairStats, Seen};
-use fieldstone_supervise::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_sys::collapse::Target;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
@@ -202,8 +202,8 @@ fn run_repaired(arguments: &Arguments) -> anyhow::Result<u8> {
 
 /// Reports that the program runs without a repair.
 #[cfg(target_arch = "x86_64")]
-fn report_no_repair(error: &fieldstone_supervise::Error) {
-    use fieldstone_supervise::Error::{RepairUnavailable, RepairerDied};
+fn report_no_repair(error: &fieldstone_repair::Error) {
+    use fieldstone_repair::Error::{RepairUnavailable, RepairerDied};
     match error {
         RepairerDied { .. } => message(error),
         RepairUnavailable { .. } => message(format_args!("the program runs without a repair: {error}")),

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::{Program, outcome};
+use fieldstone_repair::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
 use fieldstone_report::sharing::{self as report, Sharing};
 use fieldstone_report::{profile, saved};
 use fieldstone_sharing::{Ignore, Settings};
-use fieldstone_supervise::sharing::{Look, Looked, check_repair, check_run_repair, look_on, look_on_program};
-use fieldstone_supervise::signals::asked_to_end;
-use fieldstone_supervise::{Program, outcome};
 
 use crate::output::{check_files, status, style, write_results};
 use crate::text_file;
@@ -145,7 +145,7 @@ fn now_unix_s() -> u64 {
 fn sharing(command: Vec<String>, looked: Looked) -> Sharing {
     Sharing {
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        machine: fieldstone_supervise::profile::describe_machine(),
+        machine: fieldstone_profile::describe_machine(),
         program: profile::Program { command, ..profile::Program::default() },
         duration_s: looked.duration_s,
         sampling: looked.sampling,

@@ -10,7 +10,6 @@
 //!   collapse
 //!   translation                the same for a trace: what it told, what that means, where the walks come from
 //!   sharing                    the same for a look at false sharing, and where that is shown
-//!   stats                      medians, intervals, shifts: slices of f64 in, estimates out
 //!   summary, advise, advice    what the measurements mean, which advice follows, and its words
 //!   quantity, shell            how a number and how a command are written
 //!   tables                     the cells that terminal and page share
@@ -39,7 +38,7 @@ pub mod run;
 pub mod saved;
 pub mod sharing;
 pub mod shell;
-pub mod stats;
+pub(crate) use fieldstone_stats as stats;
 pub mod summary;
 mod tables;
 pub mod text;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use fieldstone_supervise::sharing::{Event, Happened, RepairStats, Seen};
+use fieldstone_repair::{Event, Happened, RepairStats, Seen};
 
 use crate::fixture::{
     Fixture, Run, checksum, did_not_run_together, fieldstone, interrupt, is_forbidden, iterations_for, kernel_s,

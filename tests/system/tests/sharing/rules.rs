@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use fieldstone_supervise::sharing::{Event, Happened, RepairStats};
+use fieldstone_repair::{Event, Happened, RepairStats};
 
 use crate::fixture::{Fixture, checksum, fieldstone, run, stderr};
 

@@ -135,7 +135,7 @@ fn migrate(range: Range<usize>, reason: Outside) -> bool {
                 }
             }
             GranuleState::Huge => {
-                TABLE.pin(next..next + numa_policy::uniform_granules(next, BATCH.min(range.end - next)), state)
+                TABLE.mark_busy(next..next + numa_policy::uniform_granules(next, BATCH.min(range.end - next)), state)
             }
             other => {
                 // A thread that keeps it Busy for so long may be moving it.

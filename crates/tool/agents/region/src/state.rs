@@ -73,7 +73,7 @@ pub(crate) fn reserve_left_bytes() -> usize {
 }
 
 /// Sets the base and the options of the region. `memory` is the memory of the machine in bytes.
-pub(crate) fn establish(base: usize, config: &Config, memory: usize) {
+pub(crate) fn initialize(base: usize, config: &Config, memory: usize) {
     let kind = config.page_kind().unwrap_or(PageKind::Thp);
     KIND.store(kind as u32, SeqCst);
     HUGETLB.store(matches!(kind, PageKind::Hugetlb2m | PageKind::Hugetlb1g), SeqCst);

@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use fieldstone_launch::collapse::collapse;
+use fieldstone_launch::error::Error;
+use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Collapse, CollapsedProcess, text};
-use fieldstone_supervise::collapse::collapse;
-use fieldstone_supervise::error::Error;
-use fieldstone_supervise::signals::Interrupt;
 use fieldstone_sys::collapse::Target;
 use fieldstone_sys::process;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use fieldstone_supervise::AgentFile;
-use fieldstone_supervise::profile::{Recording, Tracing};
-use fieldstone_supervise::trace::Tracer;
+use fieldstone_launch::AgentFile;
+use fieldstone_profile::trace::Tracer;
+use fieldstone_profile::{Recording, Tracing};
 use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
 use fieldstone_wire::{Mixture, PageKind};

@@ -1,0 +1,14 @@
+//! Statistics of measurements.
+//!
+//! ```text
+//! estimate   a median and its interval, from order statistics; ratios of two sets; noise
+//! rounds     contenders run alternately, and the ratios of their pairs
+//! random     SplitMix64: seeded numbers for workloads and tests
+//! ```
+
+mod estimate;
+pub mod random;
+mod rounds;
+
+pub use estimate::{Estimate, FEWEST_FOR_INTERVAL, median, noise, pairs_for};
+pub use rounds::{Rounds, order};

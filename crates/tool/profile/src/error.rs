@@ -1,0 +1,84 @@
+//! Why a program cannot be profiled or traced: one enum, each variant with the remedy.
+
+use std::io;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a program could not be profiled or traced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program cannot be traced.
+    #[error("cannot trace: {why}")]
+    Tracer {
+        /// What is missing, and the remedy.
+        why: String,
+    },
+    /// The server never opened its port.
+    #[error("port {port} was not opened within {waited_s:.0} s ({state}); check --ready, or allow more by --timeout{stderr}", stderr = last_lines(.stderr))]
+    NotReady {
+        /// The port.
+        port: u16,
+        /// How long it was waited for, in seconds.
+        waited_s: f64,
+        /// What the server was doing.
+        state: String,
+        /// The end of its standard error.
+        stderr: String,
+    },
+    /// Another process listens on the port.
+    #[error(
+        "port {port} is open before the program has started: another server has it; stop that one, or use another port in both commands"
+    )]
+    PortTaken {
+        /// The port.
+        port: u16,
+    },
+    /// The load command failed.
+    #[error("the load {command:?} ended with {outcome}: fix the command (it runs under `sh -c`){stderr}", stderr = last_lines(.stderr))]
+    Load {
+        /// The command.
+        command: String,
+        /// How it ended.
+        outcome: String,
+        /// The end of its standard error.
+        stderr: String,
+    },
+    /// Every run of the baseline failed, so there is nothing to compare with.
+    #[error("the program does not end well even on 4 KiB pages: {outcome}; run it by hand first{stderr}", stderr = last_lines(.stderr))]
+    Baseline {
+        /// How it ended.
+        outcome: String,
+        /// The end of its standard error.
+        stderr: String,
+    },
+    /// The program cannot be started, watched or ended.
+    #[error(transparent)]
+    Launch(#[from] fieldstone_launch::Error),
+    /// An operation of `fieldstone_sys` failed.
+    #[error(transparent)]
+    Linux(#[from] fieldstone_sys::Error),
+}
+
+impl Error {
+    /// Wraps an errno with what was tried.
+    pub(crate) fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| fieldstone_launch::Error::system(operation)(source).into()
+    }
+
+    /// The page kind is not available.
+    pub(crate) fn page_kind(kind: &'static str, why: String) -> Self {
+        fieldstone_launch::Error::PageKind { kind, why }.into()
+    }
+
+    /// Whether the user ended it.
+    #[must_use]
+    pub const fn is_interrupt(&self) -> bool {
+        matches!(self, Self::Launch(fieldstone_launch::Error::Interrupted { .. }))
+    }
+}
+
+fn last_lines(stderr: &str) -> String {
+    if stderr.trim().is_empty() { String::new() } else { format!("\nits last words:\n{}", stderr.trim_end()) }
+}

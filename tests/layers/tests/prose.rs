@@ -1,0 +1,121 @@
+//! Checks of the text: no word of `.ci/words` in identifiers, comments, messages and pages, and no broken relative link.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders that are read. Generated results quote what was printed, so `docs/results` is left out.
+const FOLDERS: [&str; 6] = [".ci", "bench", "crates", "docs", "scripts", "tests"];
+const LEFT_OUT: [&str; 3] = ["docs/results", ".ci/words", "bench/reproduce/quotations.toml"];
+const ENDINGS: [&str; 11] = ["rs", "md", "c", "h", "cpp", "toml", "html", "css", "S", "py", "sh"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The text files of the repository, by their paths below the root.
+fn files() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> = FOLDERS.iter().map(PathBuf::from).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).expect("the folder exists").flatten() {
+            let path = folder.join(entry.file_name());
+            let is_text = path.extension().is_none_or(|ending| ENDINGS.iter().any(|text| ending == *text));
+            if LEFT_OUT.iter().any(|out| path.starts_with(out)) {
+            } else if entry.path().is_dir() {
+                folders.push(path);
+            } else if is_text {
+                files.push(path);
+            }
+        }
+    }
+    let top = fs::read_dir(root()).expect("the root exists").flatten().map(|entry| PathBuf::from(entry.file_name()));
+    files.extend(top.filter(|path| path.extension().is_some_and(|ending| ending == "md")));
+    files
+}
+
+/// `text` in lower case as words between single blanks; `HeldPage` and `held_page` are two words each.
+fn words(text: &str) -> String {
+    let mut words = String::from(" ");
+    let mut last = ' ';
+    for letter in text.chars() {
+        let starts = letter.is_uppercase() && last.is_lowercase();
+        if (starts || !letter.is_alphabetic()) && !words.ends_with(' ') {
+            words.push(' ');
+        }
+        if letter.is_alphabetic() {
+            words.extend(letter.to_lowercase());
+        }
+        last = letter;
+    }
+    words.push(' ');
+    words
+}
+
+/// The forbidden words in `text`, with the numbers of their lines.
+fn findings(text: &str, forbidden: &[String]) -> Vec<(usize, String)> {
+    let lines = text.lines().map(words).enumerate();
+    let found = lines.flat_map(|(index, line)| {
+        let in_line = forbidden.iter().filter(move |word| line.contains(&format!(" {word} ")));
+        in_line.map(move |word| (index + 1, word.clone()))
+    });
+    found.collect()
+}
+
+fn forbidden() -> Vec<String> {
+    let list = fs::read_to_string(root().join(".ci/words")).expect("the list exists");
+    list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn no_file_uses_a_forbidden_word() {
+    let (forbidden, files) = (forbidden(), files());
+    assert!(forbidden.len() > 20 && files.len() > 500, "{} words, {} files", forbidden.len(), files.len());
+    let mut found = Vec::new();
+    for file in &files {
+        // What is no text has no words.
+        let Ok(text) = fs::read_to_string(root().join(file)) else { continue };
+        let of_file = findings(&text, &forbidden);
+        found.extend(of_file.into_iter().map(|(line, word)| format!("{}:{line}: {word}", file.display())));
+    }
+    assert!(found.is_empty(), "words of .ci/words:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_forbidden_word_is_found_in_prose_and_in_identifiers() {
+    let forbidden = ["anew".to_owned(), "given back".to_owned()];
+    let text = "It is read anew.\nfn is_anew() {}\nstruct AnewPage;\nlet given_back = 1;\nGiven  back.\nrenewal, banew, anewer\n";
+    let lines: Vec<usize> = findings(text, &forbidden).into_iter().map(|(line, _)| line).collect();
+    assert_eq!(lines, [1, 2, 3, 4, 5]);
+}
+
+/// The targets of the relative links in a page, without their anchors.
+fn links(page: &str) -> Vec<&str> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let relative = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    relative.filter_map(|target| target.split('#').next()).filter(|target| !target.is_empty()).collect()
+}
+
+#[test]
+fn every_relative_link_leads_to_a_file() {
+    let pages = files().into_iter().filter(|file| file.extension().is_some_and(|ending| ending == "md"));
+    let mut seen = 0;
+    let mut broken = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(root().join(&page)).expect("a page is text");
+        for target in links(&text) {
+            seen += 1;
+            let folder = page.parent().expect("a page is in a folder");
+            if !root().join(folder).join(target).exists() {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 30, "only {seen} links were found");
+    assert_eq!(broken, Vec::<String>::new());
+}
+
+#[test]
+fn only_relative_links_are_followed() {
+    let page = "[a](docs/a.md) [b](https://b) [c](#c) [d](d.md#e)";
+    assert_eq!(links(page), ["docs/a.md", "d.md"]);
+}
