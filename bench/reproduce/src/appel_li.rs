@@ -31,7 +31,7 @@ pub fn experiment() -> Experiment {
                 page that was opened before. TRAP+PROTN+UNPROT protects 100 pages and writes to each in random order. TRAP is a \
                 handler that changes nothing, so that the access faults again; where a thread reads a userfaultfd the kernel tries \
                 again by itself, without a new fault of the processor. ADD is one of a chain, in a loop of 20 times 18. With 2 \
-                threads the other one spins, so that each change of protection has to be told to its processor; a handler in a \
+                threads the other one spins, so that its processor has to be notified of each change of protection; a handler in a \
                 thread takes a third processor then. MAP2 says yes where a page was written through a second view while the first \
                 one was protected, and what a page of the view costs. DIRTY, which the paper did not measure: 100 pages are written \
                 in random order, and then found; on larger pages each unit has one written page of 4 KiB, as the kernel notes those, and \

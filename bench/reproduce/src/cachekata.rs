@@ -1,5 +1,5 @@
 //! Taylor's figures of false sharing and of its repair: how elements lie on lines, what it costs to share one, a program that is repaired
-//! while it runs, and programs as they are, repaired, and mended by hand.
+//! while it runs, and programs as they are, repaired, and padded by hand.
 //!
 //! Source: Taylor, *Cachekata: Memory Hierarchy Optimization via Dynamic Binary Translation*, sections 4.3 and 6.2, Figures 4.1, 4.2, 6.1,
 //! 6.2 and 6.3. The text has lost the figures' numbers, but for a few in its sentences.
@@ -15,7 +15,7 @@
 //! - the programs are ours, after the Phoenix suite's and PARSEC's; each thread has as much to do, however many there are;
 //! - Plastic detects with hardware counters under a hypervisor and redirects each loop from its first fault. Here a process beside the
 //!   program samples its registers, moves the page by userfaultfd, and writes a jump at the head of the loop;
-//! - there is no counter of coherency misses (HITM) to be had in most virtual machines: the timeline shows what was done and how fast it went.
+//! - most virtual machines have no counter of coherency misses (HITM): the timeline shows each event and the speed.
 
 mod layout;
 mod program;
@@ -38,10 +38,10 @@ pub fn experiment() -> Experiment {
         title: "False sharing, and its repair while the program runs",
         source: "Taylor, Cachekata, sections 4.3 and 6.2, Figures 4.1, 4.2, 6.1, 6.2 and 6.3",
         about: "Each number compares whole runs of C programs, one after the other, in an order that turns round from sample to sample; \
-                what is timed is the part in which the threads run, as the program tells it. Each thread has a processor, and as much to do as \
+                what is timed is the part in which the threads run, as the program prints it. Each thread has a processor, and as much to do as \
                 one thread alone, so that the time of one thread alone over that of all is the performance relative to linear speedup. A run \
                 counts only if its threads really ran at the same time, or were held up while the repair moved something. A repaired run is one of `fieldstone run --repair`, with \
-                all that it takes: sampling, finding, moving, leading each loop to its clone. Mended by hand are the same programs with each \
+                all that it takes: sampling, finding, moving, leading each loop to its clone. Padded by hand are the same programs with each \
                 thread's element two lines from the next; the histogram has no such form. What the repair moves is counted in pages. At -O2 and \
                 -O3 linear regression keeps its sums in registers and shares nothing; `24 bytes on` says where in a line its array begins, \
                 which otherwise malloc decides. The paper's machine had eight cores; its numbers are in its sentences, since the figures \

@@ -14,7 +14,7 @@ use crate::provenance::Provenance;
 use crate::store::{Sample, Saved, Store};
 use crate::trial::{Task, Trial};
 
-/// Samples of a cell, unless told otherwise: the paper's.
+/// Samples of a cell by default: as many as in the paper.
 const RUNS: u32 = 10;
 /// Of a cell of more than [`LARGE_BYTES`], and of every cell of a quick run: the fewest that have an interval.
 const FEW_RUNS: u32 = 6;
@@ -47,7 +47,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Measures those cells of an experiment that `names` name, and gives back all that is known of it.
+    /// Measures those cells of an experiment that `names` name, and returns all its results.
     ///
     /// # Errors
     /// When a sample fails, or results cannot be kept.

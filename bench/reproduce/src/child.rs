@@ -1,4 +1,4 @@
-//! A sample in a process of its own, seen from both sides: the parent draws a layout and starts itself anew, the child measures one cell
+//! A sample in a process of its own, seen from both sides: the parent draws a layout and starts a copy of itself, the child measures one cell
 //! and prints one line.
 
 use std::path::Path;
@@ -68,7 +68,7 @@ fn find(experiments: &[Experiment], id: &str) -> Option<Cell> {
 /// The layout of a cell's sample: the same for the same run of the same cell.
 #[must_use]
 pub fn layout_of(cell: &str, run: u32) -> Layout {
-    // FNV-1a: any mix does that tells names apart.
+    // FNV-1a: any mix that separates names does.
     let name = cell
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

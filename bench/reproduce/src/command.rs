@@ -47,7 +47,7 @@ struct Arguments {
     /// Samples of each cell [default: 10; 6 for cells of more than 1 GiB and with --quick]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Folder of the results: a file of JSON lines for each experiment, begun anew unless --resume is given (of an experiment that is named in part, only those cells)
+    /// Folder of the results: a file of JSON lines for each experiment, truncated unless --resume is given (of an experiment that is named in part, only those cells)
     #[arg(long, default_value = "build/reproduce")]
     out: PathBuf,
     /// Go on where an earlier run was ended

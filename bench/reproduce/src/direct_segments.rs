@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! workload     what runs: the paper's six, bounded              server     memcached, MariaDB, and what loads them
-//! profile      `fieldstone profile --trace` as a child          profiles   what two such runs told
+//! profile      `fieldstone profile --trace` as a child          profiles   the results of two such runs
 //! reading      a row of a table, and where its number is
 //! ```
 //! Where we differ: the paper counted misses on the processor and trapped them in a changed kernel; here the same accesses run through
@@ -43,7 +43,7 @@ pub fn experiment() -> Experiment {
                 kernels in the shape of NAS's; MySQL is MariaDB under transactions like TPC-C's. Memory with a permission \
                 leaves out address ranges that nobody may touch. A program allocates by the time at which 90 % of its largest \
                 resident memory is there. GUPS' walks are over its updates and have those of filling and checking the table in \
-                them, 5 % at most. Walks for instructions have the price of those for data. A dash stands where a profile told no \
+                them, 5 % at most. Walks for instructions have the price of those for data. A dash stands where a profile has no \
                 number, and where one for instructions may be nearly anything, since there were too few walks for data to price them.",
         needs: Needs { minutes: 25, memory_bytes: 3 << 30, disk_bytes: 1 << 30 },
         cells,

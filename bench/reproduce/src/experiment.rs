@@ -33,7 +33,7 @@ pub struct Experiment {
 /// What an experiment takes, in full (not `--quick`).
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
-    /// About so many minutes on a machine of the year 2024.
+    /// Approximate minutes on a machine of the year 2024.
     pub minutes: u32,
     /// Memory at which the largest cell is measured.
     pub memory_bytes: u64,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! programs   which there are: bundled ones in PARSEC's roles, real ones in SPEC's
-//! source     where their sources come from                 build   objects once, linked anew for each layout
-//! run        processor time of a run, or what a program tells
+//! source     where their sources come from                 build   objects once, linked again for each layout
+//! run        processor time of a run, or the numbers that a program prints
 //! ```
 //! Each program is built with a plain stack, with one of blocks (`fieldstone-cc`), and as the paper did it, by gcc's `-fsplit-stack` with
 //! the run time that comes with gcc. A sample is one layout, the three run one after the other, in an order that turns round from sample
@@ -57,9 +57,9 @@ pub fn experiment() -> Experiment {
                 geometric mean. The bundled programs are in the roles of PARSEC's: `similar` in ferret's, with frames of 618 KB; \
                 the others run with one thread. Lua, SQLite, bzip2 and zstd are in the roles of SPEC's: their sources are Debian's source \
                 packages, which apt-get fetches once; `no source` stands where it cannot, or where SQLite's lacks tclsh \
-                (FIELDSTONE_SOURCES names the directory where they are kept unpacked, as lua5.4, sqlite3, bzip2 and libzstd). fib and sum tell the time of \
+                (FIELDSTONE_SOURCES names the directory where they are kept unpacked, as lua5.4, sqlite3, bzip2 and libzstd). fib and sum print the time of \
                 a call themselves; the blog took fib(50) and a sum of 10^9, \
-                which `figure3/on-request` measures, since it takes 20 GB and minutes. How often the stack took memory is told by our run time, which \
+                which `figure3/on-request` measures, since it takes 20 GB and minutes. How often the stack took memory is counted by our run time, which \
                 doubles what it takes, and counted for gcc's as its calls of mmap; the blog's number is of its sum of 10^9, in pieces of 1544 bytes.",
         needs: Needs { minutes: 8, memory_bytes: 256 << 20, disk_bytes: 200 << 20 },
         cells,
@@ -202,7 +202,7 @@ fn measure_micro(trial: &Trial, micro: &Micro) -> Result<Vec<Figure>> {
     for (row, numbers) in [(BLOCKS, blocks), (GCC, gcc)] {
         figures.push(Figure { ratio: Some(numbers[0] / plain[0]), ..Figure::of(row, numbers[0]) });
         if micro.is_sum {
-            figures.push(Figure::of(counted(row), *numbers.get(1).context("sum told no count")?));
+            figures.push(Figure::of(counted(row), *numbers.get(1).context("sum printed no count")?));
         }
     }
     Ok(figures)

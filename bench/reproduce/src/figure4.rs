@@ -170,7 +170,7 @@ fn tree_array(words: usize) -> Result<(TreeArray<u64>, Option<String>)> {
     Ok((table, Some(pages_of(&pool))))
 }
 
-/// A pool with room for a tree of so many words and the nodes above.
+/// A pool large enough for a tree of `words` words and the nodes above.
 fn tree_pool(block_bytes: usize, words: usize) -> Result<Pool> {
     let bytes = words * size_of::<u64>();
     large_page_pool(block_bytes, (bytes + bytes / 1024 + 4 * block_bytes) as u64)
@@ -195,7 +195,7 @@ fn red_black_cell(nodes: usize) -> Cell {
     }
 }
 
-/// Memory for so many nodes: malloc takes 48 bytes for 40, and the list of loose nodes 8.
+/// Memory for `count` nodes: malloc takes 48 bytes for 40, and the list of loose nodes 8.
 const fn node_bytes(nodes: usize) -> u64 {
     nodes as u64 * 56
 }

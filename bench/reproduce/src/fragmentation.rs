@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_always_to_be_had_and_large_runs_are_not() {
+    fn blocks_are_always_available_and_large_runs_are_not() {
         let full = shares(90, Scatter::Frames, 1);
         assert!(
             rows()

@@ -61,7 +61,7 @@ impl Layout {
     }
 }
 
-/// Calls `work` so many frames deeper.
+/// Calls `work` this number of frames deeper.
 #[inline(never)]
 fn deeper<R, F: FnOnce() -> R>(frames: usize, work: F) -> R {
     let room = std::hint::black_box([0_u8; 64]);

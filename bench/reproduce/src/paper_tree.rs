@@ -46,7 +46,7 @@ pub struct PaperTree<T, const BLOCK_BYTES: usize = PAPER_BLOCK_BYTES> {
     root: NonNull<u8>,
     depth: u32,
     len: usize,
-    /// All blocks, to be given back.
+    /// All blocks, for their release.
     blocks: Vec<NonNull<u8>>,
     pool: Pool,
     elements: PhantomData<T>,
@@ -72,7 +72,7 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
     /// A tree of `len` elements, element `i` being `make(i)`, of the least depth.
     ///
     /// # Errors
-    /// Without memory; if the pool's blocks are of another size, or three levels do not hold so many.
+    /// Without memory; if the pool's blocks are of another size, or three levels do not hold that many.
     pub fn build(pool: &Pool, len: usize, order: Order, make: impl FnMut(usize) -> T) -> Result<Self> {
         Self::with_depth(pool, Self::depth_for(len), len, order, make)
     }
@@ -153,7 +153,7 @@ impl<T: Copy, const BLOCK_BYTES: usize> PaperTree<T, BLOCK_BYTES> {
         self.depth
     }
 
-    /// The depth, loaded anew.
+    /// The depth, loaded again.
     #[inline(always)]
     fn asked_depth(&self) -> u32 {
         // SAFETY: a field of ours, which nobody changes.

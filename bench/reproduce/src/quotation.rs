@@ -30,13 +30,13 @@ impl Quotation {
     }
 }
 
-/// A table of a paper, its cells parted by tabs as in the text.
+/// A table of a paper, its cells separated by tabs as in the text.
 #[derive(Debug, Deserialize)]
 struct Table {
     id: String,
     seed: String,
     heading: String,
-    /// So many columns, the first ones, name the line.
+    /// Number of columns, from the first, that name the line.
     #[serde(default = "one")]
     names: usize,
     lines: Vec<String>,

@@ -77,7 +77,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Begins an experiment's file anew.
+    /// Truncates an experiment's file.
     ///
     /// # Errors
     /// Where the folder cannot be made or written.
@@ -108,7 +108,7 @@ impl Store {
         Ok(Self { path, file, saved })
     }
 
-    /// Begins some cells of an experiment anew, and keeps what the file holds of the others.
+    /// Restarts some cells of an experiment, and keeps what the file holds of the others.
     ///
     /// # Errors
     /// As [`Store::resume`].
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_cells_are_kept_when_one_is_begun_anew() {
+    fn other_cells_are_kept_when_one_is_restarted() {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::begin(folder.path(), "t").unwrap();
         for (cell, run) in [("t/a", 0), ("t/b", 0), ("t/a", 1)] {

@@ -1,4 +1,4 @@
-//! One sample: what a child process is told, and the layout that it drew.
+//! One sample: the task of a child process, and the layout that it drew.
 
 use crate::layout::Layout;
 
@@ -22,7 +22,7 @@ pub struct Trial {
 pub enum Task {
     /// Times them alternately.
     Time,
-    /// Calls one so many times and prints nothing: for a tool that counts from outside.
+    /// Calls one a number of times and prints nothing: for a tool that counts from outside.
     Call {
         /// The kernel's row.
         row: String,

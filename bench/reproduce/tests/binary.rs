@@ -117,7 +117,7 @@ fn what_does_not_fit_is_skipped_by_name() {
     let [shown, said] = [output.stdout, output.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
     assert!(shown.contains("SKIP 64GB: needs 64 GiB, and ") && shown.contains("3.37"), "{shown}");
     let progress = said.lines().find(|line| line.contains("samples done, next table2/paper-tree/64G"));
-    assert!(progress.is_some_and(|line| line.contains(" 0 of ")), "without a terminal a line tells it: {said}");
+    assert!(progress.is_some_and(|line| line.contains(" 0 of ")), "without a terminal a line reports it: {said}");
 }
 
 #[test]

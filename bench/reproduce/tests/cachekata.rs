@@ -1,4 +1,4 @@
-//! `cachekata` as a whole: stand-ins for the programs and for the repair tell times that were made up, so that tables, page and CSV can be held
+//! `cachekata` as a whole: stand-ins for the programs and for the repair print invented times, so that tables, page and CSV can be held
 //! against them; and a real repair, where the programs are built.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -99,7 +99,7 @@ fn runs_fill_the_paper_s_figures() {
         (",lines that several threads' loops use,", "cachekata/layout/64-bit", ",count,7,7,7,,1,7,,"),
         (",\"time, times that of elements apart\",", "cachekata/start/16", ",ratio,3.2,3.2,3.2,"),
         (",with false sharing,", "cachekata/repair/2", ",share,0.25,0.25,0.25,"),
-        (",\"without, mended by hand\",", "cachekata/repair/2", ",share,0.8,0.8,0.8,"),
+        (",\"without, padded by hand\",", "cachekata/repair/2", ",share,0.8,0.8,0.8,"),
         (",\"time repaired, times that by hand\",", "cachekata/repair/2", ",ratio,1.2,1.2,1.2,"),
         (",pages that the repair moved,", "cachekata/repair/2", ",count,1,1,1,"),
         (",\"with false sharing, repaired by a single ladder\",", "cachekata/ladder/2", ",share,0.4,0.4,0.4,"),
@@ -175,9 +175,9 @@ fn really(program: &Path) -> Result<[f64; 4], String> {
 fn is_quiet(counters: &Path) -> bool {
     let words = ["--pin", "--pattern", "padded", "--iterations", "200000000"];
     let output = Command::new(counters).args(words).output().expect("the program starts");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    let processors = told.lines().find_map(|line| line.strip_suffix(" processors at work")?.parse::<f64>().ok());
-    processors.expect(&told) > 1.8
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    let processors = printed.lines().find_map(|line| line.strip_suffix(" processors at work")?.parse::<f64>().ok());
+    processors.expect(&printed) > 1.8
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn programs_are_really_repaired() {
             }
             Ok(numbers) if was_quiet && is_quiet(&counters) => panic!("no page was moved: {numbers:?}"),
             Ok(numbers) => println!("on a busy machine no page was moved: {numbers:?}"),
-            Err(reason) => println!("once more: {reason}"),
+            Err(reason) => println!("retry: {reason}"),
         }
     }
     println!("SKIP cachekata: two threads did not run at the same time, or nothing may be repaired here");

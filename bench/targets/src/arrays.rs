@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use fieldstone_blocks::{MmapFrames, PageKind, Pool, TreeArray};
 use fieldstone_peers::{self as arrays, crates, deque, vector};
-use fieldstone_stats::Estimate;
 use fieldstone_reproduce::nodes::{self, Workload};
+use fieldstone_stats::Estimate;
 use fieldstone_sys::machine::machine;
 use fieldstone_sys::warm::warm;
 

@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds, median};
 use fieldstone_launch::Program;
 use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds, median};
 
 use fieldstone_sys::warm::warm;
 
@@ -38,7 +38,12 @@ pub(crate) fn best_peer(contenders: usize, times: &Rounds) -> usize {
 /// Runs rounds until the first contender's ratio to the best other one stands on one side of `limit`, or `most` time
 /// has passed. One round before is not counted. `memory_bytes` are touched before each run, since a hypervisor takes
 /// back what is free, and huge pages first.
-pub(crate) fn hold(contenders: &[Contender], memory_bytes: u64, limit: Limit, most: Duration) -> anyhow::Result<Rounds> {
+pub(crate) fn hold(
+    contenders: &[Contender],
+    memory_bytes: u64,
+    limit: Limit,
+    most: Duration,
+) -> anyhow::Result<Rounds> {
     for contender in contenders {
         time(contender, memory_bytes)?;
     }

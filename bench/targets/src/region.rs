@@ -117,7 +117,7 @@ impl Place {
         }
         let times = hold(contenders, workload.memory_bytes, goal.limit, self.limit)?;
         let best = best_peer(contenders.len(), &times);
-        let note = format!("against {}", times.names[best]);
+        let note = format!("against {}", contenders[best].name);
         let mut cell = Cell::measured(goal, &format!("{} on {kind}", workload.name), ratio_to(best, &times), &note);
         cell.samples = contenders.iter().map(|contender| contender.name.to_owned()).zip(times.into_values()).collect();
         Ok(cell)

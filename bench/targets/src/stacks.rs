@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 use fieldstone_reproduce::Missing;
 use fieldstone_reproduce::figure3::{BORDER, Builds, COROUTINES, FIB, FIB_ALONE, Kind, Program, SUM};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL};
 
 use crate::cell::Cell;
 use crate::duel::duel_of_at_least;

@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, median};
-use fieldstone_report::{Profile, Sample, Saved, Translation};
 use fieldstone_launch::Program;
+use fieldstone_report::{Profile, Sample, Saved, Translation};
+use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, median};
 
 use crate::cell::{Cell, is_settled};
 use crate::goals::{Goal, Goals};

@@ -69,7 +69,7 @@ impl Ground {
     }
 }
 
-/// Switches folios of 64 KiB on for memory that asks for them, where this user may. What was got is told with the numbers.
+/// Turns folios of 64 KiB on for memory that asks for them, where this user may. The numbers name the pages that were obtained.
 fn folios_on() -> Option<(SetKnob, Restorer)> {
     let restorer = Restorer::start().ok()?;
     let knob = restorer.set(&mode_path(FOLIO.bytes as u64), "madvise").ok()?;

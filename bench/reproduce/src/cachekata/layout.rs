@@ -65,7 +65,7 @@ impl Binary {
     }
 }
 
-/// Lines that hold something of an array of so many elements that begins at byte `begin` of a line.
+/// Lines that hold a part of an array of `elements` elements that begins at byte `begin` of a line.
 fn lines(binary: Binary, begin: u64, threads: u64) -> u64 {
     (begin + threads * binary.element_bytes()).div_ceil(LINE_BYTES) - begin / LINE_BYTES
 }

@@ -11,7 +11,7 @@ pub(super) enum Form {
     Repaired,
     /// The same with a single ladder for each access, in the place of clones.
     Ladder,
-    /// Mended by hand: each thread's element on lines of its own.
+    /// Padded by hand: each thread's element on lines of its own.
     Apart,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Program {
     pub(super) file: &'static str,
     /// What makes it share falsely, beside what is below.
     pub(super) shared: &'static [&'static str],
-    /// What mends it by hand, in the place of that; none where it has no such form.
+    /// The padding by hand, in the place of that; none where it has no such form.
     pub(super) apart: Option<&'static [&'static str]>,
     /// The option for the size of its data, and how much a thread gets.
     pub(super) size: Option<(&'static str, u64)>,
@@ -37,7 +37,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Its arguments for so many threads and so much work.
+    /// Its arguments for this number of threads and amount of work.
     pub(super) fn arguments(&self, form: Form, threads: u64, amount: u64) -> Vec<String> {
         let threads = if form == Form::Alone { 1 } else { threads };
         let own = if form == Form::Apart { self.apart.unwrap_or_default() } else { self.shared };
@@ -48,12 +48,12 @@ impl Program {
     }
 }
 
-/// Memory that a run of so many threads takes, at most: data, stacks, the kernel's books.
+/// The most memory that a run of `threads` threads takes: data, stacks, the kernel's tables.
 pub(super) const fn memory_bytes(threads: u64) -> u64 {
     (16 << 20) + threads * (8 << 20)
 }
 
-/// So many threads, as a column.
+/// The column of this number of threads.
 pub(super) fn threads_column(threads: u64) -> String {
     if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") }
 }

@@ -64,7 +64,10 @@ impl Race {
     pub(super) fn round(&self, trial: &Trial, forms: &[Form]) -> Result<Round> {
         // Seeds of a cell's samples are consecutive.
         let round = usize::try_from(trial.layout.seed % 2)?;
-        order(forms.len(), round).map(|index| Ok((forms[index], self.run(forms[index])?))).collect::<Result<_>>().map(Round)
+        order(forms.len(), round)
+            .map(|index| Ok((forms[index], self.run(forms[index])?)))
+            .collect::<Result<_>>()
+            .map(Round)
     }
 
     fn run(&self, form: Form) -> Result<Ran> {
@@ -104,7 +107,7 @@ impl Round {
     }
 }
 
-/// That there are so many processors.
+/// Checks that there are at least `threads` processors.
 ///
 /// # Errors
 /// [`Missing`].
@@ -116,7 +119,7 @@ pub(super) fn processors(threads: u64) -> Result<()> {
     Ok(())
 }
 
-/// How much work takes so long: tried with little, then with four times as much, until it can be told.
+/// The amount of work that takes this long: tried with little, then with four times as much, until it is measurable.
 ///
 /// # Errors
 /// As the run.

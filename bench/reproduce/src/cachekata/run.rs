@@ -1,4 +1,4 @@
-//! One run of a program, as it is or repaired, and what it told.
+//! One run of a program, as it is or repaired, and what it printed.
 //!
 //! The programs check their own results: a run that came out wrong is an error, repaired or not.
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::beside::{Missing, complaint, ends_with_us, fieldstone, no_fieldstone};
 
-/// What a run told.
+/// What a run printed.
 #[derive(Clone, Debug)]
 pub(super) struct Ran {
     /// How long its threads ran.
@@ -24,7 +24,7 @@ pub(super) struct Ran {
     pub(super) words: String,
 }
 
-/// Something that a repair tells.
+/// An event that a repair reports.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Event {
     /// Milliseconds since the repairer began.
@@ -64,7 +64,7 @@ pub(super) fn plain(file: &Path, arguments: &[String]) -> Result<Ran> {
     if !output.status.success() {
         bail!("{} {}: {}; {}", file.display(), arguments.join(" "), words.trim(), output.status);
     }
-    told(words, Vec::new())
+    parsed(words, Vec::new())
 }
 
 /// Runs it under `run --repair` with some more options, which writes what it did to `stats`.
@@ -87,23 +87,23 @@ pub(super) fn repaired(file: &Path, arguments: &[String], stats: &Path, more: &[
     if stats.seen.samples == 0 {
         return Err(not_repaired().into());
     }
-    told(words, stats.events)
+    parsed(words, stats.events)
 }
 
 fn output(command: &mut Command) -> std::io::Result<Output> {
     ends_with_us(command.stdin(Stdio::null()).stdout(Stdio::null())).output()
 }
 
-/// What a run told on standard error, and what was done to it.
+/// A run from its standard error and the events of its repair.
 ///
 /// # Errors
-/// When it did not tell its time.
-pub(super) fn told(words: String, events: Vec<Event>) -> Result<Ran> {
+/// When it printed no time.
+pub(super) fn parsed(words: String, events: Vec<Event>) -> Result<Ran> {
     let number = |before: &str, behind: &str| {
         words.lines().find_map(|line| line.strip_prefix(before)?.strip_suffix(behind)?.parse::<f64>().ok())
     };
     let (Some(kernel_s), Some(processors)) = (number("kernel: ", ""), number("", " processors at work")) else {
-        bail!("it did not tell how long its threads ran: {}", words.trim());
+        bail!("it did not print how long its threads ran: {}", words.trim());
     };
     let kernel = Duration::try_from_secs_f64(kernel_s)?;
     Ok(Ran { kernel, processors, events, words })
@@ -114,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_run_tells_is_read() {
+    fn the_output_of_a_run_is_parsed() {
         let events = r#"[{"at_ms":1.5,"event":"found","line":64,"share":0.5},{"at_ms":2,"event":"moved","page":0,"views":2,"lines":[]}]"#;
         let ran =
-            told("init: 0.5\nkernel: 1.25\n1.98 processors at work\n".into(), serde_json::from_str(events).unwrap())
+            parsed("init: 0.5\nkernel: 1.25\n1.98 processors at work\n".into(), serde_json::from_str(events).unwrap())
                 .unwrap();
         assert_eq!((ran.kernel, ran.processors), (Duration::from_millis(1250), 1.98));
         assert_eq!((ran.count("found"), ran.count("moved"), ran.count("led")), (1, 1, 0));
-        assert!(told("init: 0.5\n".into(), Vec::new()).unwrap_err().to_string().contains("init: 0.5"));
+        assert!(parsed("init: 0.5\n".into(), Vec::new()).unwrap_err().to_string().contains("init: 0.5"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Figures 4.2, 6.2 and 6.3: performance relative to linear speedup, of programs as they are, repaired, and mended by hand.
+//! Figures 4.2, 6.2 and 6.3: performance relative to linear speedup, of programs as they are, repaired, and padded by hand.
 //!
 //! Each thread has as much to do as one thread alone: performance is the time of that by the time of all.
 
@@ -22,7 +22,7 @@ const FIGURE_6_3: [(u64, &str); 3] = [
 const SHARED: &str = "with false sharing";
 const REPAIRED: &str = "with false sharing, repaired";
 const LADDER: &str = "with false sharing, repaired by a single ladder";
-const APART: &str = "without, mended by hand";
+const APART: &str = "without, padded by hand";
 const FASTER: &str = "times as fast by the repair";
 const OF_HAND: &str = "time repaired, times that by hand";
 const MOVED: &str = "pages that the repair moved";

@@ -33,7 +33,7 @@ fn a_round_is_held_against_one_thread_alone() {
     for (row, expected) in [
         ("with false sharing", 1.0 / 4.5),
         ("with false sharing, repaired", 1.0 / 1.5),
-        ("without, mended by hand", 0.8),
+        ("without, padded by hand", 0.8),
         ("times as fast by the repair", 3.0),
         ("time repaired, times that by hand", 1.2),
         ("pages that the repair moved", 1.0),
@@ -46,7 +46,7 @@ fn a_round_is_held_against_one_thread_alone() {
 
 /// Rows that are called alike in a cell would be filled with one number.
 #[test]
-fn rows_and_ids_are_told_apart() {
+fn rows_and_ids_are_distinct() {
     let ids = |scale| cells(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();
     assert_eq!(ids(Scale::Full).len(), cells(Scale::Full).len());
     assert!(ids(Scale::Full).is_superset(&ids(Scale::Quick)) && ids(Scale::Quick).len() > 8);
@@ -83,7 +83,7 @@ fn the_programs_know_their_options() {
     }
 }
 
-/// Told every 10 ms from second 5 on; half the speed of the one by hand for 40 ms, then the same.
+/// Printed every 10 ms from second 5 on; half the speed of the one by hand for 40 ms, then the same.
 const WORDS: &str = "init: 0.001\nat 5.000000: 0 done\nat 5.040000: 200 done\nat 5.500000: 4800 done\nat 5.505: 4800 done\nkernel: 0.505\n";
 
 #[test]
@@ -91,7 +91,7 @@ fn progress_is_a_speed_between_any_two_times() {
     let progress = Progress::read(WORDS).unwrap();
     let near = |found: Option<f64>, wanted: f64| found.is_some_and(|found| (found - wanted).abs() < 1e-6);
     assert!(near(progress.rate(0.0, 0.02), 5000.0) && near(progress.rate(0.1, 0.12), 10_000.0));
-    assert!(near(progress.rate(0.03, 0.05), 7500.0), "across what was told");
+    assert!(near(progress.rate(0.03, 0.05), 7500.0), "between two printed values");
     assert_eq!((progress.rate(0.49, 0.51), progress.rate(0.6, 0.5)), (None, None), "beyond the end");
     assert!(Progress::read("at 5.0: 0 done\nat 5.1: 7 done\n").unwrap_err().to_string().contains("at 5.1"));
 }
@@ -102,7 +102,7 @@ fn a_timeline_shows_speed_and_events_where_they_were() {
     let events = [(5025.0, "found"), (5031.0, "moved"), (5041.0, "led"), (5045.0, "led"), (5450.0, "undone")];
     let events = events.map(|(at_ms, what)| Event { at_ms, what: what.into() });
     let figures = timeline::figures(&by_hand, &Progress::read(WORDS).unwrap(), &events);
-    let speed = |bin: &str| value(&figures, &format!("records a second, of those mended by hand: {bin}"));
+    let speed = |bin: &str| value(&figures, &format!("records a second, of those padded by hand: {bin}"));
     assert!((speed("20 ms") - 0.5).abs() < 1e-9 && (speed("40 ms") - 1.0).abs() < 1e-9);
     assert!((speed("300 ms on") - 1.0).abs() < 1e-9);
     for (row, expected) in [

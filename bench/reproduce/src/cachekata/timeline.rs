@@ -4,7 +4,7 @@
 //! the program     --progress: "at 5123.456789: 1200000 done", CLOCK_MONOTONIC, from the moment when its threads begin
 //! repair --pid    --events: a line for each event with milliseconds since it began; heard here, by the same clock
 //! ```
-//! A line cannot be heard before it was told: the one that came with the least delay tells when the repairer began.
+//! A line cannot be read before it was printed: the one with the least delay shows when the repairer began.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -26,7 +26,7 @@ use super::run::{self, Event, Ran};
 const TABLE: &str = "Figure 6.1: linear regression -O0, two threads, under repair, by time since they began";
 const MOMENTS: &str = "Figure 6.1: what happened when";
 
-const SPEED: &str = "records a second, of those mended by hand";
+const SPEED: &str = "records a second, of those padded by hand";
 const FIRST_FOUND: &str = "first line found";
 const FIRST_MOVED: &str = "first page moved";
 const LAST_LED: &str = "last access led to its new place";
@@ -39,7 +39,7 @@ const COUNTED: [(&str, &str); 4] = [
 ];
 
 const THREADS: u64 = 2;
-/// Of each thread: little enough for its progress to be told between two rounds every few milliseconds.
+/// Of each thread: little enough to print its progress between two rounds every few milliseconds.
 const RECORDS: u64 = 100_000;
 const PROGRESS: [&str; 2] = ["--progress", "5"];
 
@@ -95,31 +95,31 @@ pub(super) struct Progress {
     /// `CLOCK_MONOTONIC` at the threads' beginning, in seconds.
     began_s: f64,
     /// Seconds since then, and operations.
-    told: Vec<(f64, f64)>,
+    printed: Vec<(f64, f64)>,
 }
 
 impl Progress {
     /// Of what a program said on standard error.
     ///
     /// # Errors
-    /// When it told too little.
+    /// When it printed too few lines.
     pub(super) fn read(words: &str) -> Result<Self> {
         let place = |line: &str| {
             let (at_s, done) = line.strip_prefix("at ")?.strip_suffix(" done")?.split_once(": ")?;
             Some((at_s.parse::<f64>().ok()?, done.parse::<f64>().ok()?))
         };
-        let mut told: Vec<(f64, f64)> = words.lines().filter_map(place).collect();
-        // The last is told some time after the end.
-        told.pop();
-        ensure!(told.len() > 1, "the program told no progress: {}", words.trim());
-        let began_s = told[0].0;
-        told.iter_mut().for_each(|(at_s, _)| *at_s -= began_s);
-        Ok(Self { began_s, told })
+        let mut printed: Vec<(f64, f64)> = words.lines().filter_map(place).collect();
+        // The last line is printed some time after the end.
+        printed.pop();
+        ensure!(printed.len() > 1, "the program printed no progress: {}", words.trim());
+        let began_s = printed[0].0;
+        printed.iter_mut().for_each(|(at_s, _)| *at_s -= began_s);
+        Ok(Self { began_s, printed })
     }
 
-    /// When it was told last.
+    /// The time of the last line.
     fn end_s(&self) -> f64 {
-        self.told.last().map_or(0.0, |(at_s, _)| *at_s)
+        self.printed.last().map_or(0.0, |(at_s, _)| *at_s)
     }
 
     /// Operations a second between two times; none where it was not running all the time.
@@ -128,11 +128,11 @@ impl Progress {
         Some((self.done(to_s)? - self.done(from_s)?) / (to_s - from_s))
     }
 
-    /// Operations until then, between two that were told in proportion.
+    /// Operations until then, interpolated between two lines.
     fn done(&self, at_s: f64) -> Option<f64> {
-        let behind = self.told.iter().position(|(told_s, _)| *told_s >= at_s)?;
-        let (next_s, next) = self.told[behind];
-        let (last_s, last) = self.told[behind.saturating_sub(1)];
+        let behind = self.printed.iter().position(|(printed_s, _)| *printed_s >= at_s)?;
+        let (next_s, next) = self.printed[behind];
+        let (last_s, last) = self.printed[behind.saturating_sub(1)];
         let part = if next_s > last_s { (at_s - last_s) / (next_s - last_s) } else { 1.0 };
         Some(last + part * (next - last))
     }
@@ -181,7 +181,7 @@ fn watched(race: &Race, arguments: &[String]) -> Result<Ran> {
     let events = events?;
     let words = fs::read_to_string(&said)?;
     ensure!(status.success(), "{} under repair: {}; {status}", race.file.display(), words.trim());
-    run::told(words, events)
+    run::parsed(words, events)
 }
 
 /// Listens to a repairer until the process has ended.

@@ -23,7 +23,7 @@ const SCHEMA: &str = include_str!("tpcc.sql");
 /// How long it may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes the database in `folder`. What is started then is the server; its load are so many transactions from four terminals.
+/// Makes the database in `folder`. The measured program is the server; its load is a number of transactions from four terminals.
 pub(super) fn prepare(folder: &Folder, warehouses: u32, transactions: u32) -> Result<Started> {
     let server = find("mariadbd", "mariadb-server-core")?;
     let client = find("mariadb", "mariadb-client")?;
@@ -82,7 +82,7 @@ fn command(server: &Path, folder: &Path, port: u16) -> Vec<String> {
     words
 }
 
-/// It refuses to be root's unless it is told to.
+/// It refuses to run as root without this option.
 fn user() -> Option<String> {
     is_root().then(|| "--user=root".to_owned())
 }

@@ -53,7 +53,7 @@ fn start(job: &Job, folder: &Folder) -> Result<Started> {
     }
 }
 
-/// One profile. The options say which real runs; the traced run records every access, since bursts of so short runs tell little.
+/// One profile. The options say which real runs; the traced run records every access, since bursts of such short runs show little.
 fn profile(folder: &Folder, started: &Started, processor: Processor, options: &[&str]) -> Result<Profile> {
     let file = folder.path().join("profile.json");
     let mut command = Command::new(fieldstone());

@@ -1,8 +1,8 @@
-//! What the profiles of a workload told: questions that the tables ask, and their answers as far as there are any.
+//! The results of a workload's profiles: the values that the tables need, where they are known.
 
-use fieldstone_stats::median;
 use fieldstone_report::translation::{Modelled, Range, Translation};
 use fieldstone_report::{Footprint, PermissionShare, Profile, Summary};
+use fieldstone_stats::median;
 
 use crate::experiment::Ends;
 
@@ -37,12 +37,12 @@ impl Processor {
 
 /// A number of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Told {
+pub(super) struct Bounded {
     pub(super) value: f64,
     pub(super) ends: Option<Ends>,
 }
 
-impl Told {
+impl Bounded {
     pub(super) const fn exactly(value: f64) -> Self {
         Self { value, ends: None }
     }
@@ -85,7 +85,7 @@ impl Profiles {
         Some(Summary::of(&self.here).kind(&self.here.baseline)?.cost?.wall_s)
     }
 
-    /// Page walks for data of so many instructions.
+    /// Page walks for data of this number of instructions.
     pub(super) fn walks_per_instruction(&self, processor: Processor, configuration: &str) -> Option<f64> {
         let instructions = self.translation(processor)?.counted_instructions;
         let walks = self.configuration(processor, configuration)?.data.walks;
@@ -107,18 +107,18 @@ impl Profiles {
     }
 
     /// The part of the time that another configuration should save on this machine.
-    pub(super) fn predicted(&self, configuration: &str) -> Option<Told> {
+    pub(super) fn predicted(&self, configuration: &str) -> Option<Bounded> {
         let time = self.configuration(Processor::Here, configuration)?.time?;
-        Some(Told::estimated(time).rest())
+        Some(Bounded::estimated(time).rest())
     }
 
     /// The part of the time that a kind of page really saved on this machine.
-    pub(super) fn saved(&self, kind: &str) -> Option<Told> {
+    pub(super) fn saved(&self, kind: &str) -> Option<Bounded> {
         saved(&self.here, kind)
     }
 
     /// The same had first touches cost the kernel what they cost on 4 KiB pages: what is predicted, since translation is in user mode.
-    pub(super) fn saved_in_user_mode(&self, kind: &str) -> Option<Told> {
+    pub(super) fn saved_in_user_mode(&self, kind: &str) -> Option<Bounded> {
         let mut profile = self.here.clone();
         let baseline = profile.samples.iter().filter(|sample| sample.kind == profile.baseline);
         let system_s = median(&baseline.map(|sample| sample.system_s).collect::<Vec<_>>())?;
@@ -129,13 +129,13 @@ impl Profiles {
     }
 }
 
-fn saved(profile: &Profile, kind: &str) -> Option<Told> {
+fn saved(profile: &Profile, kind: &str) -> Option<Bounded> {
     let ratio = Summary::of(profile).kind(kind)?.ratio?;
     let ends = Ends { low: ratio.low, high: ratio.high, confidence: ratio.confidence };
-    Some(Told { value: ratio.median, ends: Some(ends) }.rest())
+    Some(Bounded { value: ratio.median, ends: Some(ends) }.rest())
 }
 
-/// The part of a run of so many seconds after which nine tenths of the largest resident memory are there. A server's run is longer than
+/// The part of a run of `run_s` seconds after which nine tenths of the largest resident memory are there. A server's run is longer than
 /// its load; what was seen last was seen before the end.
 pub(super) fn allocated_by(footprint: &Footprint, run_s: f64) -> Option<f64> {
     let most = footprint.peak()?.resident_bytes;

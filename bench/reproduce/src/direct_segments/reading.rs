@@ -4,7 +4,7 @@ use fieldstone_report::Footprint;
 
 use crate::experiment::{Figure, Row, Shows};
 
-use super::profiles::{Processor, Profiles, Told, allocated_by, read_write, swapped};
+use super::profiles::{Bounded, Processor, Profiles, allocated_by, read_write, swapped};
 use super::workload::{Job, Workload};
 
 const MEMORY: &str = "How memory is used";
@@ -21,7 +21,7 @@ const GUPS_SAVED: &str = "GUPS by size: what large pages save here";
 const CONFIGURATIONS: [(&str, &str); 4] =
     [("4k", "4 KiB pages"), ("2m", "2 MiB pages"), ("1g", "1 GiB pages"), ("direct-segment", "direct segment")];
 
-type Read = Box<dyn Fn(&Profiles) -> Option<Told>>;
+type Read = Box<dyn Fn(&Profiles) -> Option<Bounded>>;
 
 /// A row, and where its number is.
 pub(super) struct Reading {
@@ -30,7 +30,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    fn new(row: Row, read: impl Fn(&Profiles) -> Option<Told> + 'static) -> Self {
+    fn new(row: Row, read: impl Fn(&Profiles) -> Option<Bounded> + 'static) -> Self {
         Self { row, read: Box::new(read) }
     }
 
@@ -38,7 +38,7 @@ impl Reading {
     pub(super) fn figure(&self, profiles: &Profiles) -> Figure {
         let name = self.row.figure();
         match (self.read)(profiles) {
-            Some(told) => Figure { ends: told.ends, ..Figure::of(name, told.value) },
+            Some(found) => Figure { ends: found.ends, ..Figure::of(name, found.value) },
             None => Figure::word(name, "–"),
         }
     }
@@ -68,7 +68,7 @@ fn quoted(table: &str, line: &str, column: &str) -> String {
 fn memory(line: &str) -> [Reading; 4] {
     let of = |name: &str| Row::showing(Shows::Share, MEMORY, name);
     let read = |read: fn(&Footprint) -> Option<f64>| {
-        move |profiles: &Profiles| profiles.footprint().and_then(read).map(Told::exactly)
+        move |profiles: &Profiles| profiles.footprint().and_then(read).map(Bounded::exactly)
     };
     let mapped = of("mapped with read-write permission").with_paper(quoted("memory", line, "read-write"));
     [
@@ -78,7 +78,7 @@ fn memory(line: &str) -> [Reading; 4] {
             read(|footprint| read_write(footprint, |share| share.resident_bytes)),
         ),
         Reading::new(of("allocated by, part of the run"), |profiles| {
-            allocated_by(profiles.footprint()?, profiles.run_s()?).map(Told::exactly)
+            allocated_by(profiles.footprint()?, profiles.run_s()?).map(Bounded::exactly)
         }),
         Reading::new(of("swapped out at most"), read(swapped)),
     ]
@@ -100,14 +100,14 @@ fn cost(processor: Processor, line: &str) -> Vec<Reading> {
         .zip(papers)
         .map(|((name, words), paper)| {
             Reading::new(row(&format!("{words}: data"), paper), move |profiles| {
-                Some(Told::estimated(profiles.configuration(processor, name)?.data_share?))
+                Some(Bounded::estimated(profiles.configuration(processor, name)?.data_share?))
             })
         })
         .collect();
     let fetches = Reading::new(row("4 KiB pages: instructions", Some("4KB I-TLB")), move |profiles| {
         let share = profiles.configuration(processor, "4k")?.instruction_share?;
         // At the price of walks for data: of a program with next to none of these that is noise.
-        (!share.is_too_wide()).then(|| Told::estimated(share))
+        (!share.is_too_wide()).then(|| Bounded::estimated(share))
     });
     all.insert(1, fetches);
     all
@@ -116,7 +116,7 @@ fn cost(processor: Processor, line: &str) -> Vec<Reading> {
 fn in_segment(processor: Processor, line: &str) -> Reading {
     let row = Row::showing(Shows::Share, SEGMENT, format!("misses of {}", processor.name()));
     let row = if processor == Processor::Paper { row.with_paper(quoted("segment", line, "in")) } else { row };
-    Reading::new(row, move |profiles| profiles.in_segment(processor).map(Told::exactly))
+    Reading::new(row, move |profiles| profiles.in_segment(processor).map(Bounded::exactly))
 }
 
 /// The saving of each configuration by the model, and of large pages in real runs.
@@ -139,7 +139,7 @@ fn walks(processor: Processor) -> Vec<Reading> {
     let reading = |(name, words): (&'static str, &str)| {
         let row = Row::showing(Shows::Walks, WALKS, format!("{words}, walks on {}", processor.name()));
         Reading::new(row, move |profiles| {
-            profiles.walks_per_instruction(processor, name).map(|walks| Told::exactly(walks * 1e3))
+            profiles.walks_per_instruction(processor, name).map(|walks| Bounded::exactly(walks * 1e3))
         })
     };
     CONFIGURATIONS.map(reading).into()
@@ -150,7 +150,7 @@ fn scaling(processor: Processor, column: &'static str, updates: u64) -> Vec<Read
     let reading = |(name, words): (&'static str, &str)| {
         let row = Row::showing(Shows::Walks, table, format!("{words}, {}", processor.name())).in_column(column);
         Reading::new(row, move |profiles| {
-            profiles.walks(processor, name).map(|walks| Told::exactly(walks / updates as f64))
+            profiles.walks(processor, name).map(|walks| Bounded::exactly(walks / updates as f64))
         })
     };
     CONFIGURATIONS.map(reading).into()

@@ -79,7 +79,7 @@ fn each_row_finds_its_number() {
 
 /// A profile without a price of walks, without walks, without a trace: dashes, and nothing that is no number.
 #[test]
-fn what_is_not_told_is_a_dash() {
+fn an_unknown_value_is_a_dash() {
     let mut unpriced = profiles();
     let mut idle = profiles();
     let mut untraced = profiles();
@@ -110,7 +110,7 @@ fn what_is_not_told_is_a_dash() {
 
 /// Two rows that are called alike in a cell would be filled with one number.
 #[test]
-fn rows_and_ids_are_told_apart() {
+fn rows_and_ids_are_distinct() {
     for scale in [Scale::Full, Scale::Quick] {
         let cells = cells(scale);
         let ids: BTreeSet<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();

@@ -23,7 +23,7 @@ pub(super) struct Workload {
 pub(super) enum Job {
     /// A bundled program and its arguments.
     Bundled(Vec<String>),
-    /// GUPS with a table of so many bytes, in its column of the scaling.
+    /// GUPS with a table of this size in bytes, in its column of the scaling.
     Gups {
         /// Of the scaling.
         column: &'static str,
@@ -43,7 +43,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Updates of GUPS: so many that the walks of filling and checking the table, three passes in order, are 1 in 20 at most.
+    /// Updates of GUPS: enough that the walks of filling and checking the table, three passes in order, are 1 in 20 at most.
     pub(super) fn updates(&self) -> Option<u64> {
         if let Self::Gups { bytes, .. } = self { Some(bytes / 64) } else { None }
     }

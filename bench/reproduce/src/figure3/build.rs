@@ -1,6 +1,6 @@
 //! Builds a C program with a plain stack, with one of blocks, or with gcc's own run time for split stacks.
 //!
-//! Objects are compiled once and kept in the user's cache; a program is linked anew for each layout, behind so much padding that its
+//! Objects are compiled once and kept in the user's cache; a program is linked again for each layout, behind so much padding that its
 //! functions lie elsewhere.
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -17,7 +17,7 @@ pub struct Program {
     pub compile: &'static str,
     /// The linker's, beside the objects.
     pub link: &'static str,
-    /// Of a program that tells no number itself: shell words that run it, in full and for `--quick`.
+    /// Of a program that prints no number itself: shell words that run it, in full and for `--quick`.
     pub run: [&'static str; 2],
 }
 
@@ -56,7 +56,7 @@ pub const SQLITE: Program = Program {
     prepare: "[ -e sqlite3.c ] || { ./configure --disable-tcl && make sqlite3.h sqlite3.c; }",
     compile: "-DSQLITE_THREADSAFE=0 -DSQLITE_OMIT_LOAD_EXTENSION -I$SOURCE $SOURCE/sqlite3.c $SOURCE/test/speedtest1.c",
     link: "",
-    // It tells times, too, which differ.
+    // It prints times, too, which differ.
     run: [
         "$PROGRAM --memdb --verify --size 20 | grep 'Verification Hash'",
         "$PROGRAM --memdb --verify --size 5 | grep 'Verification Hash'",

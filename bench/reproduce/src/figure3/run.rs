@@ -1,4 +1,4 @@
-//! Runs of the programs: processor time of a whole run, or the numbers that a program tells of itself.
+//! Runs of the programs: processor time of a whole run, or the numbers that a program prints.
 
 use std::io::{Read, Seek};
 use std::path::Path;

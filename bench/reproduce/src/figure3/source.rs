@@ -26,7 +26,7 @@ const BUNDLED: [(&str, &str); 13] = [
     ("word_count.c", include_str!("../../../workloads/src/sharing/word_count.c")),
 ];
 
-/// Fetches and unpacks; told in its own first lines.
+/// Fetches and unpacks; its own first lines describe it.
 const FETCH: &str = include_str!("../../../../scripts/packages/source");
 
 /// Where a program's source comes from.
@@ -38,7 +38,7 @@ pub enum Source {
     Package(&'static str),
 }
 
-/// A directory with the bundled sources: made anew, since they are small.
+/// A directory with the bundled sources: written each time, since they are small.
 pub(super) fn bundled(place: &Path) -> Result<PathBuf> {
     let sources = place.join("bundled");
     std::fs::create_dir_all(sources.join("fieldstone"))?;

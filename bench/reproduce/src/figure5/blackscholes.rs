@@ -136,7 +136,7 @@ struct Work<O> {
 }
 
 impl<O> Work<O> {
-    /// Work on so many options of a side.
+    /// The work of one side on this number of options.
     fn new(trial: &Trial, options: O, count: usize) -> Result<Self> {
         let prices = Contiguous::small_pages(&trial.layout, count, |_| 0.0)?;
         Ok(Self { options: Rc::new(options), prices: Rc::new(RefCell::new(prices)), next: 0 })

@@ -111,7 +111,7 @@ impl Calls for Grown {
     }
 }
 
-/// Solves the board anew; the positions that it took, or a number that no side agrees with when the value is wrong.
+/// Solves the board from the start; the positions that it took, or a number that no side agrees with when the value is wrong.
 #[inline(always)]
 fn game<const W: u32, const H: u32, E: IndexMut<usize, Output = u64>, C: Calls>(
     search: &mut Search<W, H, E, C>,

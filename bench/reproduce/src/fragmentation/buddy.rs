@@ -79,7 +79,7 @@ impl Buddy {
         Some(first)
     }
 
-    /// Gives back what [`Buddy::take`] gave.
+    /// Releases what [`Buddy::take`] returned.
     pub fn give(&mut self, first: u32, order: u8) {
         self.mark(first, order, true);
         let (mut first, mut order) = (first, order);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_merges_to_what_was() {
+    fn released_memory_merges_to_what_it_was() {
         let mut memory = Buddy::new(BYTES);
         let frames: Vec<u32> = std::iter::from_fn(|| memory.take(0)).collect();
         assert_eq!((frames.len(), memory.free_frames()), (16384, 0));

@@ -2,7 +2,7 @@
 //!
 //! The memory is filled once, as a system's page cache does it, then freed at random down to the occupancy, then every frame in
 //! use is replaced about once ([`AGE`]) with the occupancy held. Programs are content with any frames, as they are under virtual
-//! memory: a piece that is not to be had is taken in halves. All follows from the seed.
+//! memory: a piece that is not available is taken in halves. All follows from the seed.
 
 use fieldstone_workloads::random::SplitMix64;
 

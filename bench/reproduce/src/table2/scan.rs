@@ -57,7 +57,7 @@ impl Scan {
     }
 }
 
-/// Laps of a scan; `once` gets what it scans anew each time, so that no lap is taken for another.
+/// Laps of a scan; `once` gets what it scans each time, so that the compiler cannot merge two laps.
 #[inline(always)]
 pub(super) fn laps<T: ?Sized>(scan: &mut Scan, over: &T, once: impl Fn(&T, Range<usize>) -> u64) -> u64 {
     let range = scan.take();

@@ -28,7 +28,7 @@ impl<T> Reading<T> {
         Self { row, count: Box::new(count) }
     }
 
-    /// The number that fills the row: the count of one of so many accesses.
+    /// The number that fills the row: the count of one of a number of accesses.
     pub(super) fn figure(&self, counted: &T, accesses: usize) -> Figure {
         Figure::of(self.row.figure(), (self.count)(counted) as f64 / accesses as f64)
     }

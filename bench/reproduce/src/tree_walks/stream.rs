@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Accesses before it begins anew. A random one never does.
+    /// Accesses before it restarts. A random one never does.
     pub(super) fn lap(self, array_bytes: u64) -> Option<usize> {
         usize::try_from(array_bytes).ok().zip(self.step_bytes()).map(|(array, step)| array.div_ceil(step))
     }

@@ -124,7 +124,7 @@ fn streams_stay_within_the_array_and_go_on() {
 }
 
 #[test]
-fn it_is_listed_with_each_processor_and_rows_are_told_apart() {
+fn it_is_listed_with_each_processor_and_rows_are_distinct() {
     let experiments = crate::experiment::all();
     let listed = experiments.iter().find(|experiment| experiment.name == "tree-walks").expect("it is listed");
     let ids = |scale| (listed.cells)(scale).into_iter().map(|cell| cell.id).collect::<BTreeSet<_>>();

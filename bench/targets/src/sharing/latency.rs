@@ -16,10 +16,10 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fieldstone_stats::Estimate;
 use fieldstone_launch::Program;
 use fieldstone_launch::launch::{Treatment, Wiring, launch};
 use fieldstone_repair::Event;
+use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contests::Size;

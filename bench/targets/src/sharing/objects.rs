@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, ensure};
-use fieldstone_stats::{median, order};
 use fieldstone_repair::{Happened, RepairStats};
+use fieldstone_stats::{median, order};
 
 use super::contests::Size;
 use super::workload::{Place, Run, sized};

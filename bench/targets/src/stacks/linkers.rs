@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fieldstone_stats::FEWEST_FOR_INTERVAL;
 use fieldstone_reproduce::Missing;
 use fieldstone_reproduce::figure3::{Builds, LINKERS, LUA, Program, SQLITE, has_linker};
+use fieldstone_stats::FEWEST_FOR_INTERVAL;
 
 use crate::cell::Cell;
 use crate::goals::Goal;

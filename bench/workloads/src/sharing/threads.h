@@ -201,8 +201,10 @@ static void *member_life(void *argument) {
 // Tells the progress until all have ended, which is noticed at the next time to tell it.
 static void follow(const struct team *team) {
     const struct timespec step = {(time_t)(common.progress_ms / 1000), (long)(common.progress_ms % 1000) * 1000000};
-    while (__atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) < common.threads) {
+    // Asked before the line is written: so the last line has all that was done.
+    for (int are_done = 0; !are_done;) {
         nanosleep(&step, NULL);
+        are_done = __atomic_load_n(&team->ended, __ATOMIC_ACQUIRE) == common.threads;
         tell_progress();
     }
 }

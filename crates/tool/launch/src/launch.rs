@@ -125,9 +125,7 @@ pub fn launch(program: &Program, treatment: &Treatment, wiring: Wiring) -> Resul
             ours.extend(injection.as_ref().map(|injection| injection.variable.clone()));
             (Some(session), Vectors::new(&program.file, &program.command, &REPLACED, ours))
         }
-        Treatment::Emulated { file, arguments } => {
-            (None, Vectors::new(file, arguments, &["LD_PRELOAD"], Vec::new()))
-        }
+        Treatment::Emulated { file, arguments } => (None, Vectors::new(file, arguments, &["LD_PRELOAD"], Vec::new())),
         Treatment::Untouched | Treatment::Traceable | Treatment::SmallPages => {
             (None, Vectors::new(&program.file, &program.command, &[], Vec::new()))
         }

@@ -3,12 +3,15 @@
 //! A memfd, reached by others as `/proc/PID/fd/N` of ours: no file to leave behind, no descriptor for them to inherit, and
 //! nothing to be reached once we are gone. It is sparse: what nobody writes takes no memory.
 
-#![allow(unsafe_code, reason = "maps the shared record")]
+#![allow(unsafe_code, reason = "maps the shared record, and vouches for the shape of records")]
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use fieldstone_wire::MAGIC;
+use fieldstone_wire::sites::Sites;
+use fieldstone_wire::trace::Trace;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -24,6 +27,24 @@ pub unsafe trait Signed {
 
     /// Writes the build and the magic number.
     fn sign(&mut self);
+}
+
+// SAFETY: a trace is made of numbers and atomics, for which zero is a value; its plan does not change after `sign`.
+unsafe impl Signed for Trace {
+    const NAME: &str = "fieldstone-trace";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::trace::BUILD, MAGIC);
+    }
+}
+
+// SAFETY: a record of sites is made of numbers and atomics, for which zero is a value.
+unsafe impl Signed for Sites {
+    const NAME: &str = "fieldstone-sites";
+
+    fn sign(&mut self) {
+        (self.build, self.magic) = (fieldstone_wire::sites::BUILD, MAGIC);
+    }
 }
 
 /// A record that this process made, mapped until it is dropped.

@@ -42,12 +42,12 @@ use fieldstone_sys::machine;
 use fieldstone_sys::warm::warm;
 use fieldstone_wire::{Mixture, PageKind};
 
+use counted::Tally;
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::pages::{self, Held};
 use fieldstone_launch::session::RegionOptions;
 use fieldstone_launch::signals::Interrupt;
-use counted::Tally;
 use observe::Observation;
 use places::Recorded;
 use traced::Native;
@@ -281,7 +281,7 @@ impl Taking<'_> {
         if needed + self.peak_bytes > available {
             return Err(unfit(format!("a pool of {} MiB beside the program does not fit in memory", needed >> 20)));
         }
-        pages::hold(self.restorer, kind, needed).map(Some)
+        Ok(Some(pages::hold(self.restorer, kind, needed)?))
     }
 
     fn run(&self, kind: Mixture, observation: &Observation) -> Result<(Once, Observed)> {

@@ -13,8 +13,8 @@
 //! other than to foretell the same times from the one on 4 KiB pages: so each is a check of the other.
 
 use fieldstone_report::Sample;
-use fieldstone_stats::Estimate;
 use fieldstone_report::translation::{Mixture as Told, Mosaics, Range, Translation};
+use fieldstone_stats::Estimate;
 use fieldstone_translation::{MosaicFit, MosaicRun, Result};
 use fieldstone_wire::{Mixture, PageKind};
 

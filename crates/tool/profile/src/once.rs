@@ -15,7 +15,7 @@ use super::counted::Counting;
 use super::last_words::LastWords;
 use super::observe::{Observation, Observed, Observer};
 use super::plan::Plan;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use fieldstone_launch::launch::{Treatment, Wiring, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
@@ -85,7 +85,8 @@ pub(super) fn run(
     let timed_out = deadline.finish();
     let strays = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
-    let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
+    let observed =
+        observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let mut once = describe(&ended?, &strays, elapsed);
     if timed_out {
         TIMED_OUT.clone_into(&mut once.outcome);

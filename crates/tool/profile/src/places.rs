@@ -25,8 +25,8 @@ use fieldstone_wire::trace::Plan as Bursts;
 use super::observe::Observed;
 use super::once::Once;
 use crate::error::Result;
-use fieldstone_symbols::{Frame, frames_of};
 use crate::trace::{Records, SharedSites, SharedTrace};
+use fieldstone_symbols::{Frame, frames_of};
 
 /// Sites whose places are looked up, those that gave out most: a process that leaves waits for it.
 const MOST_SITES: usize = 512;

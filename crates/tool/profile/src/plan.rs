@@ -9,9 +9,9 @@ use fieldstone_wire::Mixture;
 use fieldstone_translation::{Configuration, Machine};
 use fieldstone_wire::trace::Plan as Bursts;
 
+use crate::trace::Tracer;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::session::Also;
-use crate::trace::Tracer;
 
 /// A load on a server.
 #[derive(Clone, Debug)]

@@ -67,7 +67,8 @@ pub(super) fn run(
     let died = process::has_ended(pid);
     let ended = stop::stop_gently(pid, plan.timeout.min(GENTLE));
     let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
-    let observed = observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
+    let observed =
+        observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let strays = stop::end_strays(pid, interrupt.spared());
     interrupt.watch_group(0);
     let stderr = words.finish();

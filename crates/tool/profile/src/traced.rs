@@ -2,8 +2,8 @@
 
 use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
-use fieldstone_stats::median;
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
+use fieldstone_stats::median;
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 
@@ -17,9 +17,9 @@ use super::price::{WalksEach, price, scale, waiting};
 use super::server;
 use crate::calibrate::{Effort, replay};
 use crate::error::{Error, Result};
+use crate::trace::{Followed, Records, Tracing, Whose};
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
-use crate::trace::{Followed, Records, Tracing, Whose};
 use fieldstone_wire::sites::{Lost, SITES, Sites};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -117,7 +117,7 @@ pub(super) fn trace(
     let addresses = followed.sample.addresses();
     let walks = WalksEach::of(&asked.configurations, &addresses);
     if let (Some(native_s), Some(walks), false) = (some(&native.whole), walks, addresses.is_empty() || run.broken) {
-        match replay(&addresses, followed.instructions_each, &waiting(&followed), REPLAY, || interrupt.check()) {
+        match replay(&addresses, followed.instructions_each, &waiting(&followed), REPLAY, || Ok(interrupt.check()?)) {
             Ok(replayed) => price(&mut told, &asked.configurations, &followed, (&replayed, walks), native_s),
             Err(error) if error.is_interrupt() => return Err(error),
             Err(error) => told.unseen.push(format!("what a walk costs: {error}")),

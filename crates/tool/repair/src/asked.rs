@@ -18,8 +18,8 @@ use fieldstone_sharing::rules::{MOST_VIEWS, PAGE_BYTES};
 use fieldstone_wire::isolated;
 
 use super::around::with_memory;
-use fieldstone_launch::clock::now_ns;
 use crate::error::Result;
+use fieldstone_launch::clock::now_ns;
 use fieldstone_symbols::objects::Objects;
 
 /// The first look for what is missing comes after so long, each further one after twice as long, at most so long.

@@ -203,7 +203,10 @@ fn start(repairer: &OsStr, words: &[OsString]) -> Result<Child> {
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     // SAFETY: between fork and exec only prctl is called, a bare system call.
     unsafe { command.pre_exec(|| set_parent_death_signal(Some(libc::SIGTERM))) };
-    command.spawn().map_err(|source| Error::Start { path: repairer.into(), source })
+    command.spawn().map_err(|source| {
+        let path = repairer.into();
+        fieldstone_launch::Error::Start { path, source }.into()
+    })
 }
 
 /// Adds what the repairer reports to `events`, until it reports no more.

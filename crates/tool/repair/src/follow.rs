@@ -19,8 +19,8 @@ use super::code::Codes;
 use super::owners::Owners;
 use super::repairer::{Did, Repairer, Undone, costs_enough, is_worth_it};
 use super::watcher::{Seen, Watcher};
-use fieldstone_launch::clock::now_ns;
 use crate::error::Result;
+use fieldstone_launch::clock::now_ns;
 
 /// Samples a second that a thread runs.
 const HERTZ: u32 = 1000;

@@ -7,8 +7,8 @@ use fieldstone_report::sharing::{Kind as Told, Place as ToldPlace};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Object};
 
-use fieldstone_symbols::objects::{Kind, Objects, Place};
 use fieldstone_symbols::Frame;
+use fieldstone_symbols::objects::{Kind, Objects, Place};
 
 /// Mappings and blocks that were looked at this long ago may have changed.
 const FRESH: Duration = Duration::from_millis(200);

@@ -26,8 +26,8 @@ use signal_hook::low_level::pipe;
 use super::cooldown::{AGAIN_NS, Cooldown};
 use super::trials::{DOUBTED_NS, Doubted, Finding, Repair, TRY_NS, lost_ns};
 use super::watchdog::Watchdogs;
-use fieldstone_launch::clock::{now_ns, processor_ns};
 use crate::error::{Error, Result};
+use fieldstone_launch::clock::{now_ns, processor_ns};
 
 /// Lines that take less of the threads' time than this are left alone.
 const LEAST_SHARE: f64 = 0.02;

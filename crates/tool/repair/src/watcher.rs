@@ -18,8 +18,8 @@ use super::around::{Around, of_sample, with_memory};
 use super::budget::Budget;
 use super::company::Company;
 use super::heard::Heard;
-use fieldstone_launch::clock::{now_ns, processor_ns};
 use crate::error::Result;
+use fieldstone_launch::clock::{now_ns, processor_ns};
 
 /// Samples that tell what a line costs.
 const ENOUGH: u64 = 20;

@@ -62,11 +62,11 @@ pub(super) fn tree<const B: usize>(trial: &Trial, count: usize) -> Result<Prepar
     let options: TreeArrays =
         Arrays::try_new(|of| tree_of(&pool, count, field(count, of)), |of| tree_of(&pool, count, field(count, of)))?;
     let mut work = Work::new(trial, options, count)?;
-    let (mut again, mut once_more) = (work.share(), work.share());
+    let (mut again, mut third) = (work.share(), work.share());
     let index = crate::kernel!(trial.layout, move || work.call(by_index));
     let leaves =
         crate::kernel!(trial.layout, move || again.call(|o, range, prices| by_leaves(price, o, range, prices)));
-    let both = crate::kernel!(trial.layout, move || once_more.call(|o, range, prices| by_leaves(
+    let both = crate::kernel!(trial.layout, move || third.call(|o, range, prices| by_leaves(
         price_grown,
         o,
         range,

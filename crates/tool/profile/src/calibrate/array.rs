@@ -5,11 +5,11 @@
 use std::io;
 use std::ptr::NonNull;
 
+use super::kernel::{CHUNK_BYTES, Places, Stretch};
 use fieldstone_blocks::{Frames, MmapFrames};
 use fieldstone_sys::huge_pages;
 use fieldstone_sys::smaps;
 use fieldstone_wire::PageKind;
-use super::kernel::{CHUNK_BYTES, Places, Stretch};
 
 use super::others;
 use crate::error::{Error, Result};

@@ -1,13 +1,13 @@
 //! The same loads on small and on huge pages, in turn.
 
+use super::kernel::{Places, Stretch};
 use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_wire::PageKind;
-use super::kernel::{Places, Stretch};
 use serde::{Deserialize, Serialize};
 
 use super::array::Array;
+use crate::error::{Error, Result};
 use fieldstone_launch::clock::processor_ns;
-use crate::error::Result;
 
 /// What small pages cost more than huge ones, in nanoseconds a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,7 +112,7 @@ fn in_turn(
             between()?;
         }
         runs += 1;
-        Ok(if side == 0 { small() } else { large() })
+        Ok::<_, Error>(if side == 0 { small() } else { large() })
     };
     let rounds = Rounds::run(2, run, |rounds| rounds.count() >= 2 && is_enough(rounds.count()))?;
     Ok(rounds.pairs(0, 1).collect())
@@ -134,7 +134,6 @@ impl Difference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use std::cell::RefCell;
 
     #[test]

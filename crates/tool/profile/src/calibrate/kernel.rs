@@ -18,10 +18,11 @@
 
 use std::io::{Error, ErrorKind, Result};
 
+#[cfg(test)]
 use fieldstone_stats::random::{SplitMix64, scale};
 
 /// What is moved as one: a huge page.
-pub const CHUNK_BYTES: usize = 2 << 20;
+pub(super) const CHUNK_BYTES: usize = 2 << 20;
 const CHUNK_SHIFT: u32 = CHUNK_BYTES.trailing_zeros();
 const WORDS_PER_CHUNK: usize = CHUNK_BYTES / size_of::<u64>();
 const WORDS_PER_PAGE: usize = 4096 / size_of::<u64>();
@@ -32,17 +33,17 @@ const LENGTHS: usize = 64;
 
 /// How loads wait for each other: the lengths of the chains that they make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chains([usize; LENGTHS]);
+pub(super) struct Chains([usize; LENGTHS]);
 
 impl Chains {
     /// No load waits for another.
-    pub const NONE: Self = Self([1; LENGTHS]);
+    pub(super) const NONE: Self = Self([1; LENGTHS]);
     /// Each load waits for the one before.
-    pub const ONE: Self = Self([usize::MAX; LENGTHS]);
+    pub(super) const ONE: Self = Self([usize::MAX; LENGTHS]);
 
     /// Chains in which `share` (0 to 1) of all loads wait for another. Their lengths differ by one at most.
     #[must_use]
-    pub fn waiting(share: f64) -> Self {
+    pub(super) fn waiting(share: f64) -> Self {
         let mean = 1.0 / (1.0 - share.clamp(0.0, 1.0));
         if mean > 1e9 {
             return Self::ONE;
@@ -55,16 +56,16 @@ impl Chains {
 
 /// So many loads that follow each other, in such chains: a phase of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub(super) struct Stretch {
     /// Loads.
-    pub loads: usize,
+    pub(super) loads: usize,
     /// How they wait for each other.
-    pub chains: Chains,
+    pub(super) chains: Chains,
 }
 
 /// Places in an array of words, in the order of their loads.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub(super) struct Places {
     places: Vec<u32>,
     words: usize,
 }
@@ -74,7 +75,7 @@ impl Places {
     ///
     /// # Errors
     /// `InvalidInput` without any address and when the chunks have more than 2^32 words (32 GiB); `OutOfMemory`.
-    pub fn compacted(addresses: &[u64]) -> Result<Self> {
+    pub(super) fn compacted(addresses: &[u64]) -> Result<Self> {
         let chunks = chunks(addresses)?;
         let words = word_count(chunks.len() as u64 * CHUNK_BYTES as u64)?;
         let mut last = (u64::MAX, 0);
@@ -91,10 +92,8 @@ impl Places {
     }
 
     /// `count` places, each anywhere in `bytes`.
-    ///
-    /// # Errors
-    /// As [`Self::compacted`].
-    pub fn random(bytes: u64, count: usize, seed: u64) -> Result<Self> {
+    #[cfg(test)]
+    pub(super) fn random(bytes: u64, count: usize, seed: u64) -> Result<Self> {
         let words = word_count(bytes)?;
         let mut random = SplitMix64::new(seed);
         Ok(Self { places: list(count, (0..count).map(|_| narrow(scale(random.draw(), words))))?, words })
@@ -105,7 +104,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Self::compacted`].
-    pub fn page_by_page(bytes: u64, count: usize) -> Result<Self> {
+    pub(super) fn page_by_page(bytes: u64, count: usize) -> Result<Self> {
         let words = word_count(bytes)?;
         let pages = words / WORDS_PER_PAGE;
         let place = |step: usize| {
@@ -117,26 +116,20 @@ impl Places {
 
     /// Words that the array must have: every place is below. Whole chunks.
     #[must_use]
-    pub const fn words(&self) -> usize {
+    pub(super) const fn words(&self) -> usize {
         self.words
     }
 
     /// Number of loads.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.places.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.places.is_empty()
     }
 
     /// All loads, stretch by stretch, what is left over like none; the sum of the last of each chain. `load` is given places below
     /// [`Self::words`] as long as it returns 0.
     #[inline(always)]
-    pub fn load(&self, stretches: &[Stretch], mut load: impl FnMut(usize) -> u64) -> u64 {
+    pub(super) fn load(&self, stretches: &[Stretch], mut load: impl FnMut(usize) -> u64) -> u64 {
         let (mut rest, mut sum) = (&self.places[..], 0_u64);
         for stretch in stretches {
             let (own, after) = rest.split_at(stretch.loads.min(rest.len()));

@@ -4,8 +4,8 @@
 //! walks do, as far as that is known, and between two lie as many other instructions as the program has there, which keep walks from
 //! overlapping. The interval is that of two more replays, in which the fewest and the most loads wait that the program may have.
 
-use fieldstone_sys::limits::free_memory_bytes;
 use super::kernel::{Chains, Places, Stretch};
+use fieldstone_sys::limits::free_memory_bytes;
 use serde::{Deserialize, Serialize};
 
 use super::array::{array_bytes, refused};

@@ -5,6 +5,7 @@ use fieldstone_stats::random::SplitMix64;
 use super::array::alone;
 use super::*;
 use crate::error::{Error, Result};
+use fieldstone_launch::Error as Stopped;
 
 const EFFORT: Effort = Effort { pairs: 6, ns: 0 };
 

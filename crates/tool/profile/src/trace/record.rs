@@ -3,22 +3,19 @@
 //! A lane that no thread uses takes no memory. Threads wait while we read, so the trace may be longer than any memory. A thread
 //! gives its lane back when it ends; those of a process that was killed are looked for now and then, and taken back by us.
 
-#![allow(unsafe_code, reason = "vouches for the shape of a trace")]
-
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
-use fieldstone_wire::MAGIC;
-use fieldstone_wire::trace::{BATCHES, BUILD, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
+use fieldstone_wire::trace::{BATCHES, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
 
 use crate::error::Result;
-use fieldstone_launch::shared::{Shared, Signed};
+use fieldstone_launch::shared::Shared;
 
 /// Huge pages are asked for under one of so many parts of the free memory, since a program may use little of what it maps.
 const HUGE_PART: u64 = 2;
@@ -28,16 +25,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 const LOOK_SHARE: u32 = 20;
 
 /// A trace that this process made.
-pub type SharedTrace = Shared<Trace>;
-
-// SAFETY: a trace is made of numbers and atomics, for which zero is a value; the plan is not changed again.
-unsafe impl Signed for Trace {
-    const NAME: &str = "fieldstone-trace";
-
-    fn sign(&mut self) {
-        (self.build, self.magic) = (BUILD, MAGIC);
-    }
-}
+#[derive(Debug)]
+pub struct SharedTrace(Shared<Trace>);
 
 impl SharedTrace {
     /// Makes a record.
@@ -45,11 +34,24 @@ impl SharedTrace {
     /// # Errors
     /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
     pub fn create(plan: Plan) -> Result<Self> {
-        Self::make(|trace| {
+        let made = Shared::make(|trace: &mut Trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
             *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PART;
-        })
+        })?;
+        Ok(Self(made))
+    }
+
+    /// The record.
+    #[must_use]
+    pub fn record(&self) -> &Trace {
+        self.0.record()
+    }
+
+    /// The path by which another process of this user opens it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        self.0.path()
     }
 
     /// The program that was started last, in the place of a traced one.

@@ -1,31 +1,32 @@
 //! The record of the program's allocation sites: see [`fieldstone_wire::sites`].
 
-#![allow(unsafe_code, reason = "vouches for the shape of the record")]
-
-use fieldstone_wire::MAGIC;
-use fieldstone_wire::sites::{BUILD, Sites};
+use fieldstone_launch::shared::Shared;
+use fieldstone_wire::sites::Sites;
 
 use crate::error::Result;
-use fieldstone_launch::shared::{Shared, Signed};
 
 /// A record that this process made.
-pub type SharedSites = Shared<Sites>;
-
-// SAFETY: the record is made of numbers and atomics, for which zero is a value.
-unsafe impl Signed for Sites {
-    const NAME: &str = "fieldstone-sites";
-
-    fn sign(&mut self) {
-        (self.build, self.magic) = (BUILD, MAGIC);
-    }
-}
+#[derive(Debug)]
+pub struct SharedSites(Shared<Sites>);
 
 impl SharedSites {
-    /// Makes a record.
+    /// Makes an empty record.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) where there is no memory or no descriptor.
+    /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
     pub fn create() -> Result<Self> {
-        Self::make(|_| ())
+        Ok(Self(Shared::make(|_| ())?))
+    }
+
+    /// The record.
+    #[must_use]
+    pub fn record(&self) -> &Sites {
+        self.0.record()
+    }
+
+    /// The path by which another process of this user opens it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        self.0.path()
     }
 }

@@ -7,8 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fieldstone_launch::agent::AgentFile;
 use crate::error::{Error, Result};
+use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
 use fieldstone_launch::program::Program;
 
