@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use fieldstone_report::{ProcessStats, RegionStats, RunStats};

@@ -45,8 +45,8 @@ impl Server {
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let directory = tempfile::tempdir().unwrap();
-        let (number, directory) = (port.to_string(), directory.path().to_str().unwrap());
-        let program = ["redis-server", "--port", &number, "--dir", directory, "--save", "", "--bind", "127.0.0.1"];
+        let (number, path) = (port.to_string(), directory.path().to_str().unwrap());
+        let program = ["redis-server", "--port", &number, "--dir", path, "--save", "", "--bind", "127.0.0.1"];
         let running = command(&program).stdout(Stdio::null()).spawn().unwrap();
         let this = Self { running, port, directory };
         wait_until("the port", || TcpStream::connect(("127.0.0.1", this.port)).ok());

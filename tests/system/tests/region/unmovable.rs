@@ -22,7 +22,7 @@ fn check_unmovable(modes: &[&str], expect: impl Fn(&[&str], &RegionStats)) {
         assert!(output.status.success(), "{mode}: {}", stderr(&output));
         let text = stdout(&output);
         if text.starts_with("no ") {
-            println!("SKIP {}", printed.trim());
+            println!("SKIP {}", text.trim());
             continue;
         }
         let lines: Vec<_> = text.lines().map(str::trim).collect();
