@@ -16,7 +16,7 @@ use fieldstone_report::repair::RepairReport;
 use fieldstone_sharing::requests::{self, Request};
 use fieldstone_sys::limits::raise_descriptors;
 use fieldstone_sys::process::has_ended;
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use crate::input;
 use crate::output::{talk, tell_at_terminal};
@@ -66,7 +66,7 @@ pub(crate) fn rules(file: Option<&Path>) -> anyhow::Result<Vec<Request>> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     // The program's threads wait for this one, while they have all processors busy. Where it may not, they wait longer.
-    let _ = turns::come_first();
+    let _ = scheduling::raise_priority();
     // An event for each thread and processor, and no program is started from here. Where that is not allowed, fewer threads can be looked at.
     let _ = raise_descriptors();
     let rules = rules(arguments.rules.as_deref())?;

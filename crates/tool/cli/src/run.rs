@@ -19,7 +19,7 @@ use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 use fieldstone_repair::{self as sharing, Event, RepairStats, Seen};
 use fieldstone_report::error::told;
 use fieldstone_report::{RunStats, saved, text};
-use fieldstone_sys::collapse::Target;
+use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::huge_pages::{pool, pool_pages_path};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         if arguments.pages != PageKind::Thp.into() {
             bail!("a process that already runs can have transparent pages only: --pages thp");
         }
-        return running::run(&Target::open(pid)?, arguments.children, stats_file(arguments)?);
+        return running::run(&CollapseTarget::open(pid)?, arguments.children, stats_file(arguments)?);
     }
     if arguments.repair {
         return repaired(arguments);

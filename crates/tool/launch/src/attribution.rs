@@ -12,8 +12,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use fieldstone_sys::smaps::Mapping;
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::{Holding, SPANS, Span};
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::{SPANS, Span, SpanKind};
 
 /// Why a mapping lies outside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,18 +28,19 @@ pub(crate) enum Cause {
 
 impl Cause {
     /// Served at its own address.
-    pub(crate) const IN_PLACE: Self = Self::Counted(Outside::InPlace as usize);
+    pub(crate) const IN_PLACE: Self = Self::Counted(PlacementReason::InPlace as usize);
 
     /// Whether the memory is served at its own address.
     pub(crate) fn is_in_place(self) -> bool {
-        const SERVED: [Outside; 3] = [Outside::InPlace, Outside::Globals, Outside::FirstStack];
+        const SERVED: [PlacementReason; 3] =
+            [PlacementReason::InPlace, PlacementReason::Globals, PlacementReason::FirstStack];
         matches!(self, Self::Counted(reason) if SERVED.iter().any(|&served| served as usize == reason))
     }
 
     /// The words in a report.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Self::Counted(reason) => Outside::ALL[reason].words(),
+            Self::Counted(reason) => PlacementReason::ALL[reason].words(),
             Self::Bss => "zero-initialised globals: --also globals serves them",
             Self::Unseen => "mapped by system calls that bypass libc: `fieldstone run --pid` puts it on huge pages",
         }
@@ -61,9 +62,9 @@ pub(crate) fn spans(pid: u32, address: u64) -> Vec<Span> {
 pub(crate) fn cause(mapping: &Mapping, before: Option<&Mapping>, spans: &[Span]) -> Cause {
     let overlap = |span: &&Span| span.overlap(mapping.start, mapping.end);
     match spans.iter().filter(|span| overlap(span) > 0).max_by_key(overlap).map(|span| span.holding) {
-        Some(Holding::Reserved) => Cause::IN_PLACE,
-        Some(Holding::Memory(reason)) => Cause::Counted(reason as usize),
-        None if mapping.has_flag("gd") => Cause::Counted(Outside::Stack as usize),
+        Some(SpanKind::Reserved) => Cause::IN_PLACE,
+        Some(SpanKind::Memory(reason)) => Cause::Counted(reason as usize),
+        None if mapping.has_flag("gd") => Cause::Counted(PlacementReason::Stack as usize),
         None if before.is_some_and(|before| is_data(before) && before.end == mapping.start) => {
             if mapping.has_flag("hg") { Cause::IN_PLACE } else { Cause::Bss }
         }
@@ -99,22 +100,22 @@ Rss: 64 kB
         let mappings = smaps::parse(image.as_bytes()).unwrap();
         assert_eq!(cause(&mappings[1], Some(&mappings[0]), &[]), Cause::Unseen, "an image that a program maps itself");
         let mappings = smaps::parse(SMAPS.as_bytes()).unwrap();
-        let stack = Holding::Memory(Outside::Stack);
+        let stack = SpanKind::Memory(PlacementReason::Stack);
         let spans = [
             Span::around(0x2000_0000_0000, 65536, stack),
-            Span::around(0x2000_0001_0000, 7 << 20, Holding::Memory(Outside::InPlace)),
+            Span::around(0x2000_0001_0000, 7 << 20, SpanKind::Memory(PlacementReason::InPlace)),
         ];
         let of = |index: usize| cause(&mappings[index], Some(&mappings[index - 1]), &spans);
         assert_eq!([of(1), of(2), of(3)], [Cause::Bss, Cause::IN_PLACE, Cause::Unseen]);
         let of = |spans: &[Span]| cause(&mappings[2], None, spans);
         assert_eq!(of(&spans[..1]), Cause::Counted(0));
-        assert_eq!(of(&[Span::around(0x2000_0000_0000, 1, Holding::Reserved)]), Cause::IN_PLACE);
+        assert_eq!(of(&[Span::around(0x2000_0000_0000, 1, SpanKind::Reserved)]), Cause::IN_PLACE);
     }
 
     #[test]
     fn the_words_are_read_from_the_process_itself() {
         let mut words = vec![0_u64; SPANS];
-        let span = Span::around(0x1234_0000_0000, 1 << 20, Holding::Reserved);
+        let span = Span::around(0x1234_0000_0000, 1 << 20, SpanKind::Reserved);
         words[7] = span.word();
         assert_eq!(spans(std::process::id(), words.as_ptr().addr() as u64), [span]);
         assert!(spans(std::process::id(), 0).is_empty() && spans(std::process::id(), 4096).is_empty());

@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fieldstone_report::{CollapsedProcess, LeftSmall, Tally};
-use fieldstone_sys::collapse::{HUGE_BYTES, Target};
-use fieldstone_sys::pagemap::spans;
+use fieldstone_sys::collapse::{CollapseTarget, HUGE_BYTES};
+use fieldstone_sys::pagemap::present_ranges;
 use fieldstone_sys::smaps::{self, Mapping};
 
 pub(crate) use follow::Follow;
@@ -117,7 +117,7 @@ impl Collapsed {
 ///
 /// # Errors
 /// [`Error::Linux`] where the process's tables cannot be read, or it has ended before the first range.
-pub fn collapse(target: &Target, mut go_on: impl FnMut(u64, u64) -> bool) -> Result<Collapsed> {
+pub fn collapse(target: &CollapseTarget, mut go_on: impl FnMut(u64, u64) -> bool) -> Result<Collapsed> {
     let mappings = smaps::read(target.pid())?;
     let mut done = Collapsed { before: tally(&mappings), ..Collapsed::default() };
     let ranges = plan(target.pid(), &mappings, &mut done)?;
@@ -156,7 +156,7 @@ fn plan(pid: u32, mappings: &[Mapping], done: &mut Collapsed) -> Result<Vec<(u64
             done.leave(Left::SmallByWish, small_bytes);
             continue;
         }
-        let small = spans(pid, mapping.range())?.into_iter().filter(|span| !span.huge).map(|span| span.range);
+        let small = present_ranges(pid, mapping.range())?.into_iter().filter(|span| !span.huge).map(|span| span.range);
         for (start, bytes) in by_huge_range(small) {
             match () {
                 () if start < mapping.start || start + HUGE_BYTES > mapping.end => done.leave(Left::End, bytes),

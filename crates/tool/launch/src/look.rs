@@ -10,7 +10,7 @@ use fieldstone_report::{Contiguity, FootprintPoint, PageShare, PermissionShare};
 use fieldstone_sys::pagemap::{self, Frames, Placement};
 use fieldstone_sys::process::has_thp_disabled;
 use fieldstone_sys::smaps::{self, Mapping};
-use fieldstone_wire::sites::RECORD;
+use fieldstone_wire::sites::RECORD_ADDRESS;
 use fieldstone_wire::span::Span;
 
 use crate::attribution::{self, Cause};
@@ -72,7 +72,7 @@ impl Look {
             let share = permissions.entry(words(mapping)).or_default();
             share.0 += mapping.bytes();
             share.1 += resident;
-            look.has_record |= mapping.start == RECORD && mapping.permissions.shared;
+            look.has_record |= mapping.start == RECORD_ADDRESS && mapping.permissions.shared;
             let shared = mapping.permissions.shared && mapping.permissions.write;
             look.shared_bytes += if shared { resident } else { 0 };
             if !is_private_rw(mapping) {

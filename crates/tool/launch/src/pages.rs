@@ -1,7 +1,7 @@
 //! Having the pages that were asked for: settings turned and pools filled for the time of a run, and given back.
 
 use fieldstone_sys::huge_pages::{self, FolioMode, Mode};
-use fieldstone_sys::knob::{RaisedPool, Restorer, SetKnob};
+use fieldstone_sys::knob::{KnobSetting, PoolReservation, Restorer};
 use fieldstone_wire::PageKind;
 
 use crate::error::{Error, Result};
@@ -14,8 +14,8 @@ const FOLIO_64K: u64 = PageKind::Folio64k.page_bytes();
 #[must_use = "dropping it gives the pages back"]
 pub struct Held {
     /// Dropped, they are given back.
-    knobs: Vec<SetKnob>,
-    pool: Option<RaisedPool>,
+    knobs: Vec<KnobSetting>,
+    pool: Option<PoolReservation>,
     shortfall: Option<String>,
 }
 

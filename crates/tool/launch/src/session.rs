@@ -104,7 +104,7 @@ impl SharedSession {
 
     /// Lets a process go that waits with `phase` in its slot.
     pub fn release(&self, phase: &std::sync::atomic::AtomicU32) {
-        phase.store(fieldstone_wire::Phase::Sampled as u32, SeqCst);
+        phase.store(fieldstone_wire::ProcessPhase::Sampled as u32, SeqCst);
         // Nobody waiting is as good as somebody woken.
         let _ = futex::wake(phase, futex::Flags::empty(), 64);
     }

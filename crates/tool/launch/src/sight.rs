@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fieldstone_report::run::{UNTOUCHED, unserved_words};
 use fieldstone_report::{Footprint, FootprintPoint, Outside as OutsideCount, ProcessStats, RegionStats, SmallPages};
 use fieldstone_sys::process;
-use fieldstone_wire::{Dormant, Outside, Phase, ProcessSlot, Session};
+use fieldstone_wire::{DormancyReason, PlacementReason, ProcessPhase, ProcessSlot, Session};
 
 use crate::attribution::Cause;
 use crate::identity::Identity;
@@ -279,17 +279,17 @@ fn attribute(stats: &mut RegionStats, cause: Cause, bytes: u64) {
 
 /// What the agent counted.
 fn counted(slot: &ProcessSlot) -> RegionStats {
-    let load = |counters: &[AtomicU64], reason: Outside| counters[reason as usize].load(SeqCst);
+    let load = |counters: &[AtomicU64], reason: PlacementReason| counters[reason as usize].load(SeqCst);
     let bytes = |reason| load(&slot.outside_bytes, reason);
-    let count = |reason: &Outside| OutsideCount {
+    let count = |reason: &PlacementReason| OutsideCount {
         reason: reason.words().to_owned(),
         calls: load(&slot.outside_calls, *reason),
         bytes: bytes(*reason),
         resident_bytes: 0,
     };
-    let mut outside: Vec<_> = Outside::ALL.iter().map(count).filter(|count| count.calls > 0).collect();
-    if slot.phase.load(SeqCst) == Phase::Dormant as u32 {
-        let why = Dormant::words(slot.dormant.load(SeqCst)).unwrap_or("unknown");
+    let mut outside: Vec<_> = PlacementReason::ALL.iter().map(count).filter(|count| count.calls > 0).collect();
+    if slot.phase.load(SeqCst) == ProcessPhase::Dormant as u32 {
+        let why = DormancyReason::words(slot.dormant.load(SeqCst)).unwrap_or("unknown");
         outside.push(OutsideCount { reason: format!("everything: {why}"), ..OutsideCount::default() });
     }
     let untouched = slot.exec_untouched.load(SeqCst);
@@ -306,8 +306,8 @@ fn counted(slot: &ProcessSlot) -> RegionStats {
         reserve_bytes: slot.reserve_bytes.load(SeqCst),
         reserve_refused_bytes: slot.reserve_refused_bytes.load(SeqCst),
         reserve_untouched_bytes: slot.reserve_untouched_bytes.load(SeqCst),
-        demoted_bytes: bytes(Outside::DemotedByFork) + bytes(Outside::DemotedByCall),
-        fell_back_bytes: bytes(Outside::PoolEmpty) + bytes(Outside::NoUserfault),
+        demoted_bytes: bytes(PlacementReason::DemotedByFork) + bytes(PlacementReason::DemotedByCall),
+        fell_back_bytes: bytes(PlacementReason::PoolEmpty) + bytes(PlacementReason::NoUserfault),
         ..RegionStats::default()
     }
 }
@@ -395,7 +395,7 @@ mod tests {
         let session = SharedSession::create(&RegionOptions::on(PageKind::Thp), false).unwrap();
         let slot = session.record().claim().unwrap();
         slot.pid.store(1, SeqCst);
-        slot.served(4096);
+        slot.count_served(4096);
         let mut sight = Sight::default();
         sight.introduce(7777, identity(1), "inside".into());
         sight.note(7777, look(8192), false);
@@ -421,7 +421,12 @@ mod tests {
     #[test]
     fn advised_globals_and_the_first_stack_are_served_in_place() {
         let mut stats = RegionStats::default();
-        for reason in [Outside::InPlace, Outside::Globals, Outside::FirstStack, Outside::ShortGlobals] {
+        for reason in [
+            PlacementReason::InPlace,
+            PlacementReason::Globals,
+            PlacementReason::FirstStack,
+            PlacementReason::ShortGlobals,
+        ] {
             attribute(&mut stats, Cause::Counted(reason as usize), 1);
         }
         assert_eq!((stats.private_rw_in_place_bytes, stats.private_rw_outside_bytes), (3, 1));

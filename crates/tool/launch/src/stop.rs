@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::{Ended, children, comm, descendants, has_ended, wait4};
+use fieldstone_sys::process::{ChildExit, children, comm, descendants, has_ended, wait4};
 
 use crate::error::{Error, Result};
 use crate::signals::{Interrupt, send, send_group};
@@ -57,7 +57,7 @@ impl Deadline {
 }
 
 /// Waits for a child to end: for as long as it runs. Callers bound it by a [`Deadline`], or have killed the child.
-pub fn wait(pid: u32) -> Result<Ended> {
+pub fn wait(pid: u32) -> Result<ChildExit> {
     wait4(Some(pid), true)?.ok_or(Error::Linux(fieldstone_sys::Error::NoSuchProcess { pid }))
 }
 
@@ -105,7 +105,7 @@ pub fn end_strays(leader: u32, spared: &[u32]) -> Strays {
 }
 
 /// Asks a server to end, and makes it end if it does not within `patience`. How it ended, if that could be told.
-pub fn stop_gently(pid: u32, patience: Duration) -> Option<Ended> {
+pub fn stop_gently(pid: u32, patience: Duration) -> Option<ChildExit> {
     send(pid, libc::SIGTERM);
     let until = Instant::now() + patience;
     loop {
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn who_is_asked_to_end_is_given_its_time() {
         let pid = sleeper();
-        let signal = |ended: Option<Ended>| ended.and_then(|ended| ended.status.signal());
+        let signal = |ended: Option<ChildExit>| ended.and_then(|ended| ended.status.signal());
         assert_eq!(signal(stop_gently(pid, Duration::from_secs(3600))), Some(libc::SIGTERM));
         let mut deaf = Command::new("sh");
         deaf.args(["-c", "trap '' TERM; echo; exec sleep 1000"]).process_group(0).stdout(std::process::Stdio::piped());

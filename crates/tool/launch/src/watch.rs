@@ -11,7 +11,7 @@ use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
 use fieldstone_sys::process;
-use fieldstone_wire::{Phase, ProcessSlot};
+use fieldstone_wire::{ProcessPhase, ProcessSlot};
 
 use crate::attribution;
 use crate::clock::processor_ns;
@@ -131,7 +131,7 @@ impl Watcher {
 
     fn see_off(&mut self, session: &SharedSession) {
         for slot in session.record().claimed_slots() {
-            if slot.phase.load(SeqCst) == Phase::Leaving as u32 {
+            if slot.phase.load(SeqCst) == ProcessPhase::Leaving as u32 {
                 if let Some(pid) = self.process_of(slot) {
                     self.look_at(pid, true);
                 }

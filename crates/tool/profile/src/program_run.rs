@@ -11,8 +11,8 @@ use fieldstone_launch::launch::{Treatment, Wiring, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_launch::stop::{self, Deadline, Strays};
-use fieldstone_sys::counters::Walks;
-use fieldstone_sys::process::Ended;
+use fieldstone_sys::counters::WalkCounts;
+use fieldstone_sys::process::ChildExit;
 use fieldstone_wire::Mixture;
 
 use super::observation::{Observation, ObservedRun, Observer};
@@ -49,7 +49,7 @@ pub struct ProgramRun {
     /// its result by one.
     pub has_failed: bool,
     /// Page walks by hardware counters, or why they are not available; `None` without a trace.
-    pub walks: Option<std::result::Result<Walks, String>>,
+    pub walks: Option<std::result::Result<WalkCounts, String>>,
     /// The last bytes of the standard error.
     pub stderr: String,
     /// Names of the processes that it left behind; they were killed.
@@ -101,7 +101,7 @@ pub(super) fn run(
 }
 
 /// Adds the CPU time of descendants for which their own parent did not wait.
-fn describe(ended: &Ended, strays: &Strays, elapsed: Duration) -> ProgramRun {
+fn describe(ended: &ChildExit, strays: &Strays, elapsed: Duration) -> ProgramRun {
     let (user_ns, system_ns) = (ended.user_ns + strays.user_ns, ended.system_ns + strays.system_ns);
     ProgramRun {
         elapsed,

@@ -21,8 +21,8 @@ use fieldstone_report::translation::SitePages;
 use fieldstone_symbols::{Frame, frames_of};
 use fieldstone_sys::{pagemap, smaps};
 use fieldstone_wire::Mixture;
-use fieldstone_wire::sites::{PLACES, Place, Site, Sites};
-use fieldstone_wire::trace::Plan as BurstPlan;
+use fieldstone_wire::sites::{SAMPLED_ADDRESSES, SampledAddress, Site, Sites};
+use fieldstone_wire::trace::SamplingPlan as BurstPlan;
 
 use super::observation::ObservedRun;
 use super::program_run::ProgramRun;
@@ -67,9 +67,10 @@ pub(crate) fn inspect_pages(pid: u32, inner_pid: u32, sites: &Sites) -> PagesByS
     let mut all: Vec<(u32, &Site)> = sites.sites().collect();
     all.sort_by_key(|(_, site)| std::cmp::Reverse(site.bytes.load(Relaxed)));
     all.truncate(MAX_SITES);
-    let own = |place: &Place| place.process == inner_pid;
-    let places =
-        all.iter().flat_map(|&(number, site)| site.places().filter(own).map(move |place| (number, place.address)));
+    let own = |place: &SampledAddress| place.process == inner_pid;
+    let places = all
+        .iter()
+        .flat_map(|&(number, site)| site.sampled_addresses().filter(own).map(move |place| (number, place.address)));
     let (numbers, addresses): (Vec<u32>, Vec<u64>) = places.unzip();
     let wanted_bytes = u64::from(sites.wanted_page_bytes.load(Relaxed));
     let shares: Vec<Option<f64>> = match pagemap::folios_at(pid, &addresses) {
@@ -165,7 +166,7 @@ fn site_pages(kind: &str, bytes: u64, found: SitePageCounts) -> SitePages {
         kind: kind.to_owned(),
         share: found.large / places as f64,
         // The bytes of the site, scaled by the share of places that are resident.
-        bytes: u64::try_from(u128::from(bytes) * u128::from(places) / PLACES as u128).unwrap_or(u64::MAX),
+        bytes: u64::try_from(u128::from(bytes) * u128::from(places) / SAMPLED_ADDRESSES as u128).unwrap_or(u64::MAX),
         samples: places,
     }
 }

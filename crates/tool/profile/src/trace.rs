@@ -31,7 +31,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use fieldstone_translation::Configuration;
-use fieldstone_wire::trace::Plan;
+use fieldstone_wire::trace::SamplingPlan;
 
 pub use allocations::MemoryOwner;
 pub use record::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader};
@@ -67,7 +67,7 @@ impl TraceSession {
     ///
     /// # Errors
     /// Out of memory or of descriptors; an invalid configuration.
-    pub fn start(plan: Plan, configurations: &[Configuration], sites: bool) -> Result<Self> {
+    pub fn start(plan: SamplingPlan, configurations: &[Configuration], sites: bool) -> Result<Self> {
         let sites = if sites { Some(SharedSites::create()?) } else { None };
         let records = Arc::new(SharedRecords { trace: SharedTrace::create(plan)?, sites });
         let has_ended = Arc::new(AtomicBool::new(false));

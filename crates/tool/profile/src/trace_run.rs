@@ -17,7 +17,7 @@ use fieldstone_stats::median;
 use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
-use fieldstone_wire::sites::{Lost, SITES, Sites};
+use fieldstone_wire::sites::{LossReason, SITES, Sites};
 
 use super::findings::{most_common_outcome, samples_of_kind};
 use super::mosaics;
@@ -271,7 +271,7 @@ fn lost_allocations(sites: &Sites) -> Option<String> {
     let lost: u64 = sites.lost.iter().map(|count| count.load(Relaxed)).sum();
     let known: u64 = sites.entries.iter().map(|site| site.allocations.load(Relaxed)).sum();
     (lost > known / 1000).then(|| {
-        let full = sites.lost[Lost::TableFull as usize].load(Relaxed);
+        let full = sites.lost[LossReason::TableFull as usize].load(Relaxed);
         format!(
             "the sites of {} allocations: the recorder's table of {} stacks was full for {} of them; for the others the recorder was busy",
             count(lost),

@@ -4,7 +4,7 @@
 //! Limit: not tested on a machine that has such counters.
 
 use fieldstone_report::translation::Counted;
-use fieldstone_sys::counters::{WalkCounters, Walks};
+use fieldstone_sys::counters::{WalkCounters, WalkCounts};
 use fieldstone_sys::cpuid;
 use fieldstone_wire::Mixture;
 
@@ -19,7 +19,7 @@ impl RunCounters {
     }
 
     /// Stops and returns the counts, or why they are not available.
-    pub(super) fn finish(self) -> Result<Walks, String> {
+    pub(super) fn finish(self) -> Result<WalkCounts, String> {
         self.0?.read().map_err(|error| format!("the counters cannot be read: {error}"))
     }
 }
@@ -33,7 +33,7 @@ pub(super) struct CounterTotals {
 
 impl CounterTotals {
     /// Adds the counts of a run on pages of `kind`.
-    pub(super) fn add(&mut self, kind: Mixture, counted: &Result<Walks, String>) {
+    pub(super) fn add(&mut self, kind: Mixture, counted: &Result<WalkCounts, String>) {
         let walks = match counted {
             Ok(walks) => walks,
             Err(why) => {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn counts_are_added_by_kind_and_a_reason_is_kept_only_without_counts() {
-        let walks = |walks, cycles| Ok(Walks { walks, walk_cycles: Some(2 * walks), cycles });
+        let walks = |walks, cycles| Ok(WalkCounts { walks, walk_cycles: Some(2 * walks), cycles });
         let mut totals = CounterTotals::default();
         totals.add(PageKind::Small4k.into(), &Err("no hardware counters".to_owned()));
         assert_eq!(

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use fieldstone_sys::process::{has_ended, is_at_work, set_parent_death_signal, threads};
+use fieldstone_sys::process::{has_ended, is_child_running, set_parent_death_signal, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -189,7 +189,7 @@ fn until_end(repairer: &mut Child, program: &Watched) {
         // Without a pidfd (no descriptor is left) the end is seen by the next check.
         let mut ends: Vec<PollFd<'_>> = ended.iter().map(|ended| PollFd::new(ended, PollFlags::IN)).collect();
         let _ = poll(&mut ends, Some(&BETWEEN_CHECKS));
-        let is_needed = is_at_work(repairer.id()) && !program.is_over();
+        let is_needed = is_child_running(repairer.id()) && !program.is_over();
         checks = if is_needed { 0 } else { checks + 1 };
         if checks >= MOST_CHECKS {
             let _ = repairer.kill();

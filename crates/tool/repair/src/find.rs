@@ -14,7 +14,7 @@ use fieldstone_report::sharing::{Found, Kind, Place, Sampling, Thread};
 use fieldstone_rewrite::Registers;
 use fieldstone_sharing::{Judged, Settings, Verdict, rules};
 use fieldstone_sys::process::{comm, has_ended};
-use fieldstone_sys::turns;
+use fieldstone_sys::scheduling;
 
 use super::code::Codes;
 use super::follow::Stop;
@@ -122,7 +122,7 @@ pub fn look_on_program(program: &Program, look: &Look) -> Result<(ExitStatus, Lo
 fn ends_at_once(pid: u32) -> bool {
     let began = Instant::now();
     while !has_ended(pid) && began.elapsed() < LONGEST_END {
-        turns::nap();
+        scheduling::sleep_briefly();
     }
     has_ended(pid)
 }

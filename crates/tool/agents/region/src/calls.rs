@@ -5,8 +5,8 @@
 
 #![allow(unsafe_code, reason = "passes the program's own calls on to the kernel")]
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::Holding;
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::SpanKind;
 
 use crate::demote::make_ordinary;
 use crate::huge::{self, has_hugetlb};
@@ -67,7 +67,7 @@ enum Fate {
     /// The region gives it.
     Serve,
     /// It is private anonymous memory, but the kernel gives it, for this reason.
-    Leave(Outside),
+    Leave(PlacementReason),
     /// It is no private anonymous read-write memory.
     Ignore,
 }
@@ -108,18 +108,18 @@ impl Request {
             return Fate::Ignore;
         }
         Fate::Leave(match () {
-            () if has(libc::MAP_GROWSDOWN) || has(libc::MAP_STACK) && !stacks_served() => Outside::Stack,
-            () if has(libc::MAP_STACK) && self.bytes <= GRANULE => Outside::ShortStack,
-            () if self.is_fixed() => Outside::Fixed,
-            () if has(libc::MAP_HUGETLB) => Outside::OwnHugetlb,
-            () if has(map_32bit()) => Outside::Low32,
-            () if self.is_hinted() => Outside::Hint,
-            () if self.prot & libc::PROT_EXEC != 0 => Outside::Executable,
+            () if has(libc::MAP_GROWSDOWN) || has(libc::MAP_STACK) && !stacks_served() => PlacementReason::Stack,
+            () if has(libc::MAP_STACK) && self.bytes <= GRANULE => PlacementReason::ShortStack,
+            () if self.is_fixed() => PlacementReason::Fixed,
+            () if has(libc::MAP_HUGETLB) => PlacementReason::OwnHugetlb,
+            () if has(map_32bit()) => PlacementReason::Low32,
+            () if self.is_hinted() => PlacementReason::Hint,
+            () if self.prot & libc::PROT_EXEC != 0 => PlacementReason::Executable,
             () if self.flags & !PLAIN & !libc::MAP_STACK != 0 || !reservation && self.prot != READ_WRITE => {
-                Outside::OddFlag
+                PlacementReason::OddFlag
             }
-            () if self.bytes > memory_bytes() && (reservation || self.is_sparse()) => Outside::Giant,
-            () if reservation && self.bytes < GRANULE && !has(libc::MAP_STACK) => Outside::InPlace,
+            () if self.bytes > memory_bytes() && (reservation || self.is_sparse()) => PlacementReason::Giant,
+            () if reservation && self.bytes < GRANULE && !has(libc::MAP_STACK) => PlacementReason::InPlace,
             () => return Fate::Serve,
         })
     }
@@ -160,7 +160,7 @@ pub(crate) fn mmap(request: Request) -> Raw {
 }
 
 /// The kernel chooses where it lies; the pages asked for are asked for there.
-fn leave(mut request: Request, bytes: usize, reason: Outside) -> Raw {
+fn leave(mut request: Request, bytes: usize, reason: PlacementReason) -> Raw {
     if request.is_scattered(bytes) {
         request.address = 0;
     }
@@ -194,18 +194,18 @@ fn serve(request: Request, bytes: usize) -> Raw {
         if request.prot == READ_WRITE {
             count_served(bytes);
         } else if request.flags & libc::MAP_STACK == 0 {
-            KNOWN.note(result.cast_unsigned(), bytes, Holding::Reserved);
+            KNOWN.note(result.cast_unsigned(), bytes, SpanKind::Reserved);
         }
         return result;
     }
     let full = result == -(libc::ENOSPC as Raw);
-    leave(request, bytes, if full { Outside::NoRoom } else { Outside::Refused })
+    leave(request, bytes, if full { PlacementReason::NoRoom } else { PlacementReason::Refused })
 }
 
 /// The program names addresses inside the region: those of a mapping that it has, or free ones.
 fn map_fixed(request: Request, bytes: usize) -> Raw {
     // A hugetlb page that is replaced whole needs no copy, but EEXIST must leave it as it is.
-    if !make_ordinary(request.address, bytes, Outside::DemotedByCall) {
+    if !make_ordinary(request.address, bytes, PlacementReason::DemotedByCall) {
         return NO_MEMORY;
     }
     let result = request.pass();
@@ -256,7 +256,7 @@ pub(crate) fn mprotect(address: usize, bytes: usize, prot: i32, from_libc: bool)
         if !hugetlb && prot == READ_WRITE && from_libc {
             count_served(whole);
             wanted = arena_bytes(address, whole);
-        } else if hugetlb && !make_ordinary(address, whole, Outside::DemotedByCall) {
+        } else if hugetlb && !make_ordinary(address, whole, PlacementReason::DemotedByCall) {
             return NO_MEMORY;
         }
     }
@@ -274,7 +274,7 @@ pub(crate) fn pkey_mprotect(address: usize, bytes: usize, prot: i32, key: i32) -
         return mprotect(address, bytes, prot, false);
     }
     let whole = whole_pages(bytes).filter(|&whole| touches(address, whole) && has_hugetlb(address, whole));
-    if whole.is_some_and(|whole| !make_ordinary(address, whole, Outside::DemotedByCall)) {
+    if whole.is_some_and(|whole| !make_ordinary(address, whole, PlacementReason::DemotedByCall)) {
         return NO_MEMORY;
     }
     // SAFETY: the program's own call, on pages that take it.
@@ -309,7 +309,7 @@ pub(crate) fn madvise(address: usize, bytes: usize, advice: i32) -> Raw {
             dropped.fold(0, Raw::min)
         }
         _ if HINTS.contains(&advice) => 0,
-        _ if !make_ordinary(address, whole, Outside::DemotedByCall) => NO_MEMORY,
+        _ if !make_ordinary(address, whole, PlacementReason::DemotedByCall) => NO_MEMORY,
         // SAFETY: the program's own call.
         _ => unsafe { raw::madvise(address, bytes, advice) },
     }

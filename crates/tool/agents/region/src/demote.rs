@@ -21,7 +21,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::huge::{at_rest, hold_all};
 use crate::pinned::{self, Hold};
@@ -65,7 +65,7 @@ pub(crate) fn allowed() -> bool {
 
 /// Makes every page of the range one that the kernel's page-grained calls accept. False where a page has to stay on
 /// hugetlb, which is counted with its reason.
-pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: Outside) -> bool {
+pub(crate) fn make_ordinary(address: usize, bytes: usize, reason: PlacementReason) -> bool {
     demote(units(granules(address, bytes)), reason)
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn before_fork() {
         raw::yield_now();
     }
     place::drop_reserve(State::ReservedHuge);
-    if demote(0..TABLE.high(), Outside::DemotedByFork) {
+    if demote(0..TABLE.high(), PlacementReason::DemotedByFork) {
         no_hugetlb_left();
         userfault::discard();
         pinned::discard();
@@ -116,7 +116,7 @@ pub(crate) fn after_fork() {
     }
 }
 
-fn demote(range: Range<usize>, reason: Outside) -> bool {
+fn demote(range: Range<usize>, reason: PlacementReason) -> bool {
     let mut next = range.start;
     let mut complete = true;
     while next < range.end {
@@ -148,9 +148,9 @@ fn demote(range: Range<usize>, reason: Outside) -> bool {
 }
 
 /// Replaces held hugetlb granules by copies on transparent pages, and lets go of them. Whether all were replaced.
-fn replace(held: Range<usize>, state: State, reason: Outside) -> bool {
+fn replace(held: Range<usize>, state: State, reason: PlacementReason) -> bool {
     let (address, bytes) = (address_of(held.start), held.len() * GRANULE);
-    let fault = Userfault::get().ok_or(Outside::KeptNoUserfault);
+    let fault = Userfault::get().ok_or(PlacementReason::KeptNoUserfault);
     let fault = match fault.and_then(|fault| fault.write_protect(address, bytes).map(|()| fault)) {
         Ok(fault) => fault,
         Err(why) => return end(held, state, Err(why)),
@@ -165,8 +165,8 @@ fn replace(held: Range<usize>, state: State, reason: Outside) -> bool {
         let run = first..first + (first..held.end).take_while(like).count();
         let outcome = match hold {
             Hold::Free => copy_over(address_of(first), run.len()).map(|()| reason),
-            Hold::Pinned => Err(Outside::KeptPinned),
-            Hold::Unknown => Err(Outside::KeptUnseen),
+            Hold::Pinned => Err(PlacementReason::KeptPinned),
+            Hold::Unknown => Err(PlacementReason::KeptUnseen),
         };
         fault.release(address_of(first), run.len() * GRANULE);
         first = run.end;
@@ -176,10 +176,10 @@ fn replace(held: Range<usize>, state: State, reason: Outside) -> bool {
 }
 
 /// Lets go of held granules that were moved for a reason, or were not. Whether they were.
-fn end(held: Range<usize>, state: State, outcome: Result<Outside, Outside>) -> bool {
+fn end(held: Range<usize>, state: State, outcome: Result<PlacementReason, PlacementReason>) -> bool {
     let moved = outcome.is_ok();
     count(outcome.unwrap_or_else(|why| why), held.len() * GRANULE);
-    if matches!(outcome, Err(Outside::KeptNoUserfault | Outside::KeptUnseen)) {
+    if matches!(outcome, Err(PlacementReason::KeptNoUserfault | PlacementReason::KeptUnseen)) {
         forbid_new_hugetlb();
     }
     held.for_each(|granule| let_go(granule, moved, state));
@@ -197,7 +197,7 @@ fn let_go(granule: usize, moved: bool, state: State) {
 ///
 /// # Errors
 /// Why the granules stay as they are.
-fn copy_over(address: usize, granules: usize) -> Result<(), Outside> {
+fn copy_over(address: usize, granules: usize) -> Result<(), PlacementReason> {
     let bytes = granules * GRANULE;
     let mapped = place::map_granules(granules, 1, |scratch| raw::map_new(scratch, bytes, READ_WRITE, 0));
     let first = mapped.map_err(why_unmapped)?;
@@ -208,7 +208,7 @@ fn copy_over(address: usize, granules: usize) -> Result<(), Outside> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the copy takes the place of its original, whose writers wait; the kernel swaps both under its lock.
     let moved = unsafe { raw::mremap(scratch, bytes, bytes, flags, address) };
-    let outcome = if raw::failed(moved) { Err(Outside::KeptMappings) } else { Ok(()) };
+    let outcome = if raw::failed(moved) { Err(PlacementReason::KeptMappings) } else { Ok(()) };
     if outcome.is_err() {
         // SAFETY: the scratch memory is this call's own.
         unsafe { raw::munmap(scratch, bytes) };
@@ -219,7 +219,7 @@ fn copy_over(address: usize, granules: usize) -> Result<(), Outside> {
 
 /// Why the kernel mapped no memory for a copy. Too many mappings give the same errno as too little memory, but keep out
 /// even a page that needs no memory.
-fn why_unmapped(errno: Raw) -> Outside {
+fn why_unmapped(errno: Raw) -> PlacementReason {
     // SAFETY: no address is named, so nothing that exists is touched.
     let trial = unsafe { raw::map_anonymous(0, PAGE, libc::PROT_NONE, libc::MAP_NORESERVE) };
     if !raw::failed(trial) {
@@ -227,9 +227,9 @@ fn why_unmapped(errno: Raw) -> Outside {
         unsafe { raw::munmap(trial.cast_unsigned(), PAGE) };
     }
     match errno {
-        _ if errno == -(libc::ENOSPC as Raw) => Outside::KeptNoRoom,
-        _ if raw::failed(trial) && raw::limit(libc::RLIMIT_AS) == usize::MAX => Outside::KeptMappings,
-        _ => Outside::KeptNoMemory,
+        _ if errno == -(libc::ENOSPC as Raw) => PlacementReason::KeptNoRoom,
+        _ if raw::failed(trial) && raw::limit(libc::RLIMIT_AS) == usize::MAX => PlacementReason::KeptMappings,
+        _ => PlacementReason::KeptNoMemory,
     }
 }
 

@@ -13,8 +13,8 @@
 
 #![allow(unsafe_code, reason = "grows the stack")]
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::Holding;
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::SpanKind;
 
 use crate::place::settle;
 use crate::raw;
@@ -32,7 +32,7 @@ pub(crate) fn settle_ahead() {
     let lowest = top().saturating_sub(limit().min(MOST)).next_multiple_of(PAGE);
     let start = lowest.next_multiple_of(GRANULE);
     if start >= end {
-        count(Outside::FirstStackKept, 0);
+        count(PlacementReason::FirstStackKept, 0);
         return;
     }
     let arguments = [lowest, 1, libc::GRND_NONBLOCK as usize, 0, 0, 0];
@@ -40,9 +40,9 @@ pub(crate) fn settle_ahead() {
     let grown = !raw::failed(unsafe { raw::syscall(libc::SYS_getrandom, arguments) });
     if grown {
         settle(start, end - start, 0);
-        KNOWN.note(start, end - start, Holding::Memory(Outside::FirstStack));
+        KNOWN.note(start, end - start, SpanKind::Memory(PlacementReason::FirstStack));
     }
-    count(if grown { Outside::FirstStack } else { Outside::FirstStackKept }, end - start);
+    count(if grown { PlacementReason::FirstStack } else { PlacementReason::FirstStackKept }, end - start);
 }
 
 fn limit() -> usize {

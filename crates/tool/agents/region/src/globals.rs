@@ -15,8 +15,8 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
-use fieldstone_wire::span::Holding;
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::span::SpanKind;
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::place::settle;
 use crate::raw;
@@ -62,13 +62,13 @@ fn segment(data: Range<usize>, file_end: usize) {
     let (whole, from_file) = parts(&data, file_end);
     let short = data.len().saturating_sub(whole.len());
     if short > 0 {
-        count(Outside::ShortGlobals, short);
+        count(PlacementReason::ShortGlobals, short);
     }
     // In an object without a whole granule both ends are one.
-    note(file_end..if whole.is_empty() { data.end } else { from_file }, Outside::ShortGlobals);
-    note(whole.end.max(file_end)..data.end, Outside::ShortGlobals);
+    note(file_end..if whole.is_empty() { data.end } else { from_file }, PlacementReason::ShortGlobals);
+    note(whole.end.max(file_end)..data.end, PlacementReason::ShortGlobals);
     if whole.start < from_file {
-        count(Outside::FileGlobals, from_file - whole.start);
+        count(PlacementReason::FileGlobals, from_file - whole.start);
     }
     if from_file < whole.end {
         let bytes = whole.end - from_file;
@@ -78,15 +78,15 @@ fn segment(data: Range<usize>, file_end: usize) {
             // SAFETY: keeps contents.
             unsafe { raw::madvise(from_file, bytes, libc::MADV_COLLAPSE) };
         }
-        count(Outside::Globals, bytes);
-        note(from_file..whole.end, Outside::Globals);
+        count(PlacementReason::Globals, bytes);
+        note(from_file..whole.end, PlacementReason::Globals);
     }
 }
 
 /// Notes what a range of zero-initialised data is, for the statistics.
-fn note(range: Range<usize>, holding: Outside) {
+fn note(range: Range<usize>, holding: PlacementReason) {
     if !range.is_empty() {
-        KNOWN.note(range.start, range.len(), Holding::Memory(holding));
+        KNOWN.note(range.start, range.len(), SpanKind::Memory(holding));
     }
 }
 

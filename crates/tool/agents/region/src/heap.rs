@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fieldstone_wire::{Outside, PageKind};
+use fieldstone_wire::{PageKind, PlacementReason};
 
 use crate::calls::{madvise, munmap};
 use crate::demote::{Mapping, make_ordinary};
@@ -107,7 +107,7 @@ fn map_granules(first: usize, granules: usize, bytes: usize) -> bool {
             populate_huge(address, bytes);
             return true;
         }
-        count(Outside::PoolEmpty, bytes);
+        count(PlacementReason::PoolEmpty, bytes);
     }
     if raw::failed(raw::map_new(address, bytes, READ_WRITE, 0)) {
         give_back(first, granules);
@@ -169,7 +169,7 @@ fn unmap_granules(kept: usize) {
 fn unmap_above(page: usize) {
     let mapped = MAPPED.load(SeqCst);
     if page < mapped {
-        make_ordinary(page, mapped - page, Outside::DemotedByCall);
+        make_ordinary(page, mapped - page, PlacementReason::DemotedByCall);
         // SAFETY: the program gave these pages up; what is mapped above its break is slack.
         if !raw::failed(unsafe { raw::munmap(page, mapped - page) }) {
             MAPPED.store(page, SeqCst);

@@ -17,8 +17,8 @@
 //! exception: it is one of many (the heap pages of a JavaScript engine, at random addresses), holds no huge page
 //! alone, and lies beside its like when the kernel chooses the address. Below [`LOW`] a hint is kept always.
 
-use fieldstone_wire::Outside;
-use fieldstone_wire::span::{Holding, UNIT};
+use fieldstone_wire::PlacementReason;
+use fieldstone_wire::span::{SpanKind, UNIT};
 
 use crate::calls::Request;
 use crate::grown;
@@ -39,28 +39,30 @@ impl Request {
 }
 
 /// Notes and serves private anonymous memory that the kernel has just mapped at `address`, outside the region.
-pub(crate) fn mapped(request: &Request, address: usize, bytes: usize, reason: Outside) {
-    let known = || KNOWN.has(address, bytes, Holding::Reserved) || KNOWN.has(address, bytes, OPENED);
+pub(crate) fn mapped(request: &Request, address: usize, bytes: usize, reason: PlacementReason) {
+    let known = || KNOWN.has(address, bytes, SpanKind::Reserved) || KNOWN.has(address, bytes, OPENED);
     let huge = bytes >= GRANULE || known();
     match reason {
-        Outside::Stack | Outside::ShortStack | Outside::OwnHugetlb => leave(address, bytes, reason),
+        PlacementReason::Stack | PlacementReason::ShortStack | PlacementReason::OwnHugetlb => {
+            leave(address, bytes, reason)
+        }
         _ if request.is_reservation() && (bytes >= UNIT as usize || known()) => reserve(address, bytes),
         _ if request.is_reservation() => {}
-        Outside::Giant => leave(address, bytes, reason),
+        PlacementReason::Giant => leave(address, bytes, reason),
         _ if huge => open(address, bytes, if request.is_sparse() { libc::PROT_NONE } else { request.prot }),
         _ => leave(address, bytes, reason),
     }
 }
 
-fn leave(address: usize, bytes: usize, reason: Outside) {
+fn leave(address: usize, bytes: usize, reason: PlacementReason) {
     count(reason, bytes);
-    KNOWN.note(address, bytes, Holding::Memory(reason));
+    KNOWN.note(address, bytes, SpanKind::Memory(reason));
 }
 
 /// A range without access, in the region or not, that may be opened later.
 pub(crate) fn reserve(address: usize, bytes: usize) {
     settle(address, bytes, libc::PROT_NONE);
-    KNOWN.note(address, bytes, Holding::Reserved);
+    KNOWN.note(address, bytes, SpanKind::Reserved);
 }
 
 /// A new mapping with access: advises it, and touches it where that is asked for.
@@ -74,22 +76,22 @@ fn opened(address: usize, bytes: usize) {
     if contains(address) {
         count_served(bytes);
     } else {
-        count(Outside::InPlace, bytes);
+        count(PlacementReason::InPlace, bytes);
     }
     grown::complete_ends(address, bytes);
 }
 
 /// Follows a change of protection that the program has made.
 pub(crate) fn protected(address: usize, bytes: usize, prot: i32) {
-    if prot & READ_WRITE == READ_WRITE && KNOWN.has(address, bytes, Holding::Reserved) {
+    if prot & READ_WRITE == READ_WRITE && KNOWN.has(address, bytes, SpanKind::Reserved) {
         if bytes > memory_bytes() {
             crate::place::advise(address, bytes, false);
-            leave(address, bytes, Outside::Giant);
+            leave(address, bytes, PlacementReason::Giant);
         } else {
             opened(address, bytes);
         }
     } else if prot == libc::PROT_NONE && KNOWN.has(address, bytes, OPENED) {
-        KNOWN.note(address, bytes, Holding::Reserved);
+        KNOWN.note(address, bytes, SpanKind::Reserved);
     }
 }
 
@@ -98,7 +100,7 @@ pub(crate) fn replaced(request: &Request, bytes: usize) {
     let address = request.address;
     if request.is_reservation() {
         reserve(address, bytes);
-    } else if KNOWN.has(address, bytes, Holding::Reserved) {
+    } else if KNOWN.has(address, bytes, SpanKind::Reserved) {
         KNOWN.note(address, bytes, OPENED);
         grown::complete_ends(address, bytes);
     }

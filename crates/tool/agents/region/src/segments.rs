@@ -7,7 +7,7 @@
 
 use core::mem::MaybeUninit;
 
-use fieldstone_wire::Outside;
+use fieldstone_wire::PlacementReason;
 
 use crate::calls::{NO_MEMORY, whole_pages};
 use crate::demote::make_ordinary;
@@ -23,7 +23,7 @@ pub(crate) fn shmat(id: i32, address: usize, flags: i32) -> Raw {
     // Zero where the kernel chooses the address, or refuses the call.
     let bytes = if address == 0 { 0 } else { segment_bytes(id) };
     let in_region = touches(start, bytes);
-    if in_region && flags & libc::SHM_REMAP != 0 && !make_ordinary(start, bytes, Outside::DemotedByCall) {
+    if in_region && flags & libc::SHM_REMAP != 0 && !make_ordinary(start, bytes, PlacementReason::DemotedByCall) {
         return NO_MEMORY;
     }
     // SAFETY: the program's own call, on pages that take it.

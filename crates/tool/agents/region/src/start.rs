@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use fieldstone_wire::{Config, Dormant, PageKind, Phase, ProcessSlot, Session};
+use fieldstone_wire::{Config, DormancyReason, PageKind, ProcessPhase, ProcessSlot, Session};
 
 use crate::elf::{self, Object};
 use crate::spans::KNOWN;
@@ -40,9 +40,9 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, argv: *const *const c_char, 
         if let Err(reason) = served {
             slot.dormant.store(reason as u32, SeqCst);
         }
-        introduce(slot, if served.is_ok() { Phase::Serving } else { Phase::Dormant });
+        introduce(slot, if served.is_ok() { ProcessPhase::Serving } else { ProcessPhase::Dormant });
     }
-    if served == Err(Dormant::Sanitizer) {
+    if served == Err(DormancyReason::Sanitizer) {
         // SAFETY: the process's own vectors.
         unsafe { start_again(argv, envp) };
     }
@@ -69,7 +69,7 @@ fn executable(path: &mut [u8; PATH_BYTES]) -> &[u8] {
     usize::try_from(read).ok().filter(|&read| read < PATH_BYTES - 1).map_or(&[], |read| &path[..read])
 }
 
-fn introduce(slot: &ProcessSlot, phase: Phase) {
+fn introduce(slot: &ProcessSlot, phase: ProcessPhase) {
     slot.parent.store(raw::getppid(), Relaxed);
     slot.spans.store(KNOWN.address(), Relaxed);
     slot.base.store(state::base() as u64, Relaxed);
@@ -102,23 +102,23 @@ fn open_session(path: &CStr) -> Option<&'static Session> {
     session.check().ok().map(|()| session)
 }
 
-fn serve(config: &Config, argv: *const *const c_char) -> Result<(), Dormant> {
+fn serve(config: &Config, argv: *const *const c_char) -> Result<(), DormancyReason> {
     remember_loader();
-    let libc = elf::find(c"libc.so.6").ok_or(Dormant::Entries)?;
+    let libc = elf::find(c"libc.so.6").ok_or(DormancyReason::Entries)?;
     if !patch::redirect(&libc, &entries::execution(), &[]) {
-        return Err(Dormant::Entries);
+        return Err(DormancyReason::Entries);
     }
     if config.process().is_some_and(|name| !is_called(name, argv)) {
-        return Err(Dormant::OtherName);
+        return Err(DormancyReason::OtherName);
     }
     // SAFETY: reads the kernel's own word on the page size.
     if unsafe { libc::getauxval(libc::AT_PAGESZ) } != PAGE as u64 {
-        return Err(Dormant::PageSize);
+        return Err(DormancyReason::PageSize);
     }
     if [c"__asan_init", c"__tsan_init", c"__msan_init"].into_iter().any(elf::any_defines) {
-        return Err(Dormant::Sanitizer);
+        return Err(DormancyReason::Sanitizer);
     }
-    let base = free_range().ok_or(Dormant::NoRange)?;
+    let base = free_range().ok_or(DormancyReason::NoRange)?;
     establish(base, config, memory_bytes());
     forbid_unsafe_hugetlb();
     reserve(usize::try_from(config.reserve_bytes).unwrap_or(usize::MAX));
@@ -144,9 +144,9 @@ fn settle_also(also: u32) {
     }
 }
 
-fn take_over(libc: &Object) -> Result<(), Dormant> {
+fn take_over(libc: &Object) -> Result<(), DormancyReason> {
     if !patch::redirect(libc, &entries::memory(), &entries::optional()) || !entries::adopt_libc(libc, heap::start()) {
-        return Err(Dormant::Entries);
+        return Err(DormancyReason::Entries);
     }
     // SAFETY: both are functions for the life of the process.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(after_fork)) };
@@ -170,14 +170,14 @@ unsafe extern "C" fn after_fork() {
     let slot = session.claim();
     state::set_slot(slot);
     if let Some(slot) = slot {
-        introduce(slot, Phase::Serving);
+        introduce(slot, ProcessPhase::Serving);
     }
 }
 
 /// The program leaves by `exit`: the supervisor may look at its memory a last time.
 pub(crate) extern "C" fn finish() {
     let (Some(session), Some(slot)) = (state::session(), state::slot()) else { return };
-    let (serving, leaving) = (Phase::Serving as u32, Phase::Leaving as u32);
+    let (serving, leaving) = (ProcessPhase::Serving as u32, ProcessPhase::Leaving as u32);
     if session.config.watched == 0 || slot.phase.compare_exchange(serving, leaving, SeqCst, SeqCst).is_err() {
         return;
     }

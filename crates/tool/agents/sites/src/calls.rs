@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{Lost, Message, Sites};
+use fieldstone_wire::sites::{Announcement, LossReason, Sites};
 
 use crate::real::{Block, One, Real, Two, real};
 use crate::stack::{self, StackPointer};
@@ -29,7 +29,7 @@ fn allocated(block: Block, bytes: usize, sp: StackPointer) {
     }
     let Some((sites, thread)) = start::sites().zip(Thread::enter()) else { return };
     let site = counted_site(sites, &thread, block, bytes, sp);
-    thread.letter().ring(Message::Alloc { address: block as u64, bytes: bytes as u64, site });
+    thread.letter().announce(Announcement::Alloc { address: block as u64, bytes: bytes as u64, site });
 }
 
 /// The site that calls from `sp`, where the block is counted, and in a real run perhaps remembered.
@@ -43,7 +43,7 @@ fn counted_site(sites: &Sites, thread: &Thread, block: Block, bytes: usize, sp: 
                 entry.sample(block as u64, &counted, || unsafe { libc::getpid() } as u32);
             }
         }
-        _ => sites.lose(Lost::TableFull),
+        _ => sites.count_loss(LossReason::TableFull),
     }
     site
 }
@@ -54,7 +54,7 @@ fn freed(block: Block) {
         return;
     }
     if let Some(thread) = Thread::enter() {
-        thread.letter().ring(Message::Free { address: block as u64 });
+        thread.letter().announce(Announcement::Free { address: block as u64 });
     }
 }
 
@@ -219,5 +219,5 @@ pub(crate) unsafe extern "C" fn mmap(
 fn program_mapped(mapped: *mut c_void, bytes: usize, sp: StackPointer) {
     let Some((sites, thread)) = start::sites().zip(Thread::enter_outside_allocators()) else { return };
     let site = counted_site(sites, &thread, mapped, bytes, sp);
-    thread.letter().ring(Message::Map { address: mapped as u64, bytes: bytes as u64, site });
+    thread.letter().announce(Announcement::Map { address: mapped as u64, bytes: bytes as u64, site });
 }

@@ -25,7 +25,7 @@
 //! behind us maps is its own: the blocks in it have sites.
 //!
 //! In a real run, beside the region's agent, nobody reads the letters. There each site keeps a few places of what it gave out
-//! (`fieldstone_wire::sites::Place`), and the watcher looks on what pages they lie. The region's agent stands behind this one and
+//! (`fieldstone_wire::sites::SampledAddress`), and the watcher looks on what pages they lie. The region's agent stands behind this one and
 //! starts before it, so what libraries allocate in their constructors is not recorded there.
 //!
 //! What it does not see: blocks of allocators that are linked into the program (but the memory that these map), the calls that

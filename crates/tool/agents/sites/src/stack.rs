@@ -21,7 +21,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{CACHE_BYTES, FRAMES, Message, Sites};
+use fieldstone_wire::sites::{Announcement, CACHE_BYTES, FRAMES, Sites};
 
 use crate::modules;
 use crate::start::keeping_errno;
@@ -55,7 +55,7 @@ pub(crate) fn site(sites: &Sites, thread: &Thread, sp: StackPointer) -> u32 {
             return known.site;
         }
     }
-    thread.letter().ring(Message::Quiet);
+    thread.letter().announce(Announcement::Quiet);
     let (stack, number) = keeping_errno(|| {
         let stack = unwind::stack(sp);
         let number = sites.intern(stack.frames(), modules::of);

@@ -1,6 +1,6 @@
 //! What happens when the recorder is loaded, before any constructor and any thread; and what all share since.
 //!
-//! What it has to map lies at addresses of its own ([`fieldstone_wire::sites::OURS`]), so that the trace can tell it from
+//! What it has to map lies at addresses of its own ([`fieldstone_wire::sites::RECORDER_RANGE`]), so that the trace can tell it from
 //! the program's memory. Where they are taken, the program goes on, and nothing is announced.
 
 #![allow(unsafe_code, reason = "runs as a constructor, maps the record and the mailbox")]
@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 
-use fieldstone_wire::sites::{MAILBOX, MAILBOX_BYTES, Message, RECORD, Sites};
+use fieldstone_wire::sites::{Announcement, MAILBOXES_ADDRESS, MAILBOXES_BYTES, RECORD_ADDRESS, Sites};
 
 use crate::thread::{self, Thread};
 use crate::{environment, modules, real};
@@ -38,14 +38,14 @@ pub(crate) unsafe extern "C" fn start(_argc: c_int, _argv: *const *const c_char,
     let Some(sites) = open_record(path).filter(|_| real::real().is_some()) else { return };
     // SAFETY: this is the constructor.
     unsafe { modules::prepare() };
-    MAILBOX_THERE.store(map_private(MAILBOX, MAILBOX_BYTES), Relaxed);
+    MAILBOX_THERE.store(map_private(MAILBOXES_ADDRESS, MAILBOXES_BYTES), Relaxed);
     // SAFETY: a function for the life of the process: the loader never unloads what is preloaded.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     sites.programs.fetch_add(1, Relaxed);
     RECORDED.store(core::ptr::from_ref(sites).cast_mut(), Release);
     let ours = modules::ours();
     if let Some(thread) = Thread::enter() {
-        thread.letter().ring(Message::Here { address: ours.start, bytes: ours.end - ours.start });
+        thread.letter().announce(Announcement::Here { address: ours.start, bytes: ours.end - ours.start });
     }
 }
 
@@ -60,11 +60,11 @@ fn open_record(path: &CStr) -> Option<&'static Sites> {
         return None;
     }
     // The path may lead elsewhere by now: a number of a process that ended can belong to another.
-    let mapped = is_long_enough(fd) && map(RECORD, size_of::<Sites>(), libc::MAP_SHARED, fd);
+    let mapped = is_long_enough(fd) && map(RECORD_ADDRESS, size_of::<Sites>(), libc::MAP_SHARED, fd);
     // SAFETY: opened above.
     unsafe { libc::close(fd) };
     // SAFETY: mapped for the life of the process; the file is long enough, and all that changes in it is atomic.
-    let sites = mapped.then(|| unsafe { &*core::ptr::with_exposed_provenance::<Sites>(RECORD as usize) });
+    let sites = mapped.then(|| unsafe { &*core::ptr::with_exposed_provenance::<Sites>(RECORD_ADDRESS as usize) });
     sites.filter(|sites| sites.check().is_ok())
 }
 

@@ -8,7 +8,7 @@
 //! A thread that is in the recorder already (a signal handler, or the unwinder allocates) is turned away and counted. The
 //! mark is the number of forks before it: a child's new thread may get the letter of a thread that the fork left behind in
 //! the middle of its work. A handler that jumps out (`siglongjmp`) while it interrupts the recorder leaves its thread
-//! marked: what that thread allocates from then on is counted as [`Lost::Nested`].
+//! marked: what that thread allocates from then on is counted as [`LossReason::Nested`].
 //!
 //! The same word says that the thread is in a function of the malloc family behind us: what it maps there is the
 //! allocator's own, and no site's. A signal handler that interrupts that may allocate, and is announced.
@@ -19,7 +19,7 @@ use core::arch::asm;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-use fieldstone_wire::sites::{CACHE_BYTES, CACHES, LETTERS, Letter, Lost, MAILBOX};
+use fieldstone_wire::sites::{CACHE_BYTES, CACHES_ADDRESS, LossReason, MAILBOXES, MAILBOXES_ADDRESS, Mailbox};
 
 use crate::start;
 
@@ -30,7 +30,7 @@ const IN_ALLOCATOR: u64 = 1 << 63;
 
 /// The thread that runs, in the recorder until this is dropped.
 pub(crate) struct Thread {
-    letter: &'static Letter,
+    letter: &'static Mailbox,
     number: usize,
     /// What the word said before: that it is in an allocator, or nothing.
     before: u64,
@@ -41,7 +41,7 @@ impl Thread {
     pub(crate) fn enter() -> Option<Self> {
         let sites = start::sites()?;
         let lost = |why| {
-            sites.lose(why);
+            sites.count_loss(why);
             None
         };
         let (letter, number) = match own_letter() {
@@ -50,7 +50,7 @@ impl Thread {
         };
         let (before, mark) = (letter.busy.load(Relaxed), MARK.load(Relaxed));
         if before == mark {
-            return lost(Lost::Nested);
+            return lost(LossReason::Nested);
         }
         letter.busy.store(mark, Relaxed);
         // A signal handler of this thread must find the mark before anything of what follows.
@@ -64,13 +64,13 @@ impl Thread {
     }
 
     /// The thread's letter.
-    pub(crate) fn letter(&self) -> &'static Letter {
+    pub(crate) fn letter(&self) -> &'static Mailbox {
         self.letter
     }
 
     /// Where the thread's cache lies, mapped when it is first asked for; `None` when there is no memory for it.
     pub(crate) fn cache(&self) -> Option<u64> {
-        let address = CACHES + (self.number * CACHE_BYTES) as u64;
+        let address = CACHES_ADDRESS + (self.number * CACHE_BYTES) as u64;
         let mapped = &self.letter.cache;
         match mapped.load(Relaxed) {
             0 => {
@@ -111,23 +111,23 @@ pub(crate) extern "C" fn after_fork() {
     MARK.fetch_add(1, Relaxed);
 }
 
-fn letters() -> Option<&'static [Letter; LETTERS]> {
+fn letters() -> Option<&'static [Mailbox; MAILBOXES]> {
     // SAFETY: mapped there for the life of the process, as long as the letters are; all zeroes are valid letters.
-    start::has_mailbox().then(|| unsafe { &*core::ptr::with_exposed_provenance(MAILBOX as usize) })
+    start::has_mailbox().then(|| unsafe { &*core::ptr::with_exposed_provenance(MAILBOXES_ADDRESS as usize) })
 }
 
 /// The letter of the thread that runs, and its number.
-fn own_letter() -> Result<(&'static Letter, usize), Lost> {
-    let letters = letters().ok_or(Lost::NoMailbox)?;
-    let number = find(letters, thread_pointer()).ok_or(Lost::Letterless)?;
+fn own_letter() -> Result<(&'static Mailbox, usize), LossReason> {
+    let letters = letters().ok_or(LossReason::MailboxesUnmapped)?;
+    let number = find(letters, thread_pointer()).ok_or(LossReason::NoFreeMailbox)?;
     Ok((&letters[number], number))
 }
 
 /// The number of the letter of `owner`, taken if it has none yet.
-fn find(letters: &[Letter; LETTERS], owner: u64) -> Option<usize> {
+fn find(letters: &[Mailbox; MAILBOXES], owner: u64) -> Option<usize> {
     // Thread pointers lie whole pages apart; the multiplication puts what tells them apart into the high bits.
     let first = (owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-    (0..LETTERS).map(|step| (first + step) % LETTERS).find(|&number| {
+    (0..MAILBOXES).map(|step| (first + step) % MAILBOXES).find(|&number| {
         let word = &letters[number].owner;
         match word.load(Acquire) {
             0 => match word.compare_exchange(0, owner, AcqRel, Acquire) {
@@ -153,20 +153,20 @@ mod tests {
 
     use super::*;
 
-    fn mailbox() -> Box<[Letter; LETTERS]> {
+    fn mailbox() -> Box<[Mailbox; MAILBOXES]> {
         // SAFETY: all zeroes are valid letters.
-        unsafe { Box::<[Letter; LETTERS]>::new_zeroed().assume_init() }
+        unsafe { Box::<[Mailbox; MAILBOXES]>::new_zeroed().assume_init() }
     }
 
     #[test]
     fn each_thread_finds_its_own_letter_again() {
         let letters = mailbox();
-        let owners: Vec<u64> = (1..=LETTERS as u64).map(|thread| 0x7f00_0000_0740 + thread * 0x1000).collect();
+        let owners: Vec<u64> = (1..=MAILBOXES as u64).map(|thread| 0x7f00_0000_0740 + thread * 0x1000).collect();
         let mut numbers: Vec<usize> = owners.iter().map(|&owner| find(&letters, owner).unwrap()).collect();
         let again: Vec<usize> = owners.iter().map(|&owner| find(&letters, owner).unwrap()).collect();
         assert_eq!(numbers, again);
         numbers.sort_unstable();
-        assert!(numbers.iter().copied().eq(0..LETTERS), "no two have one");
+        assert!(numbers.iter().copied().eq(0..MAILBOXES), "no two have one");
         assert_eq!(find(&letters, 0x10), None, "none is left");
     }
 

@@ -6,7 +6,7 @@
 //! indices that lead to indices: each word read, times one size, from one base, is where the next one is read.
 //! Looking costs a system call, so only one record in some hundreds is judged (`lane`).
 
-use fieldstone_wire::trace::{CHASES, Kind, Record, STACK};
+use fieldstone_wire::trace::{CHASES, Record, RecordKind, STACK};
 
 use crate::guest;
 
@@ -68,7 +68,7 @@ fn word(place: u64, around: &[u8; LOOK_BYTES]) -> u64 {
 
 /// Whether a record is of an access to a data structure. One at a page's start is most likely there for the order alone (`recent`).
 fn tells(record: Record) -> bool {
-    record.kind() == Some(Kind::Data) && !record.has(STACK) && !record.address().is_multiple_of(PAGE_BYTES)
+    record.kind() == Some(RecordKind::Data) && !record.has(STACK) && !record.address().is_multiple_of(PAGE_BYTES)
 }
 
 /// Whether one of its words points to `address`.

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use fieldstone_wire::trace::{BATCHES, Batch, EVENT_WORDS, Event, Lane, Phase, Record, Standing};
+use fieldstone_wire::trace::{BATCHES, Batch, BatchState, BurstPhase, EVENT_WORDS, Lane, MemoryEvent, Record};
 
 use crate::chain::{self, LOOK_BACK};
 use crate::marker::Run;
@@ -29,7 +29,7 @@ thread_local! {
 /// Tells that the calling thread cannot be traced; once, however often it asks.
 pub(crate) fn tell_laneless() {
     if !TOLD.replace(true) {
-        trace().laneless.fetch_add(1, Relaxed);
+        trace().threads_without_lane.fetch_add(1, Relaxed);
     }
 }
 
@@ -128,8 +128,8 @@ impl Writer {
     }
 
     /// How many times less than planned is to pass between two bursts.
-    pub(crate) fn haste(&self) -> u64 {
-        u64::from(self.lane.haste.load(Relaxed)).max(1)
+    pub(crate) fn density(&self) -> u64 {
+        u64::from(self.lane.density.load(Relaxed)).max(1)
     }
 
     fn batch(&self) -> &'static Batch {
@@ -163,7 +163,7 @@ impl Writer {
             let read = |at: usize| Record(records[at].load(Relaxed));
             let before = (self.fresh.max(last.saturating_sub(LOOK_BACK))..last).rev().map(read);
             if let Some(depends) = chain::judge(read(last), before, guest_base()) {
-                records[last].store(read(last).judged(depends).0, Relaxed);
+                records[last].store(read(last).with_dependence(depends).0, Relaxed);
             }
         }
         self.publish(place);
@@ -181,7 +181,12 @@ impl Writer {
     }
 
     /// Writes an event. False when the batch has no room for it and has to be handed over first.
-    pub(crate) fn push_event(&mut self, cursor: &mut Cursor, event: Event, operands: [u64; EVENT_WORDS - 1]) -> bool {
+    pub(crate) fn push_event(
+        &mut self,
+        cursor: &mut Cursor,
+        event: MemoryEvent,
+        operands: [u64; EVENT_WORDS - 1],
+    ) -> bool {
         let place = self.place(cursor.next);
         let Some(room) = self.batch().records.get(place..place + EVENT_WORDS) else { return false };
         let words = [Record::event(event).0].into_iter().chain(operands);
@@ -193,7 +198,7 @@ impl Writer {
     }
 
     /// Hands the batch over, and waits until the next one is free.
-    pub(crate) fn hand_over(&mut self, cursor: &mut Cursor, phase: Phase, run: Run) {
+    pub(crate) fn hand_over(&mut self, cursor: &mut Cursor, phase: BurstPhase, run: Run) {
         let trace = trace();
         let batch = self.batch();
         batch.accesses.store(run.accesses, Relaxed);
@@ -201,15 +206,15 @@ impl Writer {
         batch.phase.store(phase as u32, Relaxed);
         self.publish(self.place(cursor.next));
         batch.ticket.store(trace.tickets.fetch_add(1, AcqRel), Relaxed);
-        batch.state.store(Standing::Full as u32, Release);
+        batch.state.store(BatchState::Full as u32, Release);
         trace.doorbell.fetch_add(1, AcqRel);
         wake(&trace.doorbell);
         self.at = (self.at + 1) % BATCHES;
         self.fresh = 0;
         let next = self.batch();
         // It ends: the reader takes the batch, closes the record, or is found gone within a second.
-        while next.state.load(Acquire) == Standing::Full as u32 && trace.closed.load(Relaxed) == 0 {
-            sleep_while(&next.state, Standing::Full as u32);
+        while next.state.load(Acquire) == BatchState::Full as u32 && trace.closed.load(Relaxed) == 0 {
+            sleep_while(&next.state, BatchState::Full as u32);
             if reader_is_gone(trace.reader) {
                 trace.closed.store(1, Relaxed);
             }

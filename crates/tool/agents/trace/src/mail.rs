@@ -10,8 +10,8 @@ use std::ffi::{c_uint, c_void};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::{MARK, Message};
-use fieldstone_wire::trace::Event;
+use fieldstone_wire::sites::{Announcement, DOORBELL_MARK};
+use fieldstone_wire::trace::MemoryEvent;
 
 use crate::qemu::{self, BOTH, Instruction, NO_REGISTERS};
 use crate::thread::of;
@@ -27,7 +27,7 @@ pub(crate) fn is_recorder(address: u64) -> bool {
 
 /// The number of the instruction that rings a bell: the one behind the mark.
 pub(crate) fn bell<'a>(mut code: impl Iterator<Item = (&'a [u8], u64)>) -> Option<usize> {
-    code.position(|(bytes, _)| bytes == MARK).map(|at| at + 1)
+    code.position(|(bytes, _)| bytes == DOORBELL_MARK).map(|at| at + 1)
 }
 
 /// Has the letter read whose bell `instruction` rings.
@@ -41,31 +41,31 @@ pub(crate) fn watch(instruction: *mut Instruction) {
 /// A bell was rung, at `address`.
 extern "C" fn rung(number: c_uint, _: u32, address: u64, _: *mut c_void) {
     let Some(thread) = of(number) else { return };
-    if !Message::is_bell(address) {
+    if !Announcement::is_doorbell(address) {
         return;
     }
     let Ok(place) = usize::try_from(address.wrapping_add(guest_base())) else { return };
     let letter = std::ptr::with_exposed_provenance::<[u64; 4]>(place);
     // SAFETY: the guest has just stored to this place, a letter of a mailbox that is never unmapped; its owner is this thread.
     let words = unsafe { letter.read_volatile() };
-    match Message::read(words) {
-        Some(Message::Here { address, bytes }) => {
+    match Announcement::read(words) {
+        Some(Announcement::Here { address, bytes }) => {
             RECORDER[0].store(address, Relaxed);
             RECORDER[1].store(address.saturating_add(bytes), Relaxed);
             trace().sites.store(1, Relaxed);
         }
-        Some(Message::Quiet) => thread.pause(),
-        Some(Message::Alloc { address, bytes, site }) => {
+        Some(Announcement::Quiet) => thread.pause(),
+        Some(Announcement::Alloc { address, bytes, site }) => {
             thread.resume();
-            thread.tell(Event::Alloc, [address, bytes, u64::from(site), 0], false);
+            thread.tell(MemoryEvent::Alloc, [address, bytes, u64::from(site), 0], false);
         }
-        Some(Message::Free { address }) => {
+        Some(Announcement::Free { address }) => {
             thread.resume();
-            thread.tell(Event::Free, [address, 0, 0, 0], false);
+            thread.tell(MemoryEvent::Free, [address, 0, 0, 0], false);
         }
-        Some(Message::Map { address, bytes, site }) => {
+        Some(Announcement::Map { address, bytes, site }) => {
             thread.resume();
-            thread.tell(Event::MapSite, [address, bytes, u64::from(site), 0], false);
+            thread.tell(MemoryEvent::MapSite, [address, bytes, u64::from(site), 0], false);
         }
         None => {}
     }

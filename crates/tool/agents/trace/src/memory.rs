@@ -7,8 +7,8 @@ use std::ffi::c_uint;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::OURS;
-use fieldstone_wire::trace::{Event, PATH_BYTES};
+use fieldstone_wire::sites::RECORDER_RANGE;
+use fieldstone_wire::trace::{MemoryEvent, PATH_BYTES};
 
 use crate::guest;
 use crate::huge;
@@ -89,21 +89,21 @@ pub(crate) extern "C" fn returned(_: Id, number: c_uint, call: i64, result: i64)
             if anonymous {
                 huge::ask(result, pages(second), third, fourth);
             }
-            Some((Event::Map, [result, pages(second), u64::from(anonymous), 0]))
+            Some((MemoryEvent::Map, [result, pages(second), u64::from(anonymous), 0]))
         }
         guest_calls::MUNMAP => {
             huge::give_back(&(first..first.saturating_add(pages(second))));
-            Some((Event::Unmap, [first, pages(second), 0, 0]))
+            Some((MemoryEvent::Unmap, [first, pages(second), 0, 0]))
         }
         guest_calls::MREMAP => {
             huge::forget(&(first..first.saturating_add(pages(second))));
-            Some((Event::Move, [first, pages(second), result, pages(third)]))
+            Some((MemoryEvent::Move, [first, pages(second), result, pages(third)]))
         }
         guest_calls::BRK => moved_break(result),
         _ => None,
     };
     // What the site recorder maps is not the program's.
-    let event = event.filter(|(_, [address, ..])| !OURS.contains(address));
+    let event = event.filter(|(_, [address, ..])| !RECORDER_RANGE.contains(address));
     if let Some((event, operands)) = event {
         thread.tell(event, operands, true);
     }
@@ -128,11 +128,11 @@ fn is_private_anonymous(flags: u64) -> bool {
     has(libc::MAP_ANONYMOUS) && has(libc::MAP_PRIVATE)
 }
 
-fn moved_break(now: u64) -> Option<(Event, [u64; 4])> {
+fn moved_break(now: u64) -> Option<(MemoryEvent, [u64; 4])> {
     let before = BREAK.swap(now, Relaxed);
     match now {
         _ if before == 0 || now == before => None,
-        _ if now > before => Some((Event::Map, [before, now - before, 1, 0])),
-        _ => Some((Event::Unmap, [now, before - now, 0, 0])),
+        _ if now > before => Some((MemoryEvent::Map, [before, now - before, 1, 0])),
+        _ => Some((MemoryEvent::Unmap, [now, before - now, 0, 0])),
     }
 }

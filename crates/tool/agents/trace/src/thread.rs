@@ -18,7 +18,7 @@ use std::ffi::c_uint;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use fieldstone_wire::trace::{EVENT_WORDS, Event, Phase, Record};
+use fieldstone_wire::trace::{BurstPhase, EVENT_WORDS, MemoryEvent, Record};
 
 use crate::huge;
 use crate::lane::{self, Cursor, Writer};
@@ -63,7 +63,7 @@ pub(crate) struct Thread {
     ended: u64,
     gap: u64,
     environment: Environment,
-    phase: Phase,
+    phase: BurstPhase,
     /// Bursts that are over.
     bursts: u64,
     /// What had run when the batch began.
@@ -89,7 +89,7 @@ impl Thread {
         ended: 0,
         gap: u64::MAX,
         environment: Environment::NEW,
-        phase: Phase::Passing,
+        phase: BurstPhase::Passing,
         bursts: 0,
         began: Run::NONE,
         writer: None,
@@ -111,37 +111,37 @@ impl Thread {
         }
         let (warm_up, counted) = plan.burst_of(self.bursts);
         let (phase, length) = match self.phase {
-            _ if self.writer.is_none() => (Phase::Passing, u64::MAX),
-            _ if plan.burst == 0 => (Phase::Counted, u64::MAX),
-            Phase::Passing if warm_up > 0 => (Phase::Warming, warm_up),
-            Phase::Passing | Phase::Warming => (Phase::Counted, counted),
-            Phase::Counted => {
+            _ if self.writer.is_none() => (BurstPhase::Passing, u64::MAX),
+            _ if plan.burst == 0 => (BurstPhase::Counted, u64::MAX),
+            BurstPhase::Passing if warm_up > 0 => (BurstPhase::Warming, warm_up),
+            BurstPhase::Passing | BurstPhase::Warming => (BurstPhase::Counted, counted),
+            BurstPhase::Counted => {
                 self.ended = self.run.accesses;
                 self.gap = plan.period_of(self.bursts).saturating_sub(warm_up + counted);
                 self.bursts += 1;
                 match self.left_to_pass() {
-                    0 if warm_up > 0 => (Phase::Warming, warm_up),
-                    left => (Phase::Passing, until_look(left)),
+                    0 if warm_up > 0 => (BurstPhase::Warming, warm_up),
+                    left => (BurstPhase::Passing, until_look(left)),
                 }
             }
         };
         self.phase = phase;
         self.limit = self.run.accesses.saturating_add(length);
-        self.mask = if phase == Phase::Passing { 0 } else { u64::MAX };
+        self.mask = if phase == BurstPhase::Passing { 0 } else { u64::MAX };
         self.data.clear();
         self.code.clear();
     }
 
     /// Accesses that are still to pass before the next burst, with the haste that is asked for now.
     fn left_to_pass(&self) -> u64 {
-        let haste = self.writer.as_ref().map_or(1, Writer::haste);
-        let gap = if haste > 1 && haste >= trace().plan.haste { 0 } else { self.gap / haste };
+        let density = self.writer.as_ref().map_or(1, Writer::density);
+        let gap = if density > 1 && density >= trace().plan.density { 0 } else { self.gap / density };
         self.ended.saturating_add(gap).saturating_sub(self.run.accesses)
     }
 
     /// Whether accesses go on passing, and until when.
     fn passes_on(&mut self) -> bool {
-        let left = if self.phase == Phase::Passing && self.writer.is_some() { self.left_to_pass() } else { 0 };
+        let left = if self.phase == BurstPhase::Passing && self.writer.is_some() { self.left_to_pass() } else { 0 };
         self.limit = self.run.accesses.saturating_add(until_look(left));
         left > 0
     }
@@ -174,7 +174,7 @@ impl Thread {
     }
 
     /// Tells an event between the accesses. With `now`, other threads' later batches are read after it.
-    pub(crate) fn tell(&mut self, event: Event, operands: [u64; EVENT_WORDS - 1], now: bool) {
+    pub(crate) fn tell(&mut self, event: MemoryEvent, operands: [u64; EVENT_WORDS - 1], now: bool) {
         if self.writer.is_none() {
             self.turn();
         }
@@ -339,7 +339,7 @@ impl Thread {
 
 /// Of accesses that are still to pass, those before the next look: all, where no haste is made.
 fn until_look(left: u64) -> u64 {
-    if trace().plan.haste > 1 { left.min(PIECE) } else { left }
+    if trace().plan.density > 1 { left.min(PIECE) } else { left }
 }
 
 struct States<const COUNT: usize>([UnsafeCell<Thread>; COUNT]);

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use fieldstone_launch::AgentFile;
 use fieldstone_profile::trace::QemuTracer;
 use fieldstone_profile::{TraceCoverage, TraceOptions};
-use fieldstone_sys::cpuid::{self, Cpu, Serves, Tlb, Ways};
+use fieldstone_sys::cpuid::{self, Cpu, Tlb, TlbUse, Ways};
 use fieldstone_translation::{Configuration, Machine, PageSize, Told};
 use fieldstone_wire::{Mixture, PageKind};
 
@@ -194,7 +194,7 @@ fn host() -> anyhow::Result<Machine> {
 fn told(tlb: &Tlb) -> Option<Told> {
     let smallest = *tlb.pages.first()?;
     Some(Told {
-        fetch: matches!(tlb.serves, Serves::Instructions | Serves::All),
+        fetch: matches!(tlb.serves, TlbUse::Instructions | TlbUse::All),
         data: tlb.serves.loads(),
         rank: usize::from(tlb.level.checked_sub(1)?),
         page: PageSize::ALL.into_iter().find(|size| size.bytes() == smallest)?,
@@ -202,7 +202,7 @@ fn told(tlb: &Tlb) -> Option<Told> {
         ways: match tlb.ways {
             Ways::Of(ways) => ways,
             Ways::Full => tlb.entries,
-            Ways::Untold => 0,
+            Ways::Unknown => 0,
         },
         is_a_part: tlb.pages.len() == 1,
     })

@@ -9,7 +9,7 @@ use fieldstone_launch::collapse::collapse;
 use fieldstone_launch::error::Error;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Collapse, CollapsedProcess, text};
-use fieldstone_sys::collapse::Target;
+use fieldstone_sys::collapse::CollapseTarget;
 use fieldstone_sys::process;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -19,7 +19,7 @@ use crate::output::{print, style, tell};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Collapses a process, with `children` those below it too, and prints what came of it.
-pub(super) fn run(target: &Target, children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
+pub(super) fn run(target: &CollapseTarget, children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
     let interrupt = Interrupt::attached()?;
     let mut processes = vec![one(target, &interrupt)?];
     let mut below = process::descendants(target.pid()).unwrap_or_default();
@@ -32,7 +32,7 @@ pub(super) fn run(target: &Target, children: bool, stats: Option<(PathBuf, fs::F
             break;
         }
         // Children come and go, and some may be another user's.
-        match Target::open(child).map_err(Error::from).and_then(|target| one(&target, &interrupt)) {
+        match CollapseTarget::open(child).map_err(Error::from).and_then(|target| one(&target, &interrupt)) {
             Ok(entry) => processes.push(entry),
             Err(Error::Linux(fieldstone_sys::Error::NoSuchProcess { .. })) => {}
             Err(other) => tell(format_args!("without process {child}: {other}")),
@@ -56,7 +56,7 @@ fn tell_left_alone(processes: usize) {
 }
 
 /// One process, collapsed.
-fn one(target: &Target, interrupt: &Interrupt) -> Result<CollapsedProcess, Error> {
+fn one(target: &CollapseTarget, interrupt: &Interrupt) -> Result<CollapsedProcess, Error> {
     let name = process::comm(target.pid())?;
     let began = Instant::now();
     let mut progress = Progress { began, bar: None };

@@ -150,7 +150,7 @@ fn counts_are_written_where_nobody_reads_and_kept_where_nothing_is_done() {
     assert!(unread.status.success() && unread.stderr.is_empty(), "{}", said(&unread));
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.contains("moved_bytes"), "{written}");
-    refused(collapse_command(0x7fff_fff0, &options), &["is gone"]);
+    refused(collapse_command(0x7fff_fff0, &options), &["does not exist"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
     assert!(churning.end().success());
 }
@@ -164,15 +164,15 @@ fn refused(mut command: Command, words: &[&str]) {
 
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
-    refused(collapse_command(0x7fff_fff0, ""), &["is gone"]);
+    refused(collapse_command(0x7fff_fff0, ""), &["does not exist"]);
     refused(collapse_command(std::process::id(), "--pages 4k"), &["--pages thp"]);
     refused(collapse_command(std::process::id(), "--region"), &["cannot be used with", "--pid <PID> [--children]"]);
     refused(collapse_command(std::process::id(), "--stats /no/such/directory/x"), &["/no/such/directory/x"]);
     let mut itself = Command::new("sh");
     itself.args(["-c", &format!("exec {} run --pid $$", env!("CARGO_BIN_EXE_fieldstone"))]);
-    refused(itself, &["this very command"]);
+    refused(itself, &["this command itself"]);
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
-        refused(collapse_command(2, ""), &["thread of the kernel"]);
+        refused(collapse_command(2, ""), &["kernel thread"]);
     }
     let mut neither = Command::new(env!("CARGO_BIN_EXE_fieldstone"));
     neither.args(["run", "true"]);
@@ -203,7 +203,7 @@ fn another_users_process_and_one_that_takes_a_capability() {
         return;
     };
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("may not be looked into"), "{}", said(&output));
+    assert!(said(&output).contains("cannot read process"), "{}", said(&output));
     let mut theirs = Command::new(odd);
     theirs.args(["churn", "4M"]).uid(NOBODY).gid(NOBODY);
     let theirs = Waiting::start(theirs);

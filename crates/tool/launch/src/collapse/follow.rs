@@ -10,7 +10,7 @@ use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
 use fieldstone_report::{Outside, PageShare, ProcessStats, RegionStats, Tally};
-use fieldstone_sys::collapse::{HUGE_BYTES, Target};
+use fieldstone_sys::collapse::{CollapseTarget, HUGE_BYTES};
 use fieldstone_sys::process;
 
 use super::{Collapsed, collapse};
@@ -31,7 +31,7 @@ struct Followed {
     name: String,
     parent_pid: u32,
     /// `None` where the kernel does not allow it, for the reason beside it.
-    target: Option<Target>,
+    target: Option<CollapseTarget>,
     refused: Option<String>,
     /// Resident bytes at the last pass.
     at_bytes: u64,
@@ -84,7 +84,7 @@ fn follow(root: u32, stop: &AtomicBool) -> BTreeMap<u32, Followed> {
 
 impl Followed {
     fn meet(pid: u32, stat: &process::Stat) -> Self {
-        let (target, refused) = match Target::open(pid) {
+        let (target, refused) = match CollapseTarget::open(pid) {
             Ok(target) => (Some(target), None),
             Err(refused) => (None, Some(refused.to_string())),
         };

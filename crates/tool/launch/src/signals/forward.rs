@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fieldstone_sys::process::{Change, State, stat, wait_change};
-use fieldstone_sys::signals::{Taken, block, is_pending, pass_on, readable, real_time, stop_by, take};
+use fieldstone_sys::process::{ChildChange, State, stat, wait_change};
+use fieldstone_sys::signals::{ReceivedSignal, block, forward, is_pending, real_time, signal_fd, stop_by, take};
 use fieldstone_sys::witness::Witness;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -87,13 +87,13 @@ impl Forward {
     /// As [`Self::prepare`].
     #[cfg(target_arch = "x86_64")]
     pub fn prepare_with_heir(heir: fn(u32)) -> Result<Self> {
-        Self::prepare_with(|| Witness::start_with_heir(heir))
+        Self::prepare_with(|| Witness::start_with_cleanup(heir))
     }
 
     fn prepare_with(witness: impl FnOnce() -> fieldstone_sys::Result<Witness>) -> Result<Self> {
         let signals = heeded(&PASSED_ON.into_iter().chain(real_time()).collect::<Vec<_>>());
         block(&signals)?;
-        let pending = readable(&signals)?;
+        let pending = signal_fd(&signals)?;
         Ok(Self { signals, pending, witness: witness().ok(), ending: None })
     }
 
@@ -113,10 +113,10 @@ impl Forward {
         }
         let running = launch(program, treatment, Wiring::inherited())?;
         let pid = running.child.id();
-        missed.iter().for_each(|taken| pass_on(taken, pid));
+        missed.iter().for_each(|taken| forward(taken, pid));
         if let Some(witness) = &mut self.witness {
-            witness.inherit(pid);
-            witness.imitate(pid);
+            witness.set_cleanup_target(pid);
+            witness.copy_command_line(pid);
         }
         Ok(running)
     }
@@ -150,16 +150,16 @@ impl Forward {
 fn wait(pid: u32, witness: &Mutex<Option<Witness>>) -> Result<ExitStatus> {
     loop {
         match wait_change(pid)? {
-            Change::Ended(ended) => return Ok(ended.status),
-            Change::Stopped(signal) => {
+            ChildChange::Ended(ended) => return Ok(ended.status),
+            ChildChange::Stopped(signal) => {
                 // A shell that is about to continue it must not see this process stop after that.
                 sleep(PATIENCE);
                 if !stat(pid).is_ok_and(|program| program.state == State::Stopped) {
                     continue;
                 }
-                let Some(()) = lock(witness).as_mut().map(|witness| witness.continue_with(pid)) else { continue };
+                let Some(()) = lock(witness).as_mut().map(|witness| witness.resume_with(pid)) else { continue };
                 stop_by(signal);
-                lock(witness).as_mut().map(Witness::stay);
+                lock(witness).as_mut().map(Witness::stop_resuming);
             }
         }
     }
@@ -183,7 +183,7 @@ struct Passing {
     witness_pid: Option<u32>,
     ending: Option<Arc<AtomicBool>>,
     /// Those that the witness lacked, and when they are passed on.
-    undecided: Vec<(Instant, Taken)>,
+    undecided: Vec<(Instant, ReceivedSignal)>,
     /// Those that the witness had, and when it is asked whether it has another one that merged with ours.
     unsettled: Vec<(Instant, i32)>,
 }
@@ -256,12 +256,12 @@ impl Passing {
         }
     }
 
-    fn pass(&self, taken: &Taken) {
-        pass_on(taken, self.pid);
+    fn pass(&self, taken: &ReceivedSignal) {
+        forward(taken, self.pid);
     }
 
     /// A program that we lead the group of would lead it itself without us, and could not leave it by setpgid(2).
-    fn pass_to_another_group(&self, taken: &Taken) {
+    fn pass_to_another_group(&self, taken: &ReceivedSignal) {
         let Ok(program) = stat(self.pid) else { return };
         let has_left = self.leads && stat(std::process::id()).is_ok_and(|own| own.pgrp != program.pgrp);
         match has_left {

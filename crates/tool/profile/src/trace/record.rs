@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use fieldstone_launch::shared::Shared;
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
-use fieldstone_wire::trace::{BATCHES, Batch, LANES, Lane, Phase, Plan, RECORDS, Record, Standing, Trace};
+use fieldstone_wire::trace::{
+    BATCHES, Batch, BatchState, BurstPhase, LANES, Lane, RECORDS, Record, SamplingPlan, Trace,
+};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
@@ -39,7 +41,7 @@ impl SharedTrace {
     ///
     /// # Errors
     /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
-    pub fn create(plan: Plan) -> Result<Self> {
+    pub fn create(plan: SamplingPlan) -> Result<Self> {
         let shared = Shared::make(|trace: &mut Trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
@@ -102,7 +104,7 @@ pub struct ThreadOrigin {
 #[derive(Debug, Default)]
 pub struct DecodedBatch {
     /// The purpose of the accesses; `None` if the code is invalid.
-    pub phase: Option<Phase>,
+    pub phase: Option<BurstPhase>,
     /// Number of accesses that the records represent.
     pub accesses: u64,
     /// Number of instructions executed with them.
@@ -216,7 +218,7 @@ impl<'a> TraceReader<'a> {
     /// phase is only known if there are no bursts.
     fn read_unfinished(&mut self, lane: usize, found: &Lane, consumer: &mut impl BatchConsumer) {
         let batch = self.batch(lane);
-        let phase = if self.trace.record().plan.burst == 0 { Phase::Counted } else { Phase::Warming };
+        let phase = if self.trace.record().plan.burst == 0 { BurstPhase::Counted } else { BurstPhase::Warming };
         batch.phase.store(phase as u32, Relaxed);
         batch.accesses.store(0, Relaxed);
         batch.instructions.store(0, Relaxed);
@@ -232,38 +234,38 @@ impl<'a> TraceReader<'a> {
         let batch = self.batch(lane);
         // Another process writes `filled`, so it may be out of range.
         let filled = usize::try_from(batch.filled.load(Acquire)).map_or(RECORDS, |filled| filled.min(RECORDS));
-        self.decoded.phase = Phase::from_code(batch.phase.load(Relaxed));
+        self.decoded.phase = BurstPhase::from_code(batch.phase.load(Relaxed));
         self.decoded.accesses = batch.accesses.load(Relaxed);
         self.decoded.instructions = batch.instructions.load(Relaxed);
         self.decoded.records.clear();
         self.decoded.records.extend(batch.records[..filled].iter().map(|record| Record(record.load(Relaxed))));
         batch.filled.store(0, Relaxed);
-        batch.state.store(Standing::Free as u32, Release);
+        batch.state.store(BatchState::Free as u32, Release);
         let _ = futex::wake(&batch.state, futex::Flags::empty(), 1);
         self.next[lane] = (self.next[lane] + 1) % BATCHES;
         let found = &self.trace.record().lanes[lane];
-        let haste = consumer.consume(origin(lane, found), &self.decoded);
-        found.haste.store(u32::try_from(haste).unwrap_or(u32::MAX), Relaxed);
+        let density = consumer.consume(origin(lane, found), &self.decoded);
+        found.density.store(u32::try_from(density).unwrap_or(u32::MAX), Relaxed);
     }
 
     fn release_lane(&mut self, lane: usize, found: &Lane, consumer: &mut impl BatchConsumer) {
         consumer.end_thread(origin(lane, found));
         self.next[lane] = 0;
         found.left.store(0, Relaxed);
-        found.haste.store(0, Relaxed);
+        found.density.store(0, Relaxed);
         found.process.store(0, Release);
     }
 }
 
 fn is_full(batch: &Batch) -> bool {
-    batch.state.load(Acquire) == Standing::Full as u32
+    batch.state.load(Acquire) == BatchState::Full as u32
 }
 
 /// Whether a process is gone, or a zombie without threads. A missing `/proc` entry does not
 /// suffice: a mount option may hide the processes of other users.
 fn has_exited(process: u32) -> bool {
     match process::stat(process) {
-        Ok(stat) => stat.state.ended() && stat.threads <= 1,
+        Ok(stat) => stat.state.has_ended() && stat.threads <= 1,
         Err(SysError::NoSuchProcess { .. }) => {
             let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
             pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))

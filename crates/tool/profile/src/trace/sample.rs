@@ -264,7 +264,12 @@ mod tests {
     #[test]
     fn a_dependence_within_an_instruction_is_certain() {
         let record = Record::data(0x1008);
-        let all = [record, record.judged(false), record.judged(true), record.with(CHASES).judged(true)];
+        let all = [
+            record,
+            record.with_dependence(false),
+            record.with_dependence(true),
+            record.with(CHASES).with_dependence(true),
+        ];
         assert_eq!(WalkCounts::of(all.into_iter()), WalkCounts { all: 4, classified: 3, dependent: 2, certain: 1 });
     }
 

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fieldstone_report::translation::Moment;
 use fieldstone_translation::reach::{Reach, ReachPoint};
 use fieldstone_translation::{Access, Configuration, Counts, PageSize, Scheme};
-use fieldstone_wire::trace::{EVENT_WORDS, Kind, LANES, Phase, Plan, Record, Trace};
+use fieldstone_wire::trace::{BurstPhase, EVENT_WORDS, LANES, Record, RecordKind, SamplingPlan, Trace};
 
 use super::allocations::{Allocations, MemoryOwner};
 use super::bursts::{BurstCounts, BurstStatistics, WalkRate};
@@ -174,9 +174,9 @@ pub struct TraceSimulator {
     records: Vec<Record>,
     /// The last data access of each lane.
     last: [Option<Access>; LANES],
-    plan: Plan,
+    plan: SamplingPlan,
     /// The last phase of each lane, and its pending burst.
-    phases: [Option<Phase>; LANES],
+    phases: [Option<BurstPhase>; LANES],
     pending: Vec<PendingBurst>,
     /// The walk rate of each lane.
     rates: Vec<WalkRate>,
@@ -194,7 +194,7 @@ impl TraceSimulator {
     ///
     /// # Errors
     /// A configuration is invalid.
-    pub fn new(configurations: &[Configuration], plan: Plan) -> Result<Self> {
+    pub fn new(configurations: &[Configuration], plan: SamplingPlan) -> Result<Self> {
         Core::new(configurations)?;
         Ok(Self {
             configurations: configurations.to_vec(),
@@ -235,7 +235,7 @@ impl TraceSimulator {
         }
         self.results.reach = self.reach.points();
         self.results.generated = trace.generated.load(Relaxed);
-        self.results.untraced_threads = trace.laneless.load(Relaxed);
+        self.results.untraced_threads = trace.threads_without_lane.load(Relaxed);
         self.results.execs = trace.execs.load(Relaxed);
         self.results
     }
@@ -265,10 +265,10 @@ impl TraceSimulator {
     }
 
     /// Simulates the collected accesses on the thread's core.
-    fn run_accesses(&mut self, allocations: &Allocations, lane: usize, phase: Phase) {
+    fn run_accesses(&mut self, allocations: &Allocations, lane: usize, phase: BurstPhase) {
         let Some(core) = &mut self.cores[lane] else { return };
         match phase {
-            Phase::Counted => {
+            BurstPhase::Counted => {
                 core.simulators().for_each(|simulator| simulator.run(&self.accesses));
                 self.reach.run(&self.accesses);
                 let walked = |indices: &[u32]| {
@@ -294,8 +294,8 @@ impl TraceSimulator {
                     pending.walks_by_owner.entry(owner(access, record)).or_default().walks_large += 1;
                 }
             }
-            Phase::Warming => core.simulators().for_each(|simulator| simulator.warm(&self.accesses)),
-            Phase::Passing => {}
+            BurstPhase::Warming => core.simulators().for_each(|simulator| simulator.warm(&self.accesses)),
+            BurstPhase::Passing => {}
         }
         let data = self.accesses.iter().rev().find(|access| !access.is_fetch());
         self.last[lane] = data.copied().or(self.last[lane]);
@@ -304,21 +304,21 @@ impl TraceSimulator {
     }
 
     /// Simulates a batch. Returns its recorded data accesses, and those of them in the region.
-    fn simulate_batch(&mut self, origin: ThreadOrigin, phase: Phase, records: &[Record]) -> (u64, u64) {
+    fn simulate_batch(&mut self, origin: ThreadOrigin, phase: BurstPhase, records: &[Record]) -> (u64, u64) {
         let (mut recorded, mut in_region) = (0, 0);
         let mut rest = records;
         let mut process = std::mem::take(self.process(origin));
         while let Some((&record, after)) = rest.split_first() {
             rest = after;
             match record.kind() {
-                Some(kind @ (Kind::Data | Kind::Fetch)) => {
-                    let access = process.region.place(record.address(), kind == Kind::Fetch);
-                    recorded += u64::from(kind == Kind::Data);
+                Some(kind @ (RecordKind::Data | RecordKind::Fetch)) => {
+                    let access = process.region.place(record.address(), kind == RecordKind::Fetch);
+                    recorded += u64::from(kind == RecordKind::Data);
                     in_region += u64::from(is_sampled(access));
                     self.accesses.push(access);
                     self.records.push(record);
                 }
-                Some(Kind::Event) => {
+                Some(RecordKind::Event) => {
                     let Some((operands, after)) = after.split_at_checked(EVENT_WORDS - 1) else { break };
                     rest = after;
                     self.run_accesses(&process.allocations, origin.lane, phase);
@@ -341,7 +341,7 @@ impl TraceSimulator {
 
     /// The weight of a burst that represents one initial period.
     fn unit(&self) -> f64 {
-        let Plan { burst, period, .. } = self.plan;
+        let SamplingPlan { burst, period, .. } = self.plan;
         if burst == 0 || period == 0 { 1.0 } else { period as f64 / burst as f64 }
     }
 
@@ -438,8 +438,8 @@ impl BatchConsumer for TraceSimulator {
         self.results.accesses += accesses;
         self.results.instructions += decoded.instructions;
         let pending = &mut self.pending[origin.lane];
-        *if phase == Phase::Passing { &mut pending.passed[1] } else { &mut pending.own } += accesses;
-        if phase == Phase::Counted {
+        *if phase == BurstPhase::Passing { &mut pending.passed[1] } else { &mut pending.own } += accesses;
+        if phase == BurstPhase::Counted {
             if let (Some(core), Some(like)) = (&mut self.cores[origin.lane], self.last[origin.lane]) {
                 core.simulators().for_each(|simulator| simulator.skipped(like, accesses - recorded));
             }
@@ -450,7 +450,7 @@ impl BatchConsumer for TraceSimulator {
             let each = (decoded.instructions as f64 / in_region.max(1) as f64).min(REORDER_WINDOW);
             self.pending[origin.lane].spread += each * walks as f64;
         }
-        self.rates[origin.lane].density_factor().min(self.plan.haste.max(1))
+        self.rates[origin.lane].density_factor().min(self.plan.density.max(1))
     }
 
     fn end_thread(&mut self, origin: ThreadOrigin) {
@@ -471,11 +471,11 @@ const fn is_sampled(access: Access) -> bool {
 
 /// Whether a burst starts with this batch: at the first warm-up batch, or at a counted one without
 /// warm-up.
-const fn begins_burst(before: Option<Phase>, phase: Phase) -> bool {
+const fn begins_burst(before: Option<BurstPhase>, phase: BurstPhase) -> bool {
     match phase {
-        Phase::Warming => !matches!(before, Some(Phase::Warming)),
-        Phase::Counted => matches!(before, None | Some(Phase::Passing)),
-        Phase::Passing => false,
+        BurstPhase::Warming => !matches!(before, Some(BurstPhase::Warming)),
+        BurstPhase::Counted => matches!(before, None | Some(BurstPhase::Passing)),
+        BurstPhase::Passing => false,
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use fieldstone_translation::{Configuration, Machine, PageSize};
-use fieldstone_wire::trace::{BATCHES, Batch, Event, LANES, Phase, Plan, Record, Standing};
+use fieldstone_wire::trace::{BATCHES, Batch, BatchState, BurstPhase, LANES, MemoryEvent, Record, SamplingPlan};
 
 use super::{BatchConsumer, DecodedBatch, SharedTrace, ThreadOrigin, TraceReader, TraceResults, TraceSimulator};
 
 const NO_WAIT: Duration = Duration::ZERO;
-const BURSTS: Plan = Plan { burst: 100, longest_burst: 100, warm_up: 20, period: 1000, longest: 1000, haste: 0 };
+const BURSTS: SamplingPlan =
+    SamplingPlan { burst: 100, longest_burst: 100, warm_up: 20, period: 1000, longest: 1000, density: 0 };
 
 /// Makes a thread of `process` take the lane.
 fn take_lane(trace: &SharedTrace, lane: usize, process: u32) {
@@ -32,7 +33,7 @@ fn submit(
     trace: &SharedTrace,
     (lane, batch): (usize, usize),
     ticket: u64,
-    phase: Phase,
+    phase: BurstPhase,
     each: u64,
     records: &[Record],
 ) {
@@ -41,7 +42,7 @@ fn submit(
     batch.accesses.store(records.len() as u64 * each, Relaxed);
     batch.instructions.store(records.len() as u64 * each * 2, Relaxed);
     batch.ticket.store(ticket, Relaxed);
-    batch.state.store(Standing::Full as u32, Release);
+    batch.state.store(BatchState::Full as u32, Release);
 }
 
 /// Data accesses to `count` pages.
@@ -49,7 +50,7 @@ fn pages(first: u64, count: u64) -> Vec<Record> {
     (first..first + count).map(|page| Record::data(page << 12)).collect()
 }
 
-fn simulator(plan: Plan) -> TraceSimulator {
+fn simulator(plan: SamplingPlan) -> TraceSimulator {
     let machine = Machine::preset("zen4").unwrap();
     TraceSimulator::new(&[Configuration::paged(&machine, PageSize::Small4k)], plan).unwrap()
 }
@@ -92,24 +93,24 @@ fn batches_are_read_in_the_order_of_submission() {
     (0..3).for_each(|lane| take_lane(&trace, lane, std::process::id()));
     // (lane, batch) in the order of their tickets; lanes have several batches.
     for (ticket, batch) in (0..).zip([(2, 0), (0, 0), (0, 1), (1, 0), (2, 1), (0, 2)]) {
-        submit(&trace, batch, ticket, Phase::Counted, 1, &pages(ticket, 1));
+        submit(&trace, batch, ticket, BurstPhase::Counted, 1, &pages(ticket, 1));
     }
     let mut consumer = RecordingConsumer::default();
     TraceReader::new(&trace).read(&mut consumer, NO_WAIT);
     assert_eq!(consumer.first_pages(), [0, 1, 2, 3, 4, 5]);
     let lanes: Vec<usize> = consumer.batches.iter().map(|(lane, _)| *lane).collect();
     assert_eq!(lanes, [2, 0, 0, 1, 2, 0]);
-    let free = trace.record().lanes[0].batches.iter().all(|batch| batch.state.load(Relaxed) == Standing::Free as u32);
+    let free = trace.record().lanes[0].batches.iter().all(|batch| batch.state.load(Relaxed) == BatchState::Free as u32);
     assert!(free && consumer.released.is_empty());
 }
 
 #[test]
 fn a_mapping_by_one_thread_applies_to_all_threads() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     (0..2).for_each(|lane| take_lane(&trace, lane, std::process::id()));
-    let map = [Record::event(Event::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
-    submit(&trace, (1, 0), 0, Phase::Counted, 0, &map);
-    submit(&trace, (0, 0), 1, Phase::Counted, 1, &pages(256, 64));
+    let map = [Record::event(MemoryEvent::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
+    submit(&trace, (1, 0), 0, BurstPhase::Counted, 0, &map);
+    submit(&trace, (0, 0), 1, BurstPhase::Counted, 1, &pages(256, 64));
     let results = simulate(&trace);
     assert_eq!(results.counts[0].data.walks_in_region, 64);
     assert_eq!(results.sample.addresses().len(), 64, "a fully counted run is sampled too");
@@ -117,17 +118,17 @@ fn a_mapping_by_one_thread_applies_to_all_threads() {
 
 #[test]
 fn instructions_per_access_are_weighted_by_walks() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     take_lane(&trace, 0, std::process::id());
-    let map = [Record::event(Event::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
-    submit(&trace, (0, 0), 0, Phase::Counted, 0, &map);
+    let map = [Record::event(MemoryEvent::Map), Record(1 << 20), Record(64 << 12), Record(1), Record(0)];
+    submit(&trace, (0, 0), 0, BurstPhase::Counted, 0, &map);
     // Two instructions per access in the region. Half of the accesses are outside, and one batch
     // hits.
-    submit(&trace, (0, 1), 1, Phase::Counted, 1, &pages(256, 32));
-    submit(&trace, (0, 2), 2, Phase::Counted, 5, &pages(256, 32));
+    submit(&trace, (0, 1), 1, BurstPhase::Counted, 1, &pages(256, 32));
+    submit(&trace, (0, 2), 2, BurstPhase::Counted, 5, &pages(256, 32));
     let both: Vec<Record> =
         pages(288, 32).into_iter().zip(pages(5000, 32)).flat_map(|(one, other)| [one, other]).collect();
-    submit(&trace, (0, 3), 3, Phase::Counted, 1, &both);
+    submit(&trace, (0, 3), 3, BurstPhase::Counted, 1, &both);
     let each = simulate(&trace).instructions_per_access;
     // 32 walks with 2 instructions and 64 with 4.
     assert!((each - (32.0 * 2.0 + 64.0 * 4.0) / 96.0).abs() < 1e-9, "{each}");
@@ -135,9 +136,9 @@ fn instructions_per_access_are_weighted_by_walks() {
 
 #[test]
 fn instructions_per_access_are_limited_to_the_reorder_window() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     take_lane(&trace, 0, std::process::id());
-    submit(&trace, (0, 0), 0, Phase::Counted, 1000, &pages(0, 4));
+    submit(&trace, (0, 0), 0, BurstPhase::Counted, 1000, &pages(0, 4));
     let each = simulate(&trace).instructions_per_access;
     assert!((each - 256.0).abs() < 1e-9, "{each}");
 }
@@ -146,8 +147,8 @@ fn instructions_per_access_are_limited_to_the_reorder_window() {
 fn warm_up_accesses_are_not_counted() {
     let trace = SharedTrace::create(BURSTS).unwrap();
     take_lane(&trace, 0, std::process::id());
-    submit(&trace, (0, 0), 0, Phase::Warming, 3, &pages(0, 20));
-    submit(&trace, (0, 1), 1, Phase::Counted, 3, &pages(15, 10));
+    submit(&trace, (0, 0), 0, BurstPhase::Warming, 3, &pages(0, 20));
+    submit(&trace, (0, 1), 1, BurstPhase::Counted, 3, &pages(15, 10));
     let results = simulate(&trace);
     assert_eq!((results.accesses, results.counted_accesses, results.recorded), (90, 30, 10));
     assert_eq!((results.instructions, results.counted_instructions), (180, 60));
@@ -164,9 +165,9 @@ fn warm_up_accesses_are_not_counted() {
 fn unrecorded_accesses_are_in_the_totals_only() {
     let trace = SharedTrace::create(BURSTS).unwrap();
     take_lane(&trace, 0, std::process::id());
-    let event = [Record::event(Event::Map), Record(0), Record(4 << 12), Record(1), Record(0)];
-    submit(&trace, (0, 0), 0, Phase::Passing, 100, &event);
-    submit(&trace, (0, 1), 1, Phase::Counted, 1, &pages(0, 4));
+    let event = [Record::event(MemoryEvent::Map), Record(0), Record(4 << 12), Record(1), Record(0)];
+    submit(&trace, (0, 0), 0, BurstPhase::Passing, 100, &event);
+    submit(&trace, (0, 1), 1, BurstPhase::Counted, 1, &pages(0, 4));
     let results = simulate(&trace);
     assert_eq!((results.accesses, results.instructions), (504, 1008));
     assert_eq!((results.counted_accesses, results.counted_instructions), (4, 8));
@@ -183,12 +184,12 @@ fn each_run_of_counted_batches_is_a_burst() {
         submit(&trace, batch, ticket.next().unwrap_or(0), phase, 10, &pages(first, count));
     };
     // 20 walks in 200 accesses of two batches, with a batch of the other thread between them.
-    submit_next((0, 0), Phase::Counted, 0, 10);
-    submit_next((1, 0), Phase::Counted, 0, 30);
-    submit_next((0, 1), Phase::Counted, 10, 10);
-    submit_next((0, 2), Phase::Warming, 20, 20);
+    submit_next((0, 0), BurstPhase::Counted, 0, 10);
+    submit_next((1, 0), BurstPhase::Counted, 0, 30);
+    submit_next((0, 1), BurstPhase::Counted, 10, 10);
+    submit_next((0, 2), BurstPhase::Warming, 20, 20);
     // 10 walks in 400 accesses, unfinished at the end.
-    submit_next((0, 3), Phase::Counted, 10, 40);
+    submit_next((0, 3), BurstPhase::Counted, 10, 40);
     let results = simulate(&trace);
     assert_eq!(results.bursts, 3);
     // 20, 30 and 10 walks in 200, 300 and 400 accesses. The last burst has 200 warm-up accesses:
@@ -204,11 +205,11 @@ fn each_run_of_counted_batches_is_a_burst() {
 /// the counted accesses.
 #[test]
 fn bursts_are_weighted_by_what_they_represent() {
-    let plan = Plan { burst: 10, longest_burst: 20, warm_up: 0, period: 20, longest: 60, haste: 3 };
+    let plan = SamplingPlan { burst: 10, longest_burst: 20, warm_up: 0, period: 20, longest: 60, density: 3 };
     assert_eq!([0, 63, 64, 95, 96, 500].map(|burst| plan.period_of(burst)), [20, 20, 40, 40, 60, 60]);
-    let warmed = Plan { warm_up: 2, ..plan };
+    let warmed = SamplingPlan { warm_up: 2, ..plan };
     assert_eq!([0, 63, 64, 500].map(|burst| warmed.burst_of(burst)), [(2, 8), (2, 8), (4, 16), (4, 16)]);
-    assert_eq!((Plan::default().period_of(1000), Plan { longest: 3, ..plan }.period_of(1000)), (0, 20));
+    assert_eq!((SamplingPlan::default().period_of(1000), SamplingPlan { longest: 3, ..plan }.period_of(1000)), (0, 20));
     let trace = SharedTrace::create(plan).unwrap();
     take_lane(&trace, 0, std::process::id());
     let (mut reader, mut simulator) = (TraceReader::new(&trace), simulator(plan));
@@ -218,11 +219,14 @@ fn bursts_are_weighted_by_what_they_represent() {
         let burst = ticket / 2;
         let first = if burst < 64 { 0 } else { (1 << 20) + burst * 10 };
         let passing = if burst < 64 { 10 } else { 30 };
-        let (phase, records) =
-            if ticket % 2 == 0 { (Phase::Counted, pages(first, 10)) } else { (Phase::Passing, pages(0, passing)) };
+        let (phase, records) = if ticket % 2 == 0 {
+            (BurstPhase::Counted, pages(first, 10))
+        } else {
+            (BurstPhase::Passing, pages(0, passing))
+        };
         submit(&trace, (0, usize::try_from(ticket).unwrap() % BATCHES), ticket, phase, 1, &records);
         reader.read(&mut simulator, NO_WAIT);
-        factors.push(trace.record().lanes[0].haste.load(Relaxed));
+        factors.push(trace.record().lanes[0].density.load(Relaxed));
     }
     assert_eq!(
         [1, 2 * 64, 2 * 64 + 1, 2 * 65, 2 * 65 + 1, 2 * 95].map(|ticket: usize| factors[ticket]),
@@ -239,11 +243,11 @@ fn bursts_are_weighted_by_what_they_represent() {
 
 #[test]
 fn a_fully_counted_run_has_no_bursts() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     take_lane(&trace, 0, std::process::id());
-    submit(&trace, (0, 0), 0, Phase::Counted, 1, &pages(0, 10));
-    submit(&trace, (0, 1), 1, Phase::Passing, 1, &[]);
-    submit(&trace, (0, 2), 2, Phase::Counted, 1, &pages(5, 20));
+    submit(&trace, (0, 0), 0, BurstPhase::Counted, 1, &pages(0, 10));
+    submit(&trace, (0, 1), 1, BurstPhase::Passing, 1, &[]);
+    submit(&trace, (0, 2), 2, BurstPhase::Counted, 1, &pages(5, 20));
     let results = simulate(&trace);
     assert_eq!((results.bursts, results.relative_error, results.counts[0].data.walks), (0, None, 25));
 }
@@ -251,7 +255,7 @@ fn a_fully_counted_run_has_no_bursts() {
 #[test]
 fn threads_without_a_lane_are_counted() {
     let trace = SharedTrace::create(BURSTS).unwrap();
-    trace.record().laneless.store(3, Relaxed);
+    trace.record().threads_without_lane.store(3, Relaxed);
     trace.record().execs.store(2, Relaxed);
     let results = simulate(&trace);
     assert_eq!((results.untraced_threads, results.execs, results.threads), (3, 2, 0));
@@ -259,9 +263,9 @@ fn threads_without_a_lane_are_counted() {
 
 #[test]
 fn the_unfinished_batch_of_a_dead_process_is_read_at_the_end() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     take_lane(&trace, 5, std::process::id());
-    submit(&trace, (5, 0), 0, Phase::Counted, 1, &pages(0, 3));
+    submit(&trace, (5, 0), 0, BurstPhase::Counted, 1, &pages(0, 3));
     fill_batch(&trace, 5, 1, &pages(3, 7));
     let mut consumer = RecordingConsumer::default();
     let mut reader = TraceReader::new(&trace);
@@ -275,7 +279,7 @@ fn the_unfinished_batch_of_a_dead_process_is_read_at_the_end() {
 
 #[test]
 fn an_unfinished_batch_counts_only_without_bursts() {
-    for (plan, counted) in [(Plan::default(), 7), (BURSTS, 0)] {
+    for (plan, counted) in [(SamplingPlan::default(), 7), (BURSTS, 0)] {
         let trace = SharedTrace::create(plan).unwrap();
         take_lane(&trace, 0, std::process::id());
         fill_batch(&trace, 0, 0, &pages(0, 7));
@@ -297,14 +301,14 @@ fn read_until_released(trace: &SharedTrace, lanes: usize) -> RecordingConsumer {
 
 #[test]
 fn lanes_of_killed_processes_are_reclaimed() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     let mut killed = Command::new("sleep").arg("1000").spawn().unwrap();
     let dead = killed.id();
     // Two lanes belong to a living process, all others to a dead one.
     (0..LANES).for_each(|lane| take_lane(&trace, lane, if lane < 2 { std::process::id() } else { dead }));
-    submit(&trace, (7, 0), 1, Phase::Counted, 1, &pages(7, 1));
+    submit(&trace, (7, 0), 1, BurstPhase::Counted, 1, &pages(7, 1));
     fill_batch(&trace, 7, 1, &pages(8, 1));
-    submit(&trace, (0, 0), 2, Phase::Counted, 1, &pages(9, 1));
+    submit(&trace, (0, 0), 2, BurstPhase::Counted, 1, &pages(9, 1));
     killed.kill().unwrap();
     killed.wait().unwrap();
     let consumer = read_until_released(&trace, LANES - 2);
@@ -314,7 +318,7 @@ fn lanes_of_killed_processes_are_reclaimed() {
     assert_eq!(taken, 2, "the living process keeps its lanes");
     // The next thread of the lane starts with the first batch.
     take_lane(&trace, 7, std::process::id());
-    submit(&trace, (7, 0), 3, Phase::Counted, 1, &pages(10, 1));
+    submit(&trace, (7, 0), 3, BurstPhase::Counted, 1, &pages(10, 1));
     let mut again = RecordingConsumer::default();
     TraceReader::new(&trace).read(&mut again, NO_WAIT);
     assert_eq!(again.batches, [(7, pages(10, 1))]);
@@ -322,16 +326,16 @@ fn lanes_of_killed_processes_are_reclaimed() {
 
 #[test]
 fn late_submissions_of_a_killed_process_are_not_its_unfinished_batch() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
     take_lane(&trace, 0, std::process::id());
     take_lane(&trace, 1, ended.id());
     // As if submitted after the reader's scan: the first and third by the dead process, the second
     // by the living one.
-    submit(&trace, (1, 0), 0, Phase::Counted, 2, &pages(0, 1));
-    submit(&trace, (0, 0), 1, Phase::Counted, 2, &pages(1, 1));
-    submit(&trace, (1, 1), 2, Phase::Counted, 2, &pages(2, 1));
+    submit(&trace, (1, 0), 0, BurstPhase::Counted, 2, &pages(0, 1));
+    submit(&trace, (0, 0), 1, BurstPhase::Counted, 2, &pages(1, 1));
+    submit(&trace, (1, 1), 2, BurstPhase::Counted, 2, &pages(2, 1));
     fill_batch(&trace, 1, 2, &pages(3, 1));
     let (mut consumer, mut reader) = (RecordingConsumer::default(), TraceReader::new(&trace));
     reader.reclaim(&mut consumer);
@@ -340,7 +344,7 @@ fn late_submissions_of_a_killed_process_are_not_its_unfinished_batch() {
 
 #[test]
 fn the_lane_of_a_zombie_is_reclaimed() {
-    let trace = SharedTrace::create(Plan::default()).unwrap();
+    let trace = SharedTrace::create(SamplingPlan::default()).unwrap();
     let mut killed = Command::new("sleep").arg("1000").spawn().unwrap();
     take_lane(&trace, 0, killed.id());
     let mut consumer = RecordingConsumer::default();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fieldstone_wire::sites::Lost;
+use fieldstone_wire::sites::LossReason;
 
 use crate::stage::{Recording, Workshop, recorder};
 
@@ -20,7 +20,7 @@ fn a_handler_that_allocates_wherever_it_interrupts_is_counted_or_told_as_lost() 
     let with = |function: &str| -> u64 {
         stacks.iter().filter(|(names, _)| names.starts_with(function)).map(|(_, counts)| counts.0).sum()
     };
-    let lost = recording.lost(Lost::Nested);
+    let lost = recording.lost(LossReason::Nested);
     assert_eq!(with("in_handler handler") + lost, handled, "lost: {lost}");
     assert_eq!(with("at_work") + handled, calls);
     assert!(
@@ -46,7 +46,7 @@ fn where_the_mailbox_is_taken_nothing_is_announced() {
     workshop.compile("taker.c", "libtaker.so", "-shared -fPIC");
     let program = workshop.compile("taken.c", "taken", "-L@ -ltaker -Wl,-rpath,@ -Wl,-z,now");
     assert_eq!(recording.run(&program, &[]).stdout, b"went on\n");
-    assert!(recording.lost(Lost::NoMailbox) >= 2, "malloc and free");
+    assert!(recording.lost(LossReason::MailboxesUnmapped) >= 2, "malloc and free");
     assert_eq!(recording.sites().sites().count(), 0);
 }
 

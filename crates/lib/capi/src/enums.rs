@@ -1,4 +1,4 @@
-//! The numbers of the header's enums, and their words.
+//! The numbers of the header's enums, and their texts.
 
 #![allow(unsafe_code, reason = "exports symbols")]
 
@@ -6,9 +6,9 @@ use std::ffi::{CStr, c_char, c_uint};
 
 use fieldstone_pages::{GuardMechanism, Loss, Mechanism, Watch};
 
-use crate::answer::Refusal;
+use crate::result::CallError;
 
-/// `enum fs_mechanism`, in its order from 1.
+/// `enum fs_mechanism`, in order from 1.
 const MECHANISMS: [(Mechanism, &CStr); 5] = [
     (Mechanism::UserfaultThread, c"userfaultfd-thread"),
     (Mechanism::UserfaultSignal, c"userfaultfd-signal"),
@@ -17,29 +17,29 @@ const MECHANISMS: [(Mechanism, &CStr); 5] = [
     (Mechanism::Scan, c"pagemap-scan"),
 ];
 
-pub(crate) fn mechanism(number: c_uint) -> Result<Mechanism, Refusal> {
+pub(crate) fn mechanism(number: c_uint) -> Result<Mechanism, CallError> {
     let at = (number as usize).wrapping_sub(1);
-    MECHANISMS.get(at).map(|entry| entry.0).ok_or(Refusal::Argument("the mechanism is not one of enum fs_mechanism"))
+    MECHANISMS.get(at).map(|entry| entry.0).ok_or(CallError::Argument("the mechanism is not one of enum fs_mechanism"))
 }
 
-/// 0 for a mechanism that the header does not know.
+/// 0 for a mechanism that the header does not have.
 pub(crate) fn number_of(mechanism: Mechanism) -> c_uint {
     (1..).zip(&MECHANISMS).find(|(_, entry)| entry.0 == mechanism).map_or(0, |(number, _)| number)
 }
 
-pub(crate) fn watch(number: c_uint) -> Result<Watch, Refusal> {
+pub(crate) fn watch(number: c_uint) -> Result<Watch, CallError> {
     match number {
         0 => Ok(Watch::Writes),
         1 => Ok(Watch::Accesses),
-        _ => Err(Refusal::Argument("what to watch is not one of enum fs_watch")),
+        _ => Err(CallError::Argument("what to watch is not one of enum fs_watch")),
     }
 }
 
-pub(crate) fn guard(number: c_uint) -> Result<GuardMechanism, Refusal> {
+pub(crate) fn guard(number: c_uint) -> Result<GuardMechanism, CallError> {
     match number {
         0 => Ok(GuardMechanism::Marker),
         1 => Ok(GuardMechanism::Protect),
-        _ => Err(Refusal::Argument("the way to guard is not one of enum fs_guard")),
+        _ => Err(CallError::Argument("the guard mechanism is not one of enum fs_guard")),
     }
 }
 
@@ -70,23 +70,23 @@ extern "C" fn fs_mechanism_name(number: c_uint) -> *const c_char {
 extern "C" fn fs_loss_text(loss: c_uint) -> *const c_char {
     let text = match loss {
         1 => {
-            c"a system call that reads or writes a trapped page fails with EFAULT: touch the page first, or use a handler in a \
+            c"a system call that accesses a trapped page fails with EFAULT: touch the page first, or use a handler in a \
               thread with /dev/userfaultfd or vm.unprivileged_userfaultfd=1"
         }
         2 => {
-            c"each piece that is protected apart from its neighbours takes one of vm.max_map_count mappings: protect long \
-              pieces, or use userfaultfd, which needs none"
+            c"each separately protected range takes one of vm.max_map_count mappings: protect long \
+              ranges, or use userfaultfd, which needs none"
         }
         4 => {
             c"the kernel kills a thread that blocks SIGSEGV and SIGBUS at a trapped page: leave both unblocked, or use \
               FS_USERFAULT_THREAD, which needs no signal"
         }
         8 => {
-            c"this process has pinned pages: writes through registered buffers of io_uring, and by devices, do not make pages \
+            c"this process has pinned pages: writes through registered buffers of io_uring, and by devices, do not create pages \
               dirty: mark such buffers (fs_tracking_mark), or do not register tracked memory"
         }
         16 => {
-            c"writes to shared memory or a file through another mapping, by write(2) or by another process do not make pages \
+            c"writes to shared memory or a file through another mapping, by write(2) or by another process do not create pages \
               dirty: mark the pages (fs_tracking_mark), or use private anonymous memory"
         }
         _ => c"unknown",
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_there_and_back_and_names_are_the_librarys() {
+    fn numbers_round_trip_and_names_match_the_library() {
         for (number, (known, name)) in (1..).zip(MECHANISMS) {
             assert!(mechanism(number).is_ok_and(|found| found == known));
             assert_eq!((number_of(known), name.to_str()), (number, Ok(known.name())));

@@ -1,75 +1,84 @@
-//! Why a piece of a program's private anonymous memory lies outside the region, or inside on pages of another kind.
+//! Why private anonymous memory of a program is outside the region, or inside on another page kind.
 
-/// A reason, as counted by the agent and told in every report. The number is its place in the slot's counters.
+/// A reason, counted by the agent and shown in every report. The number is the index in the slot's
+/// counters.
 #[repr(usize)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outside {
+pub enum PlacementReason {
     /// `MAP_STACK` or `MAP_GROWSDOWN`: a thread's stack.
     Stack = 0,
-    /// The program named the address (`MAP_FIXED`), it is not in the region, and no huge page fits.
+    /// The program fixed the address (`MAP_FIXED`) outside the region, and no huge page fits.
     Fixed,
-    /// The program asked for an address nearby and may check the result; no huge page fits. `--also hinted` moves it.
+    /// The program passed an address hint and may check the result; no huge page fits. `--also
+    /// hinted` moves it.
     Hint,
     /// `MAP_32BIT`: the low 2 GiB.
     Low32,
-    /// `MAP_NORESERVE` and larger than the machine's memory: sparse by intention.
+    /// `MAP_NORESERVE` and larger than the machine's memory: deliberately sparse.
     Giant,
-    /// The program asked for hugetlb pages by itself.
+    /// The program requested hugetlb pages itself.
     OwnHugetlb,
     /// Executable memory of a code generator.
     Executable,
-    /// A flag whose meaning the region could not keep.
+    /// A flag that the region cannot honour.
     OddFlag,
-    /// The region's address range has no room for it.
+    /// The region's address range has no space for it.
     NoRoom,
-    /// The kernel refused it (a limit, no memory); the program's own request went through unchanged or failed alike.
+    /// The kernel refused it (a limit, or no memory). The program's own request passed unchanged or
+    /// failed too.
     Refused,
-    /// Asked for by `--also stacks`, but no huge page fits between its ends.
+    /// Requested by `--also stacks`, but no huge page fits between its ends.
     ShortStack,
-    /// Asked for by `--also stacks`: the first thread's, grown ahead and advised where it is.
+    /// Requested by `--also stacks`: the first thread's stack, extended in advance and advised in
+    /// place.
     FirstStack,
-    /// Asked for by `--also stacks`: the first thread's, which a limit or a neighbour keeps from growing ahead.
+    /// Requested by `--also stacks`: the first thread's stack, but a limit or a neighbouring
+    /// mapping prevents the extension.
     FirstStackKept,
-    /// Asked for by `--also globals`: whole huge pages of zero-initialised data, advised where they are.
+    /// Requested by `--also globals`: whole huge pages of zero-initialised data, advised in place.
     Globals,
-    /// Asked for by `--also globals`: what of data segments fills no huge page.
+    /// Requested by `--also globals`: parts of data segments that fill no huge page.
     ShortGlobals,
-    /// Asked for by `--also globals`: initialised data, a private mapping of the file, which has to stay one.
+    /// Requested by `--also globals`: initialised data, which must stay a private mapping of the
+    /// file.
     FileGlobals,
-    /// Advised where it lies, for the address has a meaning to the program.
+    /// Advised in place, because the program depends on the address.
     InPlace,
-    /// Inside the region, but on transparent pages: hugetlb was asked for and the pool had none left.
+    /// Inside the region, but on transparent pages: the hugetlb pool was empty.
     PoolEmpty,
-    /// Inside the region, but on transparent pages: its page-grained use cannot bear hugetlb.
+    /// Inside the region, but on transparent pages: the program uses it in units of 4 KiB.
     PageGrained,
-    /// Inside the region, but on transparent pages: hugetlb cannot be used safely without userfaultfd.
+    /// Inside the region, but on transparent pages: hugetlb needs userfaultfd to be safe.
     NoUserfault,
-    /// Inside the region, and resident before its first access: a neighbour's huge page holds it.
+    /// Inside the region, and resident before its first access: it shares a neighbour's huge page.
     Resident,
-    /// Inside the region, with nothing mapped ahead: the program locks all its memory, or serves page faults by itself.
+    /// Inside the region, with nothing mapped in advance: the program locks all its memory, or
+    /// handles page faults itself.
     Exact,
     /// Inside the region, moved from hugetlb to transparent pages before a fork.
     DemotedByFork,
-    /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or mremap.
+    /// Inside the region, moved from hugetlb to transparent pages for a partial munmap, mprotect or
+    /// mremap.
     DemotedByCall,
-    /// Inside the region and left on hugetlb although it should have moved: there was no memory for the copy.
+    /// Inside the region and left on hugetlb although it should have moved: no memory for the copy.
     KeptNoMemory,
     /// Left on hugetlb: the region has no free addresses for the copy.
     KeptNoRoom,
     /// Left on hugetlb: the process has as many mappings as the kernel allows.
     KeptMappings,
-    /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it writes.
+    /// Left on hugetlb: the kernel does I/O to the page's frame, and a copy would miss what it
+    /// writes.
     KeptPinned,
-    /// Left on hugetlb: a limit or a filter refuses what shows which frames the kernel holds.
+    /// Left on hugetlb: a limit or a filter hides which frames the kernel holds.
     KeptUnseen,
-    /// Left on hugetlb: userfaultfd was permitted at the start, and is not any more.
+    /// Left on hugetlb: userfaultfd was permitted at the start, and no longer is.
     KeptNoUserfault,
-    /// Left on hugetlb: the program has registered it with a userfaultfd of its own.
+    /// Left on hugetlb: the program has registered it with its own userfaultfd.
     KeptWatched,
 }
 
-impl Outside {
-    /// Every reason, in the order of its number.
+impl PlacementReason {
+    /// Every reason, in numeric order.
     pub const ALL: [Self; 31] = [
         Self::Stack,
         Self::Fixed,
@@ -104,14 +113,14 @@ impl Outside {
         Self::KeptWatched,
     ];
 
-    /// The words in a report.
+    /// The text in a report.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
             Self::Stack => "thread stack",
             Self::Fixed => "less than 2 MiB at an address fixed by the program",
             Self::Hint => "less than 2 MiB at an address hinted by the program: --also hinted moves it",
-            Self::Low32 => "low 32-bit address asked for",
+            Self::Low32 => "low 32-bit address requested",
             Self::Giant => "sparse giant (MAP_NORESERVE, larger than memory)",
             Self::OwnHugetlb => "the program's own hugetlb",
             Self::Executable => "executable",
@@ -124,7 +133,7 @@ impl Outside {
             Self::Globals => "zero-initialised globals, advised where they are",
             Self::ShortGlobals => "globals that fill no huge page",
             Self::FileGlobals => "globals with initial values: pages of the file stay on small pages",
-            Self::InPlace => "in place: on the pages asked for at the program's own addresses",
+            Self::InPlace => "in place: on the requested pages at the program's own addresses",
             Self::PoolEmpty => "in the region on transparent pages: hugetlb pool empty",
             Self::PageGrained => "in the region on transparent pages: page-grained use",
             Self::NoUserfault => "in the region on transparent pages: userfaultfd is not permitted",
@@ -144,7 +153,7 @@ impl Outside {
         }
     }
 
-    /// Whether the memory is in the region all the same.
+    /// Whether the memory is inside the region.
     #[must_use]
     pub const fn is_inside(self) -> bool {
         self as usize >= Self::PoolEmpty as usize

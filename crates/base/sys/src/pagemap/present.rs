@@ -1,8 +1,8 @@
-//! What of a range is in memory, and what of that is mapped by huge entries: for any process that this user may look into,
-//! since no frame number is asked for.
+//! Present ranges: the part of a range that is in memory, and whether huge entries map it. Works
+//! for any process that this user may read, because it needs no frame numbers.
 //!
-//! By `PAGEMAP_SCAN` (Linux 6.7), which walks the page tables and answers in stretches. Older kernels have only the table of
-//! pages, which does not tell huge entries from small ones.
+//! `PAGEMAP_SCAN` (Linux 6.7) walks the page tables and returns ranges. Older kernels have only the
+//! pagemap, which does not distinguish huge entries from small ones.
 #![allow(unsafe_code, reason = "PAGEMAP_SCAN has no safe form")]
 
 use std::fs::File;
@@ -17,24 +17,25 @@ use super::walk::{CHUNK_PAGES, PRESENT, read_entries};
 use crate::userfault::PAGEMAP_SCAN;
 use crate::{Error, Result};
 
-/// Stretches of one call.
+/// Ranges per call.
 const STRETCHES: usize = 512;
 
-/// Neighbouring pages in memory, all mapped alike.
+/// Adjacent pages in memory, mapped by entries of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Their addresses.
+pub struct PresentRange {
+    /// The addresses.
     pub range: Range<u64>,
-    /// Whether each 2 MiB of them is mapped by one entry. Never before Linux 6.7, which does not tell.
+    /// Whether one entry maps each 2 MiB of it. Always false before Linux 6.7, which does not
+    /// report it.
     pub huge: bool,
 }
 
-/// Finds what of a range of a process's memory is there, lowest address first. The kernel's page of zeros, which is mapped where
-/// memory was read and never written, is left out where the kernel tells (6.7).
+/// The ranges of a process's memory that are present, lowest address first. The kernel's zero page,
+/// which is mapped after a read, is excluded if the kernel reports it (6.7).
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`] when it has ended, [`Error::ProcessDenied`] when it is another user's.
-pub fn spans(pid: u32, range: Range<u64>) -> Result<Vec<Span>> {
+/// [`Error::NoSuchProcess`] when it has ended, [`Error::ProcessDenied`] for another user's process.
+pub fn present_ranges(pid: u32, range: Range<u64>) -> Result<Vec<PresentRange>> {
     let path = PathBuf::from(format!("/proc/{pid}/pagemap"));
     let map = File::open(&path).map_err(|source| Error::process_file(pid, "open", &path, source))?;
     let found = match scan(&map, range.clone()) {
@@ -44,7 +45,7 @@ pub fn spans(pid: u32, range: Range<u64>) -> Result<Vec<Span>> {
     found.map_err(|source| Error::process_file(pid, "read", &path, source))
 }
 
-fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<Span>> {
+fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<PresentRange>> {
     let (present, zero) = (u64::from(uapi::PAGE_IS_PRESENT), u64::from(uapi::PAGE_IS_PFNZERO));
     let mut stretches = vec![uapi::page_region { start: 0, end: 0, categories: 0 }; STRETCHES];
     let mut found = Vec::new();
@@ -64,11 +65,12 @@ fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<Span>> {
             category_anyof_mask: 0,
             return_mask: u64::from(uapi::PAGE_IS_HUGE),
         };
-        // SAFETY: the request's own structure, a live local; it writes no more stretches than the list has.
+        // SAFETY: `scan` is the request's own structure, a live local; the kernel writes at most
+        // `STRETCHES` ranges, the length of the borrowed list.
         let result = unsafe { libc::ioctl(map.as_raw_fd(), PAGEMAP_SCAN.into(), &raw mut scan) };
         let count = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
         let spans = stretches[..count].iter();
-        found.extend(spans.map(|span| Span { range: span.start..span.end, huge: span.categories != 0 }));
+        found.extend(spans.map(|span| PresentRange { range: span.start..span.end, huge: span.categories != 0 }));
         if scan.walk_end <= at {
             break; // the process has just ended
         }
@@ -77,9 +79,9 @@ fn scan(map: &File, range: Range<u64>) -> io::Result<Vec<Span>> {
     Ok(found)
 }
 
-fn table(map: &File, range: &Range<u64>) -> io::Result<Vec<Span>> {
+fn table(map: &File, range: &Range<u64>) -> io::Result<Vec<PresentRange>> {
     let page_bytes = rustix::param::page_size() as u64;
-    let mut found: Vec<Span> = Vec::new();
+    let mut found: Vec<PresentRange> = Vec::new();
     let (mut page, end) = (range.start / page_bytes, range.end.div_ceil(page_bytes));
     let mut entries = Vec::new();
     while page < end {
@@ -92,7 +94,7 @@ fn table(map: &File, range: &Range<u64>) -> io::Result<Vec<Span>> {
             let address = page * page_bytes;
             match found.last_mut() {
                 Some(span) if span.range.end == address => span.range.end += page_bytes,
-                _ => found.push(Span { range: address..address + page_bytes, huge: false }),
+                _ => found.push(PresentRange { range: address..address + page_bytes, huge: false }),
             }
         }
         page += got as u64;
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_find_the_pages_that_were_written() {
+    fn scan_and_table_find_the_written_pages() {
         let page = rustix::param::page_size();
         let mut memory = vec![0_u8; 64 * page];
         let start = (memory.as_ptr().addr()).next_multiple_of(page);
@@ -115,17 +117,17 @@ mod tests {
         }
         let at = |index: usize| (start + index * page) as u64;
         let map = File::open("/proc/self/pagemap").unwrap();
-        // Its first and last page may be a neighbour's too.
+        // The first and last page may also hold a neighbour's memory.
         let inner = at(1)..at(60);
         let expected = [at(3)..at(6), at(9)..at(10)];
-        let ranges = |spans: Vec<Span>| spans.into_iter().map(|span| span.range).collect::<Vec<_>>();
+        let ranges = |spans: Vec<PresentRange>| spans.into_iter().map(|span| span.range).collect::<Vec<_>>();
         assert_eq!(ranges(table(&map, &inner).unwrap()), expected);
         match scan(&map, inner.clone()) {
             Err(old) if old.raw_os_error() == Some(libc::ENOTTY) => println!("SKIP this kernel has no PAGEMAP_SCAN"),
             scanned => assert_eq!(ranges(scanned.unwrap()), expected),
         }
-        assert_eq!(ranges(spans(std::process::id(), inner).unwrap()), expected);
-        assert!(matches!(spans(0x7fff_fff0, 0..4096), Err(Error::NoSuchProcess { .. })));
+        assert_eq!(ranges(present_ranges(std::process::id(), inner).unwrap()), expected);
+        assert!(matches!(present_ranges(0x7fff_fff0, 0..4096), Err(Error::NoSuchProcess { .. })));
         drop(memory);
     }
 }

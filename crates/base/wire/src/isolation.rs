@@ -1,24 +1,26 @@
-//! What a program asks to have on cache lines of its own: a table in its memory, which a repairer reads from outside.
+//! A program's requests for cache lines of its own: a table in its memory that a repairer reads
+//! from outside.
 //!
 //! ```text
 //!   magic | changes | (address, bytes) | (address, bytes) | …
 //! ```
-//! An entry counts while its number of bytes is not 0. That is written last and taken away first, and `changes` is counted up after: who
-//! reads the table when `changes` has changed misses nothing for good.
+//! Invariants: an entry is valid while its byte count is not 0. `isolate` writes the count last,
+//! `restore` clears it first, and both then increment `changes`. A reader that rereads the table
+//! after `changes` has changed misses no entry.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The table's name among a program's symbols.
+/// The table's symbol name in a program.
 pub const SYMBOL: &str = "fieldstone_isolated";
-/// What it begins with.
+/// The first word of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"isolate1");
-/// Ranges that it has room for.
+/// Capacity in ranges.
 pub const ENTRIES: usize = 255;
 
-/// The table.
+/// The table. It lives in the program and lasts as long as the process.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Isolated {
+pub struct IsolationTable {
     magic: u64,
     changes: AtomicU64,
     entries: [Entry; ENTRIES],
@@ -31,49 +33,51 @@ struct Entry {
     bytes: AtomicU64,
 }
 
-/// Where in it stands how often it has changed.
-pub const CHANGES_AT: u64 = 8;
-/// Bytes of the table.
-pub const BYTES: usize = size_of::<Isolated>();
+/// Offset in bytes of the change counter.
+pub const CHANGES_OFFSET: u64 = 8;
+/// Size of the table in bytes.
+pub const BYTES: usize = size_of::<IsolationTable>();
 
-impl Isolated {
-    /// One that asks for nothing.
+impl IsolationTable {
+    /// An empty table.
     #[must_use]
     pub const fn new() -> Self {
         let entries = [const { Entry { address: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; ENTRIES];
         Self { magic: MAGIC, changes: AtomicU64::new(0), entries }
     }
 
-    /// Asks for `bytes` from `address` on, neither of which is 0. False where there is no room for one more.
+    /// Adds the range of `bytes` bytes at `address`; neither may be 0. Returns false when the table
+    /// is full.
     pub fn isolate(&self, address: u64, bytes: u64) -> bool {
-        let takes =
+        let claims =
             |entry: &&Entry| entry.address.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let Some(entry) = self.entries.iter().find(takes) else { return false };
+        let Some(entry) = self.entries.iter().find(claims) else { return false };
         entry.bytes.store(bytes, Ordering::Release);
         self.changes.fetch_add(1, Ordering::Release);
         true
     }
 
-    /// Asks no longer for that range. False where nobody did.
+    /// Removes a range that [`Self::isolate`] added. Returns false when no such entry exists.
     pub fn restore(&self, address: u64, bytes: u64) -> bool {
-        let is = |entry: &&Entry| {
+        let removes = |entry: &&Entry| {
             entry.address.load(Ordering::Acquire) == address
                 && entry.bytes.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let Some(entry) = self.entries.iter().find(is) else { return false };
+        let Some(entry) = self.entries.iter().find(removes) else { return false };
         entry.address.store(0, Ordering::Release);
         self.changes.fetch_add(1, Ordering::Release);
         true
     }
 }
 
-impl Default for Isolated {
+impl Default for IsolationTable {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// The words of a table that was read from outside: how often it has changed, and what it asks for. None for what is no such table.
+/// Parses the bytes of a table: its change counter and its ranges as (address, bytes). `None` when
+/// the bytes are not such a table.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<(u64, impl Iterator<Item = (u64, u64)>)> {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -94,8 +98,8 @@ mod tests {
 
     use super::*;
 
-    /// As somebody outside reads it.
-    fn seen(table: &Isolated) -> (u64, Vec<(u64, u64)>) {
+    /// The table as another process reads it.
+    fn read_back(table: &IsolationTable) -> (u64, Vec<(u64, u64)>) {
         let words = [table.magic, table.changes.load(Ordering::Relaxed)].into_iter().chain(
             table
                 .entries
@@ -108,25 +112,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_read_from_outside() {
-        let table = Isolated::new();
-        assert_eq!(seen(&table), (0, Vec::new()));
+    fn an_isolated_range_is_read_from_outside() {
+        let table = IsolationTable::new();
+        assert_eq!(read_back(&table), (0, Vec::new()));
         assert!(table.isolate(0x1000, 8) && table.isolate(0x2000, 16) && table.isolate(0x1000, 64));
         assert!(table.restore(0x1000, 8) && !table.restore(0x1000, 8) && !table.restore(0x2000, 8));
-        assert_eq!(seen(&table), (4, [(0x2000, 16), (0x1000, 64)].to_vec()));
+        assert_eq!(read_back(&table), (4, [(0x2000, 16), (0x1000, 64)].to_vec()));
         assert!(table.isolate(0x3000, 4), "the free entry is used again");
-        assert_eq!(seen(&table).1, [(0x3000, 4), (0x2000, 16), (0x1000, 64)]);
+        assert_eq!(read_back(&table).1, [(0x3000, 4), (0x2000, 16), (0x1000, 64)]);
     }
 
     #[test]
-    fn a_full_table_says_so() {
-        let table = Isolated::new();
+    fn a_full_table_refuses_a_range() {
+        let table = IsolationTable::new();
         assert!((1..=ENTRIES as u64).all(|at| table.isolate(at, 1)) && !table.isolate(1, 1));
-        assert_eq!(seen(&table).1.len(), ENTRIES);
+        assert_eq!(read_back(&table).1.len(), ENTRIES);
     }
 
     #[test]
-    fn what_is_no_table_is_not_read() {
+    fn bytes_that_are_no_table_are_not_read() {
         assert!(read(&[0; BYTES]).is_none() && read(&[0; 8]).is_none() && read(&[]).is_none());
     }
 }

@@ -1,14 +1,17 @@
-//! Which pages were written since the last look, where the kernel does not note it: a bit a page, set by who faults.
+//! The pages written since the last look, where the kernel does not record it: one bit per page,
+//! set by the faulting thread.
 //!
 //! ```text
 //! a write faults:   lock,  set the bit,             open the page,    unlock
-//! a look:           lock,  take a word of bits,     close the pages,  unlock,   tell them
+//! a look:           lock,  take a word of bits,     close the pages,  unlock,   return them
 //! ```
-//! The lock is what makes it right. Without it a look could take the bit and close the page between the two steps of the fault,
-//! which would then open a page whose bit is clear: later writes there would be missed. And since the bit is set before the page
-//! is open, a write that is done before a look began is told by that look. `tests/loom.rs` explores both.
+//! Invariant: the bit of each open page is set. Without the lock, a look could take the bit and
+//! close the page between the two steps of the fault. The fault would then open a page whose bit is
+//! clear, and later writes would be missed. The bit is set before the page opens, so a look returns
+//! every write that was complete before it began. `tests/loom.rs` explores both.
 //!
-//! The lock is a word that spins, as faults are met in signal handlers; who looks blocks signals first (`tracking`).
+//! The lock is a spinning word, because faults are handled in signal handlers; callers of a look
+//! block signals first (`tracking`).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,57 +20,58 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use std::ops::Range;
 
-/// What opens and closes pages to writes, by their numbers. A page is closed for good when `close` returns.
+/// Opens and closes pages to writes, by number. A page is closed when `close` returns.
 pub trait Gate {
-    /// Why it failed.
+    /// The error of a failed operation.
     type Error;
-    /// Lets writes pass.
+    /// Permits writes to a page.
     ///
     /// # Errors
     /// As the system call.
     fn open(&self, page: usize) -> Result<(), Self::Error>;
-    /// Has writes fault.
+    /// Makes writes to pages fault.
     ///
     /// # Errors
     /// As the system call.
     fn close(&self, pages: Range<usize>) -> Result<(), Self::Error>;
 }
 
-/// A bit a page.
+/// One bit per page.
 #[derive(Debug)]
-pub struct Log {
+pub struct DirtyLog {
     locked: AtomicBool,
     words: Box<[AtomicU64]>,
     pages: usize,
 }
 
-impl Log {
-    /// For so many pages, none written.
+impl DirtyLog {
+    /// A log for this many pages, none of them written.
     #[must_use]
     pub fn new(pages: usize) -> Self {
         let words = (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Self { locked: AtomicBool::new(false), words, pages }
     }
 
-    /// Notes a page that is about to be written, and opens it.
+    /// Records that a page is about to be written, and opens it.
     ///
     /// # Errors
-    /// As [`Gate::open`]; the page is noted all the same.
-    pub fn note<G: Gate>(&self, page: usize, gate: &G) -> Result<(), G::Error> {
+    /// As [`Gate::open`]; the page is recorded in any case.
+    pub fn record<G: Gate>(&self, page: usize, gate: &G) -> Result<(), G::Error> {
         self.locked(|| {
             self.words[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
             gate.open(page)
         })
     }
 
-    /// Takes the first written pages that are next to each other, at or after `from`, up to 64 of them, and closes them.
+    /// Takes the first adjacent written pages at or after `pages.start`, at most 64, and closes
+    /// them.
     ///
     /// # Errors
     /// As [`Gate::close`]; the pages stay written.
     pub fn take<G: Gate>(&self, pages: Range<usize>, gate: &G) -> Result<Option<Range<usize>>, G::Error> {
         let mut from = pages.start;
         while from < pages.end {
-            // Most words are clear; a write that is not noted yet is one that is not done yet.
+            // Most words are zero; a write that is not recorded yet is not complete yet.
             if self.word(from, pages.end) != 0 {
                 let run = self.locked(|| {
                     let Some(run) = self.run(from, pages.end) else { return Ok(None) };
@@ -85,7 +89,7 @@ impl Log {
         Ok(None)
     }
 
-    /// The first written pages at or after `from` that are next to each other, which stay written and open.
+    /// The first adjacent written pages at or after `pages.start`, which stay written and open.
     #[must_use]
     pub fn peek(&self, pages: Range<usize>) -> Option<Range<usize>> {
         let mut from = pages.start;
@@ -98,14 +102,14 @@ impl Log {
         None
     }
 
-    /// The bits of the word that `from` lies in, of the pages from `from` to `end`.
+    /// The bits of the word of `from`, for the pages from `from` to `end`.
     fn word(&self, from: usize, end: usize) -> u64 {
         let bits = self.words[from / 64].load(Ordering::Acquire) & (u64::MAX << (from % 64));
         let last = end.min(self.pages) - from / 64 * 64;
         if last < 64 { bits & ((1 << last) - 1) } else { bits }
     }
 
-    /// The first run of set bits in the word that `from` lies in.
+    /// The first run of set bits in the word of `from`.
     fn run(&self, from: usize, end: usize) -> Option<Range<usize>> {
         let bits = self.word(from, end);
         let first = bits.trailing_zeros() as usize;
@@ -116,7 +120,7 @@ impl Log {
     }
 
     fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
-        // The wait ends: the holder makes a system call or two and waits for nothing else.
+        // The wait terminates: the holder makes one or two system calls and does not wait.
         #[cfg(not(loom))]
         let mut tries = 0;
         while self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -138,7 +142,7 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
-    /// Open pages.
+    /// The open pages.
     struct Model(RefCell<BTreeSet<usize>>);
 
     impl Gate for Model {
@@ -148,18 +152,18 @@ mod tests {
             Ok(())
         }
         fn close(&self, pages: Range<usize>) -> Result<(), ()> {
-            pages.for_each(|page| assert!(self.0.borrow_mut().remove(&page), "what is taken was open"));
+            pages.for_each(|page| assert!(self.0.borrow_mut().remove(&page), "a taken page was open"));
             Ok(())
         }
     }
 
     proptest! {
         #[test]
-        fn a_look_takes_what_was_noted_in_its_range(
+        fn a_look_takes_the_recorded_pages_of_its_range(
             noted in prop::collection::btree_set(0_usize..200, 0..120), start in 0_usize..200, length in 0_usize..200,
         ) {
-            let (log, gate) = (Log::new(200), Model(RefCell::default()));
-            noted.iter().for_each(|&page| log.note(page, &gate).unwrap());
+            let (log, gate) = (DirtyLog::new(200), Model(RefCell::default()));
+            noted.iter().for_each(|&page| log.record(page, &gate).unwrap());
             let range = start..(start + length).min(200);
             let mut peeked = Vec::new();
             let mut from = range.start;

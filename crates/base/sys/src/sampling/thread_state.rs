@@ -1,6 +1,5 @@
-//! What `/proc` says of a thread, read without allocating: for the tracer's process, which may not.
-//!
-//! Source: proc_pid_stat(5).
+//! A thread's state in `/proc`, read without allocation, for the tracer process, which must not
+//! allocate. Source: proc_pid_stat(5).
 
 use std::ffi::CStr;
 use std::fmt::Write;
@@ -8,16 +7,16 @@ use std::ops::Deref;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-/// Whether a thread of the process runs, and its CPU; `None` where it is none (any more).
-pub(super) fn standing(pid: libc::pid_t, tid: libc::pid_t) -> Option<(bool, u32)> {
+/// Whether a thread of the process runs, and its CPU; `None` if it does not exist.
+pub(super) fn thread_state(pid: libc::pid_t, tid: libc::pid_t) -> Option<(bool, u32)> {
     let file = openat(CWD, &*path(pid, Some(tid))?, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0; 1024];
     let got = rustix::io::read(&file, &mut bytes).ok()?;
-    parse_standing(bytes.get(..got)?)
+    parse_state(bytes.get(..got)?)
 }
 
-/// State and CPU of a line of `/proc/PID/stat`: the first and the 37th field after the name in parentheses.
-fn parse_standing(line: &[u8]) -> Option<(bool, u32)> {
+/// State and CPU of a line of `/proc/PID/stat`: fields 1 and 37 after the name in parentheses.
+fn parse_state(line: &[u8]) -> Option<(bool, u32)> {
     let end = line.iter().rposition(|&byte| byte == b')')?;
     let mut fields = line.get(end + 2..)?.split(|byte| byte.is_ascii_whitespace());
     let runs = fields.next()? == b"R";
@@ -25,7 +24,7 @@ fn parse_standing(line: &[u8]) -> Option<(bool, u32)> {
     Some((runs, cpu))
 }
 
-/// A path in `/proc`, made without allocating.
+/// A path in `/proc`, stored inline.
 pub(super) struct Path {
     /// The last byte stays zero.
     bytes: [u8; 64],
@@ -35,8 +34,8 @@ pub(super) struct Path {
 impl Write for Path {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let end = self.len + text.len();
-        let room = self.bytes.get_mut(self.len..end).filter(|_| end < 64).ok_or(std::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
+        let free = self.bytes.get_mut(self.len..end).filter(|_| end < 64).ok_or(std::fmt::Error)?;
+        free.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
     }
@@ -50,7 +49,7 @@ impl Deref for Path {
     }
 }
 
-/// The list of a process's threads, or the stat of one of them.
+/// The path of a process's thread list, or of a thread's stat.
 pub(super) fn path(pid: libc::pid_t, tid: Option<libc::pid_t>) -> Option<Path> {
     let mut path = Path { bytes: [0; 64], len: 0 };
     match tid {
@@ -65,22 +64,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_tells_state_and_cpu() {
+    fn a_stat_line_has_state_and_cpu() {
         let line = b"4242 (a) R (b) S 17 4242 4242 34816 -1 4194304 120 0 3 0 250 50 1 2 20 0 4 0 98765 10485760 256 \
                      18446744073709551615 1 1 0 0 0 0 0 4096 0 0 0 0 17 3 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
-        assert_eq!(parse_standing(line), Some((false, 3)));
-        assert_eq!(parse_standing(b"1 (x) R 1"), None);
-        assert_eq!(parse_standing(b""), None);
+        assert_eq!(parse_state(line), Some((false, 3)));
+        assert_eq!(parse_state(b"1 (x) R 1"), None);
+        assert_eq!(parse_state(b""), None);
     }
 
     #[test]
-    fn a_thread_that_asks_runs_on_a_cpu_of_this_machine() {
+    fn the_calling_thread_runs_on_a_cpu() {
         let (pid, tid) = (rustix::process::getpid(), rustix::thread::gettid());
         let raw = |id: rustix::process::Pid| id.as_raw_nonzero().get();
-        let (runs, cpu) = standing(raw(pid), raw(tid)).unwrap();
+        let (runs, cpu) = thread_state(raw(pid), raw(tid)).unwrap();
         assert!(runs && cpu < 65_536, "{cpu}");
-        // The first process is a process, and no thread of ours.
-        assert_eq!(standing(raw(pid), 1), None);
+        // Process 1 is no thread of this process.
+        assert_eq!(thread_state(raw(pid), 1), None);
     }
 
     #[test]
