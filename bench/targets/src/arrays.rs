@@ -267,7 +267,7 @@ impl ArrayBench {
             return vec![Cell::skipped_case(goal.clone(), "1e8", &why)];
         }
         let tree = filled_tree(MANY, |at| at as u64);
-        let kinds = [(deque::Kind::Std, "std::deque"), (deque::Kind::Boost, "boost deque")];
+        let kinds = [(deque::DequeKind::Std, "std::deque"), (deque::DequeKind::Boost, "boost deque")];
         let cells = kinds.into_iter().map(|(kind, name)| {
             if !deque::is_there(kind) {
                 let why = "not built: install a C++ compiler (and libboost-dev for Boost's), then `make build`";

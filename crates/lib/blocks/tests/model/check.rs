@@ -1,4 +1,4 @@
-//! All the ways to read an array, against the same on a slice.
+//! Compares every way to read an array with the same on a slice.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,15 +7,15 @@ use fieldstone_blocks::Tree;
 use crate::element::Element;
 use crate::op::Pair;
 
-/// Where a random look is taken.
-pub(crate) type Look = (u16, u16, Vec<(u8, u16)>);
+/// Random positions and steps of a check.
+pub(crate) type Probe = (u16, u16, Vec<(u8, u16)>);
 
-pub(crate) fn look<T: Element>(pair: &mut Pair<T>, look: &Look) {
+pub(crate) fn check<T: Element>(pair: &mut Pair<T>, probe: &Probe) {
     for (snapshot, model) in &pair.snapshots {
-        assert!(**snapshot == **model, "a snapshot stays as it is");
+        assert!(**snapshot == **model, "a snapshot does not change");
     }
-    assert!(*pair.array == *pair.model, "as the vector");
-    let (a, b, script) = look;
+    assert!(*pair.array == *pair.model, "the array equals the vector");
+    let (a, b, script) = probe;
     let range = pair.range(*a, *b);
     read(&pair.array, &pair.model, range, usize::from(*a) + 1, script);
     if let Some((snapshot, model)) = pair.snapshots.last() {
@@ -46,7 +46,7 @@ fn read<T: Element>(tree: &Tree<T>, model: &[T], range: std::ops::Range<usize>, 
     cursor(tree, model, script);
 }
 
-/// The same steps from both ends of two iterators.
+/// Takes the same steps from both ends of two iterators.
 fn walk<A, B>(mut ours: A, mut theirs: B, script: &[(u8, u16)])
 where
     A: DoubleEndedIterator + ExactSizeIterator,
@@ -65,7 +65,8 @@ where
     }
 }
 
-/// What is left after a step from each end, folded from both sides, counted, and the last of it.
+/// Folds the remaining elements from both sides, after some steps from each end; compares `count`
+/// and `last`.
 fn fold<'a, T: Element>(
     mut ours: fieldstone_blocks::Iter<'a, T>,
     mut theirs: std::slice::Iter<'a, T>,
@@ -74,12 +75,12 @@ fn fold<'a, T: Element>(
     for _ in 0..script.len() % 3 {
         assert_eq!((ours.next(), ours.next_back()), (theirs.next(), theirs.next_back()));
     }
-    assert!(ours.clone().rev().fold(Vec::new(), gathered) == theirs.clone().rev().fold(Vec::new(), gathered));
+    assert!(ours.clone().rev().fold(Vec::new(), collected) == theirs.clone().rev().fold(Vec::new(), collected));
     assert_eq!((ours.clone().count(), ours.clone().last()), (theirs.len(), theirs.clone().last()));
-    assert!(ours.fold(Vec::new(), gathered) == theirs.fold(Vec::new(), gathered));
+    assert!(ours.fold(Vec::new(), collected) == theirs.fold(Vec::new(), collected));
 }
 
-fn gathered<T>(mut all: Vec<T>, element: T) -> Vec<T> {
+fn collected<T>(mut all: Vec<T>, element: T) -> Vec<T> {
     all.push(element);
     all
 }
@@ -91,7 +92,7 @@ fn stride<T: Element>(tree: &Tree<T>, model: &[T], step: usize, script: &[(u8, u
         assert_eq!(ours.nth(n), theirs.nth(n));
         assert_eq!(ours.len(), theirs.len());
     }
-    assert!(ours.fold(Vec::new(), gathered) == theirs.fold(Vec::new(), gathered));
+    assert!(ours.fold(Vec::new(), collected) == theirs.fold(Vec::new(), collected));
     assert!(tree.stride(usize::MAX).eq(model.first()));
 }
 

@@ -1,6 +1,6 @@
-//! Descriptions: read, refused with the line or field, checked at random.
+//! Tests of descriptions: parsing, and errors with the line or field.
 
-use super::Machine;
+use super::Mmu;
 use crate::error::Error;
 use crate::page::PageSize;
 
@@ -20,22 +20,22 @@ walk_caches = { pml4e = 0, pdpte = 2, pde = 5, pte_lines = 6 }
 
 fn refused(old: &str, new: &str) -> String {
     assert!(SMALL.contains(old), "{old}");
-    let error = Machine::from_toml(&SMALL.replacen(old, new, 1)).unwrap_err();
-    assert!(matches!(error, Error::Machine { .. } | Error::Text { .. }));
+    let error = Mmu::from_toml(&SMALL.replacen(old, new, 1)).unwrap_err();
+    assert!(matches!(error, Error::Mmu { .. } | Error::Text { .. }));
     error.to_string()
 }
 
 #[test]
 fn a_description_is_read() {
-    let machine = Machine::from_toml(SMALL).unwrap();
-    assert_eq!((machine.data.len(), machine.instruction_ranks().len()), (2, 2));
+    let machine = Mmu::from_toml(SMALL).unwrap();
+    assert_eq!((machine.data.len(), machine.instruction_levels().len()), (2, 2));
     assert_eq!(machine.data[0].arrays[1].set_ways(), 3, "no ways: fully associative");
     assert_eq!(machine.data[1].arrays[0].holds(PageSize::Huge1g), Some(PageSize::Large2m));
     assert_eq!(machine.walk_caches.nested, 0);
 }
 
 #[test]
-fn what_is_no_description_is_told_with_its_line() {
+fn parse_errors_name_the_line() {
     assert!(refused("walkers = 1", "walkers = one").starts_with("line 4 "));
     assert!(refused("walkers = 1", "walkers = -1").starts_with("line 4 "));
     let unknown = refused("entries = 84", "entires = 84");
@@ -45,10 +45,10 @@ fn what_is_no_description_is_told_with_its_line() {
 }
 
 #[test]
-fn what_cannot_be_built_is_told_with_its_field_and_a_remedy() {
+fn inconsistent_descriptions_are_refused_with_field_and_remedy() {
     for (old, new, field, remedy) in [
         ("entries = 84, ways = 7", "entries = 84, ways = 8", "data[1].arrays[0].ways", "ways divide entries"),
-        ("entries = 60", "entries = 0", "data[0].arrays[0].entries", "give 1 to"),
+        ("entries = 60", "entries = 0", "data[0].arrays[0].entries", "use 1 to"),
         ("ways = 5", "ways = 1", "data[0].arrays[0].ways", "2 ways or more"),
         ("entries = 9", "entries = 1", "instruction[0].arrays[0].entries", "2 entries or more"),
         ("entries = 3", "entries = 1", "data[0].arrays[1].entries", "2 entries or more"),
@@ -67,23 +67,23 @@ fn what_cannot_be_built_is_told_with_its_field_and_a_remedy() {
 }
 
 #[test]
-fn what_only_informs_may_be_left_out() {
+fn informational_fields_are_optional() {
     let text = SMALL.replace("walkers = 1\n", "").replace("l2_hit_cycles = 7\n", "");
-    let machine = Machine::from_toml(&text).unwrap();
+    let machine = Mmu::from_toml(&text).unwrap();
     assert_eq!((machine.walkers, machine.l2_hit_cycles), (0, 0));
-    let told = Machine::from_toml(SMALL).unwrap();
-    assert_eq!((told.walkers, told.l2_hit_cycles), (1, 7));
-    assert_eq!(Machine { walkers: 1, l2_hit_cycles: 7, ..machine }, told);
+    let full = Mmu::from_toml(SMALL).unwrap();
+    assert_eq!((full.walkers, full.l2_hit_cycles), (1, 7));
+    assert_eq!(Mmu { walkers: 1, l2_hit_cycles: 7, ..machine }, full);
 }
 
 #[test]
-fn too_many_ranks_are_refused() {
-    let mut machine = Machine::from_toml(SMALL).unwrap();
-    let rank = machine.data[1].clone();
-    machine.data.extend([rank.clone(), rank]);
-    assert!(machine.check().unwrap_err().to_string().contains("data has 4 ranks"));
+fn too_many_levels_are_refused() {
+    let mut machine = Mmu::from_toml(SMALL).unwrap();
+    let level = machine.data[1].clone();
+    machine.data.extend([level.clone(), level]);
+    assert!(machine.check().unwrap_err().to_string().contains("data has 4 levels"));
     machine.data.truncate(1);
-    assert!(machine.check().unwrap_err().to_string().contains("only a rank behind the first is shared"));
+    assert!(machine.check().unwrap_err().to_string().contains("only a level behind the first can be shared"));
     (machine.shared_last, machine.data) = (false, Vec::new());
-    assert!(machine.check().unwrap_err().to_string().contains("data has 0 ranks"));
+    assert!(machine.check().unwrap_err().to_string().contains("data has 0 levels"));
 }

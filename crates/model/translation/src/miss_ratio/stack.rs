@@ -1,21 +1,22 @@
-//! Pages in order of use, with their places in it known to a power of two.
+//! RegionPages in LRU order, with their depth known to a power of two.
 //!
 //! ```text
 //!   zone    0           1           2                   3
-//!   depth   0 .. F-1    F .. 2F-1   2F .. 4F-1          4F .. 8F-1            F: what the first zone holds
+//!   depth   0 .. F-1    F .. 2F-1   2F .. 4F-1          4F .. 8F-1            F: size of the first zone
 //!   pages   a b c d  │  e f g h  │  i j k l m n o p  │  q r
 //!                 ↑           ↑                   ↑       ↑                   last of each zone
 //! ```
-//! A page that is touched comes to the front, and of each zone that it passed, the last page goes on to the next: so many
-//! steps as there are zones, whatever the depth (Kim, Hill and Wood, *Implementing Stack Simulation for Highly-Associative
-//! Memories*, 1991). A hash finds the pages. A full stack forgets its oldest page for a new one.
+//! An accessed page moves to the front. From each zone that it passes, the last page moves to the
+//! next zone: as many steps as zones, at any depth (Kim, Hill and Wood, *Implementing Stack
+//! Simulation for Highly-Associative Memories*, 1991). A hash finds the pages. A full stack
+//! replaces its oldest page.
 
 use crate::lru::{index, unchain};
 use crate::mosaic::spread;
 
 /// The end of a chain, and of the order.
 const NONE: u16 = u16::MAX;
-/// The first one and fifteen doublings: more pages than an entry's number can tell.
+/// The first zone and fifteen doublings: more pages than an entry's index can address.
 const ZONES: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -29,21 +30,21 @@ struct Entry {
     zone: u8,
 }
 
-/// Pages in order of use.
+/// RegionPages in order of use.
 #[derive(Debug, Clone)]
 pub(super) struct Stack {
     entries: Vec<Entry>,
     buckets: Box<[u16]>,
     newest: u16,
-    /// The oldest page of each zone that has one.
+    /// The oldest page of each nonempty zone.
     last: [u16; ZONES],
-    /// Pages of the first zone.
+    /// RegionPages in the first zone.
     first: usize,
     most: usize,
 }
 
 impl Stack {
-    /// Room for `most` pages, at least two; the first zone holds `first`.
+    /// Creates a stack for at most `most` pages, at least two. The first zone holds `first` pages.
     pub(super) fn new(most: u16, first: usize) -> Self {
         let buckets = (usize::from(most) * 2).next_power_of_two();
         Self {
@@ -64,7 +65,8 @@ impl Stack {
         self.entries.len() >= self.most
     }
 
-    /// The zone in which `page` was, if it was there. It is the first one now. `hash` is its [`spread`].
+    /// Moves `page` to the front and returns its former zone; `None` if it was not present. `hash`
+    /// is its [`spread`].
     #[inline]
     pub(super) fn touch(&mut self, page: u64, hash: u64) -> Option<u8> {
         if let Some(newest) = self.entries.get(usize::from(self.newest))
@@ -77,7 +79,7 @@ impl Stack {
         while let Some(entry) = self.entries.get(usize::from(at)) {
             if entry.page == page {
                 let zone = entry.zone;
-                self.renew(at, zone);
+                self.move_to_front(at, zone);
                 return Some(zone);
             }
             at = entry.chain;
@@ -90,7 +92,7 @@ impl Stack {
         None
     }
 
-    /// The pages, the oldest first.
+    /// The pages, oldest first.
     pub(super) fn oldest_first(&self) -> Vec<u64> {
         let following = |entry: &&Entry| self.entries.get(usize::from(entry.older));
         let order = std::iter::successors(self.entries.get(usize::from(self.newest)), following);
@@ -110,12 +112,12 @@ impl Stack {
         (depth / self.first).checked_ilog2().map_or(0, |doublings| doublings as usize + 1)
     }
 
-    /// Brings entry `at`, which is not the newest, to the front.
+    /// Moves entry `at`, which is not the newest, to the front.
     #[inline]
-    fn renew(&mut self, at: u16, zone: u8) {
+    fn move_to_front(&mut self, at: u16, zone: u8) {
         let Entry { newer, older, .. } = self.entries[usize::from(at)];
         if self.last[usize::from(zone)] == at {
-            // Or, where it was alone in its zone, the one that is about to come there.
+            // If it was alone in its zone, `newer` is the entry about to move there.
             self.last[usize::from(zone)] = newer;
         }
         self.entries[usize::from(newer)].older = older;
@@ -123,7 +125,7 @@ impl Stack {
             older.newer = newer;
         }
         self.put_first(at);
-        self.pass_on(zone);
+        self.shift_zones(zone);
     }
 
     #[inline]
@@ -133,17 +135,18 @@ impl Stack {
         self.entries.push(Entry { page, newer: NONE, older: NONE, chain: self.buckets[bucket], zone: 0 });
         self.buckets[bucket] = at;
         self.put_first(at);
-        // The zone that grows by one is that of the depth `before`. Where that is its first page, it gets its last one.
+        // The zone of depth `before` grows by one. If this is its first page, it takes the last
+        // page of the zone before.
         let zone = self.zone(before);
         if before == 0 {
             self.last[0] = at;
         } else if zone > 0 && before == self.first << (zone - 1) {
             self.last[zone] = self.last[zone - 1];
         }
-        self.pass_on(u8::try_from(zone).unwrap_or(0));
+        self.shift_zones(u8::try_from(zone).unwrap_or(0));
     }
 
-    /// The oldest entry becomes the newest, with another page.
+    /// Replaces the oldest entry's page and moves the entry to the front.
     #[inline]
     fn replace(&mut self, page: u64, bucket: usize) {
         let zone = self.zone(self.entries.len() - 1);
@@ -153,7 +156,7 @@ impl Stack {
         let entry = &mut self.entries[usize::from(at)];
         (entry.page, entry.chain) = (page, self.buckets[bucket]);
         self.buckets[bucket] = at;
-        self.renew(at, u8::try_from(zone).unwrap_or(0));
+        self.move_to_front(at, u8::try_from(zone).unwrap_or(0));
     }
 
     #[inline]
@@ -166,9 +169,10 @@ impl Stack {
         (entry.newer, entry.older, entry.zone) = (NONE, newest, 0);
     }
 
-    /// There is one page more at the front: the last of each zone before `end` goes on to the next one.
+    /// After an insertion at the front, moves the last page of each zone before `end` to the next
+    /// zone.
     #[inline]
-    fn pass_on(&mut self, end: u8) {
+    fn shift_zones(&mut self, end: u8) {
         for (last, next) in self.last.iter_mut().zip(1..=end) {
             let moved = &mut self.entries[usize::from(*last)];
             moved.zone = next;
@@ -186,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn zones_are_those_of_a_list_in_order(
+        fn zones_match_a_naive_list(
             (most, first) in (2_u16..300, 1_usize..20),
             pages in prop::collection::vec(0_u64..400, 1..2000),
         ) {

@@ -1,22 +1,22 @@
-//! 5x5 blocks: products, and elimination without pivoting, as BT does it. The blocks are strictly dominant in their diagonal, so that no
-//! pivot is small.
+//! 5x5 matrices: products, and elimination without pivoting, as in BT. The matrices are strictly
+//! diagonally dominant, so no pivot is small.
 
-/// The unknowns of a cell.
-pub(crate) type Cell = [f64; 5];
-/// What a cell's unknowns have to do with those of another.
-pub(crate) type Block = [Cell; 5];
+/// The five unknowns of a cell.
+pub(crate) type Vector5 = [f64; 5];
+/// The coupling between the unknowns of two cells.
+pub(crate) type Matrix5 = [Vector5; 5];
 
-/// `vector` minus the product of `block` and `other`.
+/// Subtracts the product of `block` and `other` from `vector`.
 #[inline(always)]
-pub(crate) fn subtract_product(vector: &mut Cell, block: &Block, other: &Cell) {
+pub(crate) fn subtract_product(vector: &mut Vector5, block: &Matrix5, other: &Vector5) {
     for (value, row) in vector.iter_mut().zip(block) {
         *value -= row.iter().zip(other).map(|(a, b)| a * b).sum::<f64>();
     }
 }
 
-/// `block` minus the product of `a` and `b`.
+/// Subtracts the product of `a` and `b` from `block`.
 #[inline(always)]
-pub(crate) fn subtract_block_product(block: &mut Block, a: &Block, b: &Block) {
+pub(crate) fn subtract_block_product(block: &mut Matrix5, a: &Matrix5, b: &Matrix5) {
     for (row, of_a) in block.iter_mut().zip(a) {
         for (factor, of_b) in of_a.iter().zip(b) {
             for (value, other) in row.iter_mut().zip(of_b) {
@@ -26,9 +26,9 @@ pub(crate) fn subtract_block_product(block: &mut Block, a: &Block, b: &Block) {
     }
 }
 
-/// Multiplies `block` and `vector` by the inverse of `pivot` (Gauss and Jordan).
+/// Multiplies `block` and `vector` by the inverse of `pivot` (Gauss-Jordan).
 #[inline(always)]
-pub(crate) fn divide(pivot: &mut Block, block: &mut Block, vector: &mut Cell) {
+pub(crate) fn divide(pivot: &mut Matrix5, block: &mut Matrix5, vector: &mut Vector5) {
     for at in 0..5 {
         let factor = 1.0 / pivot[at][at];
         pivot[at].iter_mut().chain(&mut block[at]).for_each(|value| *value *= factor);
@@ -50,19 +50,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_divided_and_multiplied_is_as_before() {
-        let block = |seed: f64| -> Block {
+    fn division_inverts_multiplication() {
+        let block = |seed: f64| -> Matrix5 {
             std::array::from_fn(|i| {
                 std::array::from_fn(|j| if i == j { 6.0 } else { ((i * 5 + j) as f64 * seed).sin() })
             })
         };
-        let (pivot, right, vector) = (block(1.3), block(2.1), [1.0, -2.0, 3.0, 0.5, 4.0]);
-        let (mut gone, mut quotient, mut solution) = (pivot, right, vector);
-        divide(&mut gone, &mut quotient, &mut solution);
-        let (mut rest, mut left) = (right, vector);
+        let (pivot, rhs, vector) = (block(1.3), block(2.1), [1.0, -2.0, 3.0, 0.5, 4.0]);
+        let (mut pivot_copy, mut quotient, mut solution) = (pivot, rhs, vector);
+        divide(&mut pivot_copy, &mut quotient, &mut solution);
+        let (mut rest, mut left) = (rhs, vector);
         subtract_block_product(&mut rest, &pivot, &quotient);
         subtract_product(&mut left, &pivot, &solution);
         assert!(rest.iter().flatten().chain(&left).all(|value| value.abs() < 1e-12), "{rest:?} {left:?}");
-        assert!(quotient != right && solution != vector);
+        assert!(quotient != rhs && solution != vector);
     }
 }
