@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fieldstone_launch::Program;
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_stats::{Estimate, FEWEST_FOR_INTERVAL, Rounds, median};
 use fieldstone_sys::warm::warm;
 
@@ -78,7 +78,7 @@ fn time_plain(variant: &Variant) -> anyhow::Result<f64> {
 
 fn time_small(variant: &Variant) -> anyhow::Result<f64> {
     let program = Program::find(&variant.command)?;
-    let wiring = Wiring {
+    let wiring = ChildOptions {
         stdin: Stdio::null(),
         stdout: Stdio::null(),
         stderr: Stdio::null(),

@@ -77,7 +77,7 @@ struct RegionBench {
 impl RegionBench {
     fn compare_with_small_pages(&self, goal: Goal, workload: &Workload, kind: &'static str) -> anyhow::Result<Cell> {
         let bytes = if kind == "hugetlb" { workload.memory_bytes } else { 0 };
-        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, bytes) {
+        let _pool = match pages::reserve(&self.restorer, PageKind::Hugetlb2m, bytes) {
             Ok(held) => held,
             Err(error) => return Ok(Cell::skipped(goal, &error.to_string())),
         };
@@ -90,7 +90,7 @@ impl RegionBench {
     }
 
     fn compare_with_peers(&self, goal: Goal, workload: &Workload) -> anyhow::Result<Cell> {
-        let _pool = match pages::hold(&self.restorer, PageKind::Hugetlb2m, workload.memory_bytes) {
+        let _pool = match pages::reserve(&self.restorer, PageKind::Hugetlb2m, workload.memory_bytes) {
             Ok(held) => held,
             Err(error) => return Ok(Cell::skipped(goal, &error.to_string())),
         };

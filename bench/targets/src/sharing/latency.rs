@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fieldstone_launch::Program;
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_repair::Event;
 use fieldstone_stats::Estimate;
 use rustix::time::{ClockId, clock_gettime};
@@ -77,7 +77,7 @@ impl LatencyCase {
             .collect();
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let (stdout, stderr) = (output.try_clone()?.into(), errors.try_clone()?.into());
-        let wiring = Wiring { stdin: Stdio::null(), stdout, stderr, own_group: true, keeps_closed: false };
+        let wiring = ChildOptions { stdin: Stdio::null(), stdout, stderr, own_group: true, keeps_closed: false };
         let since = Instant::now();
         let mut program = launch(&Program::find(&command)?, &Treatment::Traceable, wiring)?.child;
         let pid = program.id();

@@ -1,7 +1,7 @@
 //! `--also`: what else lies on the pages asked for.
 
 use clap::{Args, ValueEnum};
-use fieldstone_launch::Also;
+use fieldstone_launch::ExtraMemory;
 
 /// The option, as `run` and `profile` have it.
 #[derive(Debug, Args)]
@@ -32,9 +32,9 @@ impl Arguments {
     }
 
     /// What is asked for.
-    pub(crate) fn chosen(&self) -> Also {
+    pub(crate) fn chosen(&self) -> ExtraMemory {
         let has = |what| self.also.contains(&what);
-        Also {
+        ExtraMemory {
             stacks: has(What::Stacks),
             globals: has(What::Globals),
             hinted: has(What::Hinted),

@@ -195,7 +195,7 @@ struct Progress {
 
 impl Progress {
     fn new(plan: &ProfilePlan) -> Self {
-        let words = shell::join(&plan.program.words());
+        let words = shell::join(&plan.program.command_line());
         match plan.kinds.as_slice() {
             [kind] => tell(format_args!(
                 "{words} on {kind} pages; one kind alone leaves nothing to compare with: name another too, \

@@ -9,7 +9,7 @@ use std::thread::spawn;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_launch::signals::asked_to_end;
+use fieldstone_launch::signals::termination_flag;
 use fieldstone_repair::{Event, Happened, Manner, RepairStats, Seen, check_repair, repair};
 use fieldstone_report::quantity::plural;
 use fieldstone_report::repair::RepairReport;
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     if !arguments.events && has_ended(arguments.pid) {
         bail!("there is no process {}: it has ended, or there never was one", arguments.pid);
     }
-    let stop = asked_to_end()?;
+    let stop = termination_flag()?;
     let as_json = arguments.events;
     if !as_json {
         check_repair(arguments.pid)?;

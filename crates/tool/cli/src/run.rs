@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use fieldstone_launch::program::Way;
+use fieldstone_launch::program::PlacementMethod;
 use fieldstone_launch::run::{run as run_program, run_from_outside};
 use fieldstone_launch::{AgentFile, Program, RegionOptions, outcome};
 #[cfg(target_arch = "x86_64")]
@@ -111,7 +111,7 @@ pub(crate) fn place_agent() -> anyhow::Result<AgentFile> {
     if AGENT.is_empty() {
         bail!("this command was built without a region agent; build it on the machine's own kind");
     }
-    Ok(AgentFile::place("region", AGENT)?)
+    Ok(AgentFile::install("region", AGENT)?)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
         );
     }
     let program = Program::find(&arguments.command)?;
-    let way = program.way()?;
+    let way = program.placement_method()?;
     let options = RegionOptions {
         pages: arguments.pages,
         reserve_bytes: arguments.reserve,
@@ -144,11 +144,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<u8> {
     };
     let file = stats_file(arguments)?;
     let finished = match &way {
-        Way::Agent => {
+        PlacementMethod::Agent => {
             warn_of_empty_pool(arguments);
             run_program(&program, &options, &place_agent()?, arguments.stats.is_some())?
         }
-        Way::Outside { file, what } => {
+        PlacementMethod::Outside { file, property: what } => {
             check_from_outside(arguments, file, what)?;
             run_from_outside(&program, arguments.stats.is_some())?
         }
@@ -300,6 +300,6 @@ fn end_alike(status: ExitStatus, written: anyhow::Result<()>) -> anyhow::Result<
         Err(error) if !status.success() => tell(told(error.as_ref())),
         other => other?,
     }
-    outcome::end_by_signal_of(status)?;
+    outcome::raise_signal_of(status)?;
     Ok(outcome::shell_code(status))
 }

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fieldstone_launch::agent::AgentFile;
 use fieldstone_launch::launch::{Injection, Treatment};
-use fieldstone_launch::pages::{self, Held};
+use fieldstone_launch::pages::{self, PageReservation};
 use fieldstone_launch::session::RegionOptions;
 use fieldstone_launch::signals::Interrupt;
 use fieldstone_report::{Finding, Footprint, Kind, Profile, Program as ReportProgram, Resident, Sample};
@@ -78,7 +78,7 @@ struct Candidate {
     kind: Mixture,
     unavailable: Option<String>,
     /// The pool that is reserved for this kind until the profile ends.
-    _held: Option<Held>,
+    _held: Option<PageReservation>,
     footprint: Option<Footprint>,
     /// The warm-up run; `None` if the kind is not available.
     warm_up: Option<Sample>,
@@ -117,7 +117,7 @@ pub fn profile(
     report: &mut dyn FnMut(ProfileEvent),
 ) -> Result<Profile> {
     fieldstone_sys::process::set_child_subreaper(true).map_err(Error::system("adopt the program's orphans"))?;
-    interrupt.spare_children();
+    interrupt.exclude_children();
     let taken_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let warnings = machine_state::warnings();
     let mut session = ProfileSession {
@@ -208,7 +208,7 @@ impl ProfileSession<'_> {
         };
         match self.reserve_pages(kind.kind()) {
             Ok(held) => {
-                self.warnings.extend(held.as_ref().and_then(Held::shortfall).map(str::to_owned));
+                self.warnings.extend(held.as_ref().and_then(PageReservation::shortfall).map(str::to_owned));
                 candidate._held = held;
             }
             Err(Error::Launch(fieldstone_launch::Error::PageKind { why, .. })) => {
@@ -269,12 +269,12 @@ impl ProfileSession<'_> {
 
     /// Reserves what a kind needs until the profile ends. Folio sizes are a setting of the whole
     /// machine: this only checks them, and each run sets them for itself.
-    fn reserve_pages(&self, kind: PageKind) -> Result<Option<Held>> {
+    fn reserve_pages(&self, kind: PageKind) -> Result<Option<PageReservation>> {
         let needed = match kind {
             PageKind::Hugetlb1g => self.peak_bytes / kind.page_bytes() * kind.page_bytes(),
             PageKind::Hugetlb2m => self.peak_bytes + self.peak_bytes / 8 + (64 << 20),
             PageKind::Small4k | PageKind::Folio64k | PageKind::Thp => {
-                drop(pages::hold(self.restorer, kind, 0)?);
+                drop(pages::reserve(self.restorer, kind, 0)?);
                 return Ok(None);
             }
         };
@@ -290,7 +290,7 @@ impl ProfileSession<'_> {
                 needed >> 20
             )));
         }
-        Ok(Some(pages::hold(self.restorer, kind, needed)?))
+        Ok(Some(pages::reserve(self.restorer, kind, needed)?))
     }
 
     fn run(&self, kind: Mixture, observation: &Observation) -> Result<(ProgramRun, ObservedRun)> {
@@ -333,7 +333,7 @@ impl ProfileSession<'_> {
         observation: &Observation,
     ) -> Result<(ProgramRun, ObservedRun)> {
         let folios = kind.kind() == PageKind::Folio64k;
-        let _folios = folios.then(|| pages::hold(self.restorer, kind.kind(), 0)).transpose()?;
+        let _folios = folios.then(|| pages::reserve(self.restorer, kind.kind(), 0)).transpose()?;
         self.interrupt.check()?;
         if self.virtual_machine {
             warm(self.peak_bytes + self.peak_bytes / 8);
@@ -380,7 +380,7 @@ impl ProfileSession<'_> {
             taken_at_unix_s,
             machine: machine_state::describe(),
             program: ReportProgram {
-                command: plan.program.words(),
+                command: plan.program.command_line(),
                 primary: self.primary,
                 load: plan.load.as_ref().map(|load| load.command.clone()),
                 ready_port: plan.load.as_ref().map(|load| load.port),

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fieldstone_launch::launch::Running;
-use fieldstone_launch::sight::{Inspected, Inspector};
-use fieldstone_launch::watch::Watch;
+use fieldstone_launch::launch::RunningProgram;
+use fieldstone_launch::memory_history::{PageReadEvent, PageReadCallback};
+use fieldstone_launch::memory_monitor::MemoryMonitor;
 use fieldstone_report::Footprint;
 use fieldstone_wire::Mixture;
 
@@ -45,13 +45,13 @@ type PagesByProcess = Arc<Mutex<HashMap<u32, Option<PagesBySite>>>>;
 /// The observer of a running program.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    watch: Watch,
+    watch: MemoryMonitor,
     site_pages: PagesByProcess,
 }
 
 impl Observer {
     /// Starts to observe a program that has just started; `None` if there is nothing to observe.
-    pub(crate) fn start(observation: &Observation, running: &Running) -> Option<Self> {
+    pub(crate) fn start(observation: &Observation, running: &RunningProgram) -> Option<Self> {
         let site_pages = PagesByProcess::default();
         let inspector = match observation {
             Observation::Nothing => return None,
@@ -59,11 +59,11 @@ impl Observer {
             Observation::Sites(records) => Some(inspector(Arc::clone(records), Arc::clone(&site_pages))),
         };
         let session = running.session.as_ref().map(Arc::clone);
-        Some(Self { watch: Watch::inspected(running.child.id(), session, inspector), site_pages })
+        Some(Self { watch: MemoryMonitor::start_with_callback(running.child.id(), session, inspector), site_pages })
     }
 
     /// Stops the watch and describes the primary process: the one called `name`, else the largest.
-    pub(crate) fn finish(self, running: &Running, kind: Mixture, name: Option<&str>) -> ObservedRun {
+    pub(crate) fn finish(self, running: &RunningProgram, kind: Mixture, name: Option<&str>) -> ObservedRun {
         let sight = self.watch.finish();
         let named = sight.primary(name);
         let Some(pid) = named.or_else(|| sight.primary(None)) else { return ObservedRun::default() };
@@ -79,8 +79,8 @@ impl Observer {
 }
 
 /// Inspects the pages of a process's allocation sites each time its memory is read.
-fn inspector(records: Arc<SharedRecords>, found: PagesByProcess) -> Inspector {
-    Inspector::new(move |Inspected { pid, inner_pid, has_record }| {
+fn inspector(records: Arc<SharedRecords>, found: PagesByProcess) -> PageReadCallback {
+    PageReadCallback::new(move |PageReadEvent { pid, inner_pid, has_record }| {
         let sites = records.sites.as_ref().map(SharedSites::record).filter(|_| has_record);
         let site_pages = sites.map(|sites| site_pages::inspect_pages(pid, inner_pid, sites));
         found.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, site_pages);

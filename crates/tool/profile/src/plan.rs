@@ -11,7 +11,7 @@ use fieldstone_wire::trace::Plan as BurstPlan;
 
 use crate::trace::QemuTracer;
 use fieldstone_launch::program::Program;
-use fieldstone_launch::session::Also;
+use fieldstone_launch::session::ExtraMemory;
 
 /// The load of a server.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct ProfilePlan {
     /// process if `None`.
     pub process: Option<String>,
     /// Other memory to place on the requested pages.
-    pub also: Also,
+    pub also: ExtraMemory,
     /// The load, for a server that does not end by itself.
     pub load: Option<ServerLoad>,
     /// The traced run and its models, if requested.

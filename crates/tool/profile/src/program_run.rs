@@ -7,10 +7,10 @@ use std::process::{ChildStdout, Stdio};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::signals::Interrupt;
-use fieldstone_launch::stop::{self, Deadline, Strays};
+use fieldstone_launch::stop::{self, Deadline, LeftoverProcesses};
 use fieldstone_sys::counters::WalkCounts;
 use fieldstone_sys::process::ChildExit;
 use fieldstone_wire::Mixture;
@@ -73,10 +73,10 @@ pub(super) fn run(
 ) -> Result<(ProgramRun, ObservedRun)> {
     let (stderr, tail) = StderrTail::start()?;
     let stdout = if plan.check_output { Stdio::piped() } else { Stdio::null() };
-    let wiring = Wiring { stdin: stdin(plan)?, stdout, stderr, own_group: true, keeps_closed: false };
+    let wiring = ChildOptions { stdin: stdin(plan)?, stdout, stderr, own_group: true, keeps_closed: false };
     let mut running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
-    interrupt.watch_group(pid);
+    interrupt.set_group(pid);
     let counters = plan.trace.is_some().then(|| RunCounters::start(pid));
     let output = running.child.stdout.take().map(hash_output);
     let observer = Observer::start(observation, &running);
@@ -84,8 +84,8 @@ pub(super) fn run(
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    let strays = stop::end_strays(pid, interrupt.spared());
-    interrupt.watch_group(0);
+    let strays = stop::kill_leftovers(pid, interrupt.excluded());
+    interrupt.set_group(0);
     let observed =
         observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
     let mut run = describe(&ended?, &strays, elapsed);
@@ -96,12 +96,12 @@ pub(super) fn run(
     run.walks = counters.map(RunCounters::finish);
     run.output_hash = output.and_then(join_within_timeout);
     run.stderr = tail.finish();
-    run.orphans = strays.left;
+    run.orphans = strays.names;
     Ok((run, observed))
 }
 
 /// Adds the CPU time of descendants for which their own parent did not wait.
-fn describe(ended: &ChildExit, strays: &Strays, elapsed: Duration) -> ProgramRun {
+fn describe(ended: &ChildExit, strays: &LeftoverProcesses, elapsed: Duration) -> ProgramRun {
     let (user_ns, system_ns) = (ended.user_ns + strays.user_ns, ended.system_ns + strays.system_ns);
     ProgramRun {
         elapsed,
@@ -111,7 +111,7 @@ fn describe(ended: &ChildExit, strays: &Strays, elapsed: Duration) -> ProgramRun
         minor_faults: ended.minor_faults,
         major_faults: ended.major_faults,
         max_resident_bytes: ended.max_resident_bytes,
-        outcome: outcome::words(ended.status),
+        outcome: outcome::describe(ended.status),
         has_failed: ended.status.code().is_none(),
         ..ProgramRun::default()
     }

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::launch::{Treatment, Wiring, launch};
+use fieldstone_launch::launch::{Treatment, ChildOptions, launch};
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
 use fieldstone_launch::signals::Interrupt;
@@ -52,10 +52,10 @@ pub(super) fn run(
         return Err(Error::PortTaken { port: load.port });
     }
     let (stderr, tail) = StderrTail::start()?;
-    let wiring = Wiring { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
+    let wiring = ChildOptions { stdin: stdin(plan)?, stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&plan.program, treatment, wiring)?;
     let pid = running.child.id();
-    interrupt.watch_group(pid);
+    interrupt.set_group(pid);
     let counters = plan.trace.is_some().then(|| RunCounters::start(pid));
     let observer = Observer::start(observation, &running);
     let timeout = plan.timeout.min(if matches!(treatment, Treatment::Emulated { .. }) {
@@ -69,12 +69,12 @@ pub(super) fn run(
     let after = usage(pid);
     let resident = process::stat(pid).map_or(0, |stat| stat.resident_bytes);
     let has_died = process::has_ended(pid);
-    let ended = stop::stop_gently(pid, plan.timeout.min(STOP_TIMEOUT));
-    let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::words(ended.status));
+    let ended = stop::terminate(pid, plan.timeout.min(STOP_TIMEOUT));
+    let outcome = ended.as_ref().map_or_else(|| "an unknown end".to_owned(), |ended| outcome::describe(ended.status));
     let observed =
         observer.map(|observer| observer.finish(&running, kind, plan.process.as_deref())).unwrap_or_default();
-    let strays = stop::end_strays(pid, interrupt.spared());
-    interrupt.watch_group(0);
+    let strays = stop::kill_leftovers(pid, interrupt.excluded());
+    interrupt.set_group(0);
     let stderr = tail.finish();
     let load = check_load(loaded, has_died, &stderr)?;
     let total_ns = ended.map_or(0, |ended| ended.user_ns + ended.system_ns) + strays.user_ns + strays.system_ns;
@@ -96,7 +96,7 @@ pub(super) fn run(
         walks: counters.map(RunCounters::finish),
         total_cpu_s: Duration::from_nanos(total_ns).as_secs_f64(),
         stderr,
-        orphans: strays.left,
+        orphans: strays.names,
     };
     Ok((run, observed))
 }
@@ -151,19 +151,19 @@ fn run_load(load: &ServerLoad, timeout: Duration, interrupt: &Interrupt) -> Resu
     let (stderr, tail) = StderrTail::start()?;
     let command = ["sh", "-c", &load.command].map(OsString::from).to_vec();
     let shell = Program { file: "/bin/sh".into(), command };
-    let wiring = Wiring { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
+    let wiring = ChildOptions { stdin: Stdio::null(), stdout: Stdio::null(), stderr, own_group: true, keeps_closed: false };
     let running = launch(&shell, &Treatment::Untouched, wiring)?;
     let pid = running.child.id();
     let deadline = Deadline::start(pid, timeout, interrupt.clone());
     let ended = stop::wait(pid);
     let elapsed = running.since.elapsed();
     let timed_out = deadline.finish();
-    stop::end_group(pid);
+    stop::kill_group(pid);
     interrupt.check()?;
     let status = ended?.status;
     let failed = (!timed_out && !status.success()).then(|| Error::Load {
         command: load.command.clone(),
-        outcome: outcome::words(status),
+        outcome: outcome::describe(status),
         stderr: tail.finish(),
     });
     Ok(LoadOutcome { elapsed, timed_out, failed })

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fieldstone_report::quantity::seconds;
 use fieldstone_report::translation::SitePages;
-use fieldstone_symbols::{Frame, frames_of};
+use fieldstone_symbols::{CodeLocation, site_frames};
 use fieldstone_sys::{pagemap, smaps};
 use fieldstone_wire::Mixture;
 use fieldstone_wire::sites::{SAMPLED_ADDRESSES, SampledAddress, Site, Sites};
@@ -105,7 +105,7 @@ fn shares_of_mappings(pid: u32, addresses: &[u64], wanted_bytes: u64) -> Vec<Opt
 }
 
 /// A stack as (file, offset) frames, comparable between runs of the program.
-type Stack = Vec<Frame>;
+type Stack = Vec<CodeLocation>;
 
 /// The pages of the allocation sites in a real run on one kind of page.
 #[derive(Debug)]
@@ -199,8 +199,8 @@ impl CanonicalPaths {
     /// The stack of a site without its outermost C library frames: threads start elsewhere under
     /// the tracer.
     fn stack(&mut self, sites: &Sites, site: &Site) -> Stack {
-        let mut stack = frames_of(sites, site);
-        let is_libc = |frame: &Frame| {
+        let mut stack = site_frames(sites, site);
+        let is_libc = |frame: &CodeLocation| {
             let name = frame.module.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
             ["libc.so", "libc-"].iter().any(|libc| name.to_string_lossy().starts_with(libc))
         };

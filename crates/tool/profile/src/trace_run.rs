@@ -14,7 +14,7 @@ use fieldstone_report::Sample;
 use fieldstone_report::quantity::{count, seconds};
 use fieldstone_report::translation::{Modelled, Processor, Reach, Side, Site, Translation};
 use fieldstone_stats::median;
-use fieldstone_symbols::{FrameName, MAPPED, Symbols, frames_of, remedies};
+use fieldstone_symbols::{FrameName, UNATTRIBUTED, Symbolizer, site_frames, remedies};
 use fieldstone_translation::{Configuration, Counts, Level, Machine};
 use fieldstone_wire::PageKind;
 use fieldstone_wire::sites::{LossReason, SITES, Sites};
@@ -251,7 +251,7 @@ fn side(counts: &fieldstone_translation::Side) -> Side {
 /// The owners of memory with their walks, most walks first. Memory that no allocator returned has a
 /// descriptive name.
 fn sites_by_walks(results: &TraceResults, sites: &Sites, real: &mut SiteObservations) -> Vec<Site> {
-    let mut symbols = Symbols::default();
+    let mut symbols = Symbolizer::default();
     let walks = results.walks_by_owner.iter().map(|(&owner, walks)| (owner, [walks.walks, walks.walks_large]));
     let mut named: Vec<Site> = walks.map(|(owner, walks)| site(owner, walks, sites, real, &mut symbols)).collect();
     named.sort_by(|one, other| other.walks.cmp(&one.walks).then_with(|| one.function.cmp(&other.function)));
@@ -293,16 +293,16 @@ fn site(
     [walks, walks_large]: [u64; 2],
     sites: &Sites,
     real: &mut SiteObservations,
-    symbols: &mut Symbols,
+    symbols: &mut Symbolizer,
 ) -> Site {
     let plain = |words: &str| Site { function: words.to_owned(), walks, walks_large, ..Site::default() };
     let number = match owner {
         MemoryOwner::Site(number) => number,
-        MemoryOwner::Mapped => return plain(MAPPED),
+        MemoryOwner::Mapped => return plain(UNATTRIBUTED),
         MemoryOwner::Outside => return plain("(stack, globals, files)"),
     };
     let Some(record) = sites.site(number) else { return plain("(allocated at an unrecorded site)") };
-    let name = symbols.name(&frames_of(sites, record));
+    let name = symbols.name(&site_frames(sites, record));
     Site {
         function: name.function,
         file: name.file.map(|file| file.to_string_lossy().into_owned()),

@@ -91,8 +91,8 @@ impl Asked {
         let mut changed = false;
         let mut objects = None;
         let mut address_of = |module: Option<&str>, name: &str| {
-            let objects = objects.get_or_insert_with(|| Objects::of(self.pid).ok()).as_ref()?;
-            objects.variable(module, name)
+            let objects = objects.get_or_insert_with(|| Objects::open(self.pid).ok()).as_ref()?;
+            objects.variable_range(module, name)
         };
         for (request, place) in self.requests.iter().zip(&mut self.places).filter(|(_, place)| place.is_none()) {
             *place = match &request.at {

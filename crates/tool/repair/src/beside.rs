@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use fieldstone_launch::launch::Treatment;
 use fieldstone_launch::outcome;
 use fieldstone_launch::program::Program;
-use fieldstone_launch::signals::Forward;
+use fieldstone_launch::signals::SignalForwarder;
 
 /// What `run --repair --stats FILE` writes: the schema `fieldstone-repair/1`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,12 +76,12 @@ pub fn run(
     complain: fn(&Error),
 ) -> Result<(ExitStatus, RepairStats)> {
     let available = check_run_repair().inspect_err(complain);
-    let mut forward = Forward::prepare_with_heir(watchdog::become_rescuer)?;
+    let mut forward = SignalForwarder::prepare_with_death_handler(watchdog::become_rescuer)?;
     let running = forward.launch(program, &Treatment::Traceable)?;
     let pid = running.child.id();
     let start = |()| Beside::start(repairer, words, pid, complain).inspect_err(complain);
     let beside = available.and_then(start);
-    let status = forward.until_end(pid)?;
+    let status = forward.wait_for_exit(pid)?;
     let Looked { seen, events, outcome: repairer } = match beside {
         Ok(beside) => beside.finish(),
         Err(error) => Looked { outcome: format!("not started: {error}"), ..Looked::default() },
@@ -89,9 +89,9 @@ pub fn run(
     let stats = RepairStats {
         schema: RepairStats::SCHEMA.to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        command: program.words(),
+        command: program.command_line(),
         pid,
-        outcome: outcome::words(status),
+        outcome: outcome::describe(status),
         repairer,
         seen,
         events,
@@ -172,7 +172,7 @@ impl Watched {
 fn watch(mut repairer: Child, program: &Watched, complain: fn(&Error)) -> String {
     until_end(&mut repairer, program);
     let Ok(status) = repairer.wait() else { return String::new() };
-    let outcome = outcome::words(status);
+    let outcome = outcome::describe(status);
     let is_dead = status.signal().is_some() || status.code() == Some(PANICKED);
     if is_dead && !program.is_over() {
         watchdog::rescue(program.pid, &program.ended);

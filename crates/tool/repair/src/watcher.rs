@@ -19,7 +19,7 @@ use super::budget::Budget;
 use super::company::Company;
 use super::heard::Heard;
 use crate::error::Result;
-use fieldstone_launch::clock::{now_ns, processor_ns};
+use fieldstone_launch::clock::{now_ns, thread_cpu_ns};
 
 /// Samples that tell what a line costs.
 const ENOUGH: u64 = 20;
@@ -177,7 +177,7 @@ impl Watcher {
             self.sampler.drain_hardware_samples(&mut Vec::new());
         }
         self.hear(process);
-        let began = processor_ns();
+        let began = thread_cpu_ns();
         for sample in &samples {
             self.progress.iter_mut().for_each(|progress| progress.pass(sample.tid));
             let is_alone = self.company.as_mut().is_some_and(|company| !company.has(sample.tid, sample.time_ns));
@@ -192,7 +192,7 @@ impl Watcher {
             }
         }
         let now = now_ns();
-        self.budget.settle(processor_ns() - began, now - self.looked_ns);
+        self.budget.settle(thread_cpu_ns() - began, now - self.looked_ns);
         self.looked_ns = now;
         self.samples = samples;
         self.ended = drained.exited;

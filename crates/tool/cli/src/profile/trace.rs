@@ -112,7 +112,7 @@ pub(crate) fn plan(arguments: &Arguments, timeout_s: f64) -> anyhow::Result<Trac
     if PLUGIN.is_empty() {
         bail!("this command was built without its tracing plugin");
     }
-    let tracer = QemuTracer::find(AgentFile::place("trace", PLUGIN)?, Some(AgentFile::place("sites", RECORDER)?))?;
+    let tracer = QemuTracer::find(AgentFile::install("trace", PLUGIN)?, Some(AgentFile::install("sites", RECORDER)?))?;
     let (machine, foreign) = modelled(&arguments.tlb)?;
     let recording = recording(arguments)?;
     let models = arguments.models.iter().enumerate().filter(|&(at, model)| !arguments.models[..at].contains(model));

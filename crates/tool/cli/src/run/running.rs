@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Collapses a process, with `children` those below it too, and prints what came of it.
 pub(super) fn run(target: &CollapseTarget, children: bool, stats: Option<(PathBuf, fs::File)>) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::attached()?;
+    let interrupt = Interrupt::listen_attached()?;
     let mut processes = vec![one(target, &interrupt)?];
     let mut below = process::descendants(target.pid()).unwrap_or_default();
     if !children {

@@ -101,7 +101,7 @@ fn what_cannot_be_run_is_told_apart() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fieldstone"));
     let said = command.args(["profile", "--trase", "true"]).output().unwrap().stderr;
     assert!(
-        String::from_utf8_lossy(&said).contains("nor is it an option of ours"),
+        String::from_utf8_lossy(&said).contains("nor is it an option of fieldstone"),
         "{}",
         String::from_utf8_lossy(&said)
     );

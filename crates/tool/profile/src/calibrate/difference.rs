@@ -1,6 +1,6 @@
 //! Time the same loads on small and on huge pages, alternately.
 
-use fieldstone_launch::clock::processor_ns;
+use fieldstone_launch::clock::thread_cpu_ns;
 use fieldstone_stats::{Estimate, Rounds, median};
 use fieldstone_wire::PageKind;
 use serde::{Deserialize, Serialize};
@@ -68,12 +68,12 @@ impl ArrayPair {
         effort: Effort,
         before_pair: impl FnMut() -> Result<()>,
     ) -> Result<Vec<(f64, f64)>> {
-        let since = processor_ns();
+        let since = thread_cpu_ns();
         let pass = |array: &ZeroArray| {
             std::hint::black_box(array.load(loads, phases, rounds));
         };
-        let run = |array: &ZeroArray| pass_ns(|| pass(array), processor_ns) / loads.len().max(1) as f64;
-        let is_done = |done| done > effort.pairs && processor_ns() - since >= effort.ns;
+        let run = |array: &ZeroArray| pass_ns(|| pass(array), thread_cpu_ns) / loads.len().max(1) as f64;
+        let is_done = |done| done > effort.pairs && thread_cpu_ns() - since >= effort.ns;
         let mut timed = alternate(is_done, || run(&self.small), || run(&self.large), before_pair)?;
         timed.remove(0);
         Ok(timed)

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use fieldstone_launch::program::Program;
-use fieldstone_launch::startable;
+use fieldstone_launch::exec_check;
 use object::elf;
 use object::read::elf::FileHeader;
 
@@ -23,12 +23,12 @@ pub(super) fn resolve(program: &Program) -> Result<(PathBuf, Vec<OsString>)> {
     let mut file = program.file.clone();
     let mut arguments: Vec<OsString> = program.command.iter().skip(1).cloned().collect();
     for _ in 0..DEPTH {
-        let head = startable::head(&file)?;
+        let head = exec_check::head(&file)?;
         if !head.starts_with(b"#!") {
             return check(&file, &head).map(|()| (file, arguments));
         }
-        let Some((interpreter, option)) = startable::interpreter(&head) else { break };
-        startable::check_interpreter(&file, &interpreter)?;
+        let Some((interpreter, option)) = exec_check::interpreter(&head) else { break };
+        exec_check::check_interpreter(&file, &interpreter)?;
         arguments.insert(0, file.into_os_string());
         if let Some(option) = option {
             arguments.insert(0, option.to_owned());

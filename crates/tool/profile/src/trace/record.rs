@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use fieldstone_launch::shared::Shared;
+use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_sys::limits::free_memory_bytes;
 use fieldstone_sys::{Error as SysError, process};
 use fieldstone_wire::trace::{
@@ -34,7 +34,7 @@ const RECLAIM_DIVISOR: u32 = 20;
 
 /// A trace that this process created.
 #[derive(Debug)]
-pub struct SharedTrace(Shared<Trace>);
+pub struct SharedTrace(SharedRecord<Trace>);
 
 impl SharedTrace {
     /// Creates an empty trace.
@@ -42,7 +42,7 @@ impl SharedTrace {
     /// # Errors
     /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
     pub fn create(plan: SamplingPlan) -> Result<Self> {
-        let shared = Shared::make(|trace: &mut Trace| {
+        let shared = SharedRecord::create_with(|trace: &mut Trace| {
             trace.plan = plan;
             trace.reader = std::process::id();
             *trace.huge_left.get_mut() = free_memory_bytes() / HUGE_PAGE_DIVISOR;

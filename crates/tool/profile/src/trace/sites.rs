@@ -1,13 +1,13 @@
 //! The shared record of the program's allocation sites: see [`fieldstone_wire::sites`].
 
-use fieldstone_launch::shared::Shared;
+use fieldstone_launch::shared_record::SharedRecord;
 use fieldstone_wire::sites::Sites;
 
 use crate::error::Result;
 
 /// A record of sites that this process created.
 #[derive(Debug)]
-pub struct SharedSites(Shared<Sites>);
+pub struct SharedSites(SharedRecord<Sites>);
 
 impl SharedSites {
     /// Creates an empty record.
@@ -15,7 +15,7 @@ impl SharedSites {
     /// # Errors
     /// [`Error::Launch`](crate::Error::Launch) without memory or a descriptor.
     pub fn create() -> Result<Self> {
-        Ok(Self(Shared::make(|_| ())?))
+        Ok(Self(SharedRecord::create_with(|_| ())?))
     }
 
     /// The mapped record.

@@ -1,11 +1,11 @@
-//! Explain why a program cannot be started: one place for every command that starts one.
+//! Determines why a program cannot be started, for every command that starts one.
 //!
 //! ```text
-//! before the start   examine(file)         what the file system shows; nothing is opened
-//! after a refusal    explain(file, errno)  what the first bytes of the file and of its interpreter show
+//! before the start   check(file)           reads metadata only
+//! after a refusal    explain(file, errno)  reads the first bytes of the file and of its interpreter
 //! ```
-//! Both name the file that the user gave, and a script's interpreter where that is the cause. Only a regular file is ever
-//! opened: to open a FIFO without a writer blocks.
+//! Errors name the user's file, and a script's interpreter if that is the cause. Only regular files
+//! are opened, because opening a FIFO without a writer blocks.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -19,33 +19,33 @@ use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 
 use crate::error::{Error, Result};
 
-/// Number of bytes read to examine a file: linkers put the program headers and the loader's name at the start.
+/// Bytes read from a file. Linkers put the program headers and the loader's name at the start.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// Checks what the file system shows of `file`, without opening it.
+/// Checks that `file` is an executable regular file, without opening it.
 ///
 /// # Errors
 /// [`Error::NotFound`], and [`Error::NotRunnable`] with the cause.
-pub(crate) fn examine(file: &Path) -> Result<()> {
-    let found = match fs::metadata(file) {
+pub(crate) fn check(file: &Path) -> Result<()> {
+    let metadata = match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Error::NotFound { name: file.to_string_lossy().into_owned(), suggestion: None });
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Err(obstacle(file, "this user may not search a directory of its path", None));
+            return Err(not_runnable(file, "this user may not search a directory of its path", None));
         }
-        Err(error) => return Err(obstacle(file, &words(&error), None)),
-        Ok(found) => found,
+        Err(error) => return Err(not_runnable(file, &message(&error), None)),
+        Ok(metadata) => metadata,
     };
-    match unfit(&found) {
-        Some(why) => Err(obstacle(file, &why, None)),
-        None => check_permitted(file, &found),
+    match wrong_file_type(&metadata) {
+        Some(why) => Err(not_runnable(file, &why, None)),
+        None => check_permitted(file, &metadata),
     }
 }
 
-/// Why it is no file that can be executed.
-fn unfit(found: &Metadata) -> Option<String> {
-    let kind = found.file_type();
+/// The cause if the file is not a regular file.
+fn wrong_file_type(metadata: &Metadata) -> Option<String> {
+    let kind = metadata.file_type();
     if kind.is_dir() {
         return Some("it is a directory".to_owned());
     }
@@ -54,33 +54,33 @@ fn unfit(found: &Metadata) -> Option<String> {
     Some(format!("it is {name}, not a regular file"))
 }
 
-fn check_permitted(file: &Path, found: &Metadata) -> Result<()> {
-    if found.permissions().mode() & 0o111 == 0 {
-        return Err(obstacle(file, "it is not executable", Some(format!("chmod +x {}", quoted(file)))));
+fn check_permitted(file: &Path, metadata: &Metadata) -> Result<()> {
+    if metadata.permissions().mode() & 0o111 == 0 {
+        return Err(not_runnable(file, "it is not executable", Some(format!("chmod +x {}", quoted(file)))));
     }
     if accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() {
         return Ok(());
     }
     let no_exec = statvfs(file).is_ok_and(|mounted| mounted.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if no_exec {
-        return Err(obstacle(file, "its file system is mounted noexec; copy it to another one", None));
+        return Err(not_runnable(file, "its file system is mounted noexec; copy it to another one", None));
     }
     let remedy = format!("chmod a+x {}", quoted(file));
-    Err(obstacle(file, "this user may not execute it", Some(remedy)))
+    Err(not_runnable(file, "this user may not execute it", Some(remedy)))
 }
 
-/// The first bytes of a regular file.
+/// The first bytes of an executable file, 64 KiB at most.
 ///
 /// # Errors
-/// As [`examine`]; [`Error::NotRunnable`] where this user may not read it.
+/// [`Error::NotFound`]; [`Error::NotRunnable`] also if this user may not read the file.
 pub fn head(file: &Path) -> Result<Vec<u8>> {
-    examine(file)?;
+    check(file)?;
     read_head(file).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
             let why = "this user may execute it but not read it, which shows what kind of program it is";
-            obstacle(file, why, Some(format!("chmod a+r {}", quoted(file))))
+            not_runnable(file, why, Some(format!("chmod a+r {}", quoted(file))))
         }
-        _ => obstacle(file, &words(&error), None),
+        _ => not_runnable(file, &message(&error), None),
     })
 }
 
@@ -92,25 +92,25 @@ fn read_head(file: &Path) -> io::Result<Vec<u8>> {
 
 /// Why the kernel refused to execute `file` with the error `source`.
 pub(crate) fn explain(file: &Path, source: io::Error) -> Error {
-    if let Err(error) = examine(file) {
+    if let Err(error) = check(file) {
         return error;
     }
     let start = read_head(file).unwrap_or_default();
     match source.raw_os_error() {
         Some(libc::ENOEXEC) if !start.starts_with(b"#!") => no_program(file, &start),
         Some(libc::ENOENT | libc::EACCES | libc::ENOEXEC | libc::ELOOP) => {
-            requirement(file, &start).unwrap_or_else(|| obstacle(file, &words(&source), None))
+            check_requirement(file, &start).unwrap_or_else(|| not_runnable(file, &message(&source), None))
         }
-        _ => obstacle(file, &words(&source), None),
+        _ => not_runnable(file, &message(&source), None),
     }
 }
 
-/// What is wrong with the interpreter or the loader that `file` names.
-fn requirement(file: &Path, start: &[u8]) -> Option<Error> {
+/// The error of the interpreter or the loader that `file` names; `None` if it can be executed.
+fn check_requirement(file: &Path, start: &[u8]) -> Option<Error> {
     match interpreter(start) {
         Some((interpreter, _)) => check_interpreter(file, &interpreter).err(),
         None => loader(start).filter(|path| !path.exists()).map(|path| {
-            obstacle(
+            not_runnable(
                 file,
                 &format!("its loader {} does not exist: install the C library that it needs", path.display()),
                 None,
@@ -122,12 +122,12 @@ fn requirement(file: &Path, start: &[u8]) -> Option<Error> {
 /// Checks that the interpreter of a script can be executed.
 ///
 /// # Errors
-/// [`Error::NotRunnable`] of the script, with what is wrong with the interpreter.
+/// [`Error::NotRunnable`] for the script, with the defect of the interpreter.
 pub fn check_interpreter(script: &Path, interpreter: &Path) -> Result<()> {
-    let Err(error) = examine(interpreter) else { return Ok(()) };
+    let Err(error) = check(interpreter) else { return Ok(()) };
     if interpreter.as_os_str().as_bytes().ends_with(b"\r") {
         let remedy = format!("sed -i 's/\\r$//' {}", quoted(script));
-        return Err(obstacle(script, "its first line ends with a carriage return", Some(remedy)));
+        return Err(not_runnable(script, "its first line ends with a carriage return", Some(remedy)));
     }
     let (why, remedy) = match error {
         Error::NotFound { .. } => ("it does not exist".to_owned(), None),
@@ -137,24 +137,25 @@ pub fn check_interpreter(script: &Path, interpreter: &Path) -> Result<()> {
     let why = format!("its interpreter {} cannot be executed: {why}", interpreter.display());
     let remedy =
         remedy.or_else(|| Some(format!("name another interpreter in the command, as in `sh {}`", quoted(script))));
-    Err(obstacle(script, &why, remedy))
+    Err(not_runnable(script, &why, remedy))
 }
 
-/// Why a file with these first bytes is neither an ELF program nor a script with an interpreter.
+/// The error for a file with these first bytes, which is neither an ELF program nor a `#!` script.
 pub(crate) fn no_program(file: &Path, start: &[u8]) -> Error {
     let remedy = Some(format!("name the shell in the command: `sh {}`", quoted(file)));
     if start.is_empty() {
-        return obstacle(file, "it is empty: no ELF program and no script with a #! line", remedy);
+        return not_runnable(file, "it is empty: no ELF program and no script with a #! line", remedy);
     }
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    // As shells do: a first line with a zero byte is no text.
+    // Shells treat a first line with a zero byte as binary.
     if start.starts_with(b"\x7fELF") || line.contains(&0) {
-        return obstacle(file, "it is no ELF program of this machine and no script", None);
+        return not_runnable(file, "it is no ELF program of this machine and no script", None);
     }
-    obstacle(file, "it is no ELF program and no script with a #! line", remedy)
+    not_runnable(file, "it is no ELF program and no script with a #! line", remedy)
 }
 
-/// The interpreter of a script that starts so, and all that follows it on the line as one word, as the kernel takes it.
+/// The interpreter of a script with these first bytes. The second item is the rest of the line,
+/// which the kernel passes as one argument; `None` if it is empty.
 pub fn interpreter(start: &[u8]) -> Option<(PathBuf, Option<&OsStr>)> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
@@ -178,17 +179,17 @@ fn loader(start: &[u8]) -> Option<PathBuf> {
     of::<FileHeader64<object::Endianness>>(start).or_else(|| of::<FileHeader32<object::Endianness>>(start))
 }
 
-fn obstacle(file: &Path, why: &str, remedy: Option<String>) -> Error {
+fn not_runnable(file: &Path, why: &str, remedy: Option<String>) -> Error {
     Error::NotRunnable { path: file.to_owned(), why: why.to_owned(), remedy }
 }
 
-/// The kernel's words for an error, without its number.
-fn words(error: &io::Error) -> String {
-    let words = error.to_string();
-    words.split(" (os error").next().unwrap_or_default().to_owned()
+/// The message of an errno, without its number.
+fn message(error: &io::Error) -> String {
+    let message = error.to_string();
+    message.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// A path as a word of a shell command.
+/// A path quoted for a shell.
 fn quoted(file: &Path) -> String {
     fieldstone_report::shell::join(&[file.to_string_lossy().into_owned()])
 }
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// An executable file with these contents, in a directory of its own.
+    /// An executable file with these contents, in a temporary directory.
     fn file(contents: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
@@ -207,74 +208,79 @@ mod tests {
         (directory, file)
     }
 
-    /// What is explained when the kernel refuses a file with these contents.
-    fn explained(contents: &[u8]) -> String {
+    /// The message for a file with these contents that the kernel refuses.
+    fn explanation(contents: &[u8]) -> String {
         let (_directory, file) = file(contents);
-        // Not `Command`, whose fallback runs a text by the shell on some systems.
         let name = std::ffi::CString::new(file.as_os_str().as_bytes()).unwrap();
         explain(&file, refusal(&name)).to_string()
     }
 
-    /// The kernel's error for this file, from a process that tries to become it.
+    /// The kernel's error for executing this file.
     fn refusal(name: &std::ffi::CStr) -> io::Error {
         Command::new(OsStr::from_bytes(name.to_bytes())).spawn().expect_err("it cannot be executed")
     }
 
     #[test]
-    fn a_line_is_read_as_the_kernel_reads_it() {
-        let words = |line: &'static str| interpreter(line.as_bytes());
+    fn an_interpreter_line_is_parsed_like_the_kernel_does() {
+        let parsed = |line: &'static str| interpreter(line.as_bytes());
         let env = (PathBuf::from("/usr/bin/env"), Some(OsStr::new("-S python3 -u")));
-        assert_eq!(words("#! /bin/sh\nrest"), Some((PathBuf::from("/bin/sh"), None)));
-        assert_eq!(words("#!/usr/bin/env -S python3 -u\n"), Some(env));
-        assert_eq!(words("#!/bin/sh\r\n"), Some((PathBuf::from("/bin/sh\r"), None)), "to the kernel it is a letter");
-        assert_eq!(words("#! \n/bin/sh"), None);
+        assert_eq!(parsed("#! /bin/sh\nrest"), Some((PathBuf::from("/bin/sh"), None)));
+        assert_eq!(parsed("#!/usr/bin/env -S python3 -u\n"), Some(env));
+        assert_eq!(parsed("#!/bin/sh\r\n"), Some((PathBuf::from("/bin/sh\r"), None)), "the kernel does not trim it");
+        assert_eq!(parsed("#! \n/bin/sh"), None);
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_explained_with_a_remedy() {
-        let said = explained(b"exit 3\n");
-        assert!(said.contains("no script with a #! line") && said.contains("`sh /"), "{said}");
-        assert!(explained(b"").contains("it is empty"));
-        assert!(!explained(b"\x00\x01\x02").contains("try:"));
-        let said = explained(b"#!/nonexistent -x\n");
-        assert!(said.contains("/file: its interpreter /nonexistent") && said.contains("does not exist"), "{said}");
-        let said = explained(b"#!/bin/sh\r\n");
-        assert!(said.contains("carriage return") && said.contains("try: sed -i"), "{said}");
-        let said = explained(b"#!/etc/passwd\n");
-        assert!(said.contains("its interpreter /etc/passwd") && said.contains("try: chmod +x /etc/passwd"), "{said}");
+    fn a_refusal_of_the_kernel_is_explained_with_a_remedy() {
+        let message = explanation(b"exit 3\n");
+        assert!(message.contains("no script with a #! line") && message.contains("`sh /"), "{message}");
+        assert!(explanation(b"").contains("it is empty"));
+        assert!(!explanation(b"\x00\x01\x02").contains("try:"));
+        let message = explanation(b"#!/nonexistent -x\n");
+        assert!(
+            message.contains("/file: its interpreter /nonexistent") && message.contains("does not exist"),
+            "{message}"
+        );
+        let message = explanation(b"#!/bin/sh\r\n");
+        assert!(message.contains("carriage return") && message.contains("try: sed -i"), "{message}");
+        let message = explanation(b"#!/etc/passwd\n");
+        assert!(
+            message.contains("its interpreter /etc/passwd") && message.contains("try: chmod +x /etc/passwd"),
+            "{message}"
+        );
     }
 
     #[test]
-    fn a_loader_that_is_not_there_is_named() {
+    fn a_missing_loader_is_named() {
         let mut bytes = fs::read("/bin/true").unwrap();
         let at = memchr::memmem::find(&bytes, b"/ld-linux").unwrap();
         bytes[at + 1] = b'X';
-        let said = explained(&bytes);
-        assert!(said.contains("its loader /") && said.contains("Xd-linux"), "{said}");
+        let message = explanation(&bytes);
+        assert!(message.contains("its loader /") && message.contains("Xd-linux"), "{message}");
     }
 
     #[test]
-    fn what_is_no_regular_file_is_never_opened() {
+    fn only_regular_files_are_opened() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("fifo");
         rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, 0o755.into(), 0).unwrap();
         let socket = directory.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         for (path, word) in [(&*fifo, "FIFO"), (&*socket, "socket"), (Path::new("/dev/null"), "device")] {
-            let said = head(path).unwrap_err().to_string();
-            assert!(said.contains(word) && said.contains("not a regular file"), "{said}");
+            let message = head(path).unwrap_err().to_string();
+            assert!(message.contains(word) && message.contains("not a regular file"), "{message}");
             let (_directory, script) = file(format!("#!{}\n", path.display()).as_bytes());
-            let said = check_interpreter(&script, path).unwrap_err().to_string();
-            assert!(said.contains(word) && said.contains(script.to_str().unwrap()), "{said}");
+            let message = check_interpreter(&script, path).unwrap_err().to_string();
+            assert!(message.contains(word) && message.contains(script.to_str().unwrap()), "{message}");
         }
     }
 
     #[test]
-    fn a_loop_of_links_is_named_as_one() {
+    fn a_loop_of_symbolic_links_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&link, &link).unwrap();
-        let said = examine(&link).unwrap_err().to_string();
-        assert!(said.to_lowercase().contains("too many levels of symbolic links"), "{said}");
+        let message = check(&link).unwrap_err().to_string();
+        assert!(message.to_lowercase().contains("too many levels of symbolic links"), "{message}");
     }
 }

@@ -1,7 +1,7 @@
-//! One look at a process: how much memory, under which permissions, on which pages, in the region or not.
+//! One sample of a process's memory: size, permissions, page sizes, inside or outside the region.
 //!
-//! The kernel's tables are the only source: `smaps` always, frame numbers and flags (exact folio sizes, physical
-//! contiguity) where this user may see them.
+//! The source is `smaps`. If this user may read frame numbers and flags, `pagemap` and `kpageflags`
+//! add exact folio sizes and physical contiguity.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,145 +19,149 @@ use crate::error::Result;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What one look saw.
+/// One sample of a process's memory.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Look {
-    /// The sums; its time is not set.
+pub(crate) struct MemorySnapshot {
+    /// Sums over all mappings; the caller sets the time.
     pub(crate) point: FootprintPoint,
     pub(crate) permissions: Vec<PermissionShare>,
-    /// Bytes of the region that are mapped, touched or not.
+    /// Mapped bytes of the region, resident or not.
     pub(crate) mapped_bytes: u64,
-    /// Private anonymous read-write memory, executable or not, that is resident in the region.
+    /// Resident bytes of private anonymous read-write memory in the region.
     pub(crate) inside_bytes: u64,
-    /// The same elsewhere, by cause.
+    /// Resident bytes of such memory outside the region, by cause.
     pub(crate) outside: BTreeMap<Cause, u64>,
-    /// The same everywhere, on pages of 2 MiB or more.
+    /// Resident bytes of such memory on pages of 2 MiB or more, inside and outside.
     pub(crate) huge_bytes: u64,
-    /// What of it lay on small pages, by the mapping that it lay in.
-    pub(crate) small: BTreeMap<Small, u64>,
-    /// Resident shared writable memory.
+    /// Resident bytes of such memory on small pages, by reason.
+    pub(crate) small: BTreeMap<SmallPageReason, u64>,
+    /// Resident bytes of shared writable memory.
     pub(crate) shared_bytes: u64,
-    /// Whether the process has switched transparent huge pages off.
+    /// Whether the process has disabled transparent huge pages.
     pub(crate) huge_pages_disabled: bool,
-    /// Whether it shares a record of sites with us: what the program was started as, or a forked child of that.
+    /// Whether the process maps a shared record of allocation sites.
+    /// The program that was started and its forked children do; a program that they exec does not.
     pub(crate) has_record: bool,
-    /// Ranges that are served, in the region or in place, and hold something.
+    /// Ranges with resident memory that the agent serves, in the region or in place.
     resident: Vec<Range<u64>>,
-    /// The pages of these ranges as `smaps` shows them.
+    /// The pages of these ranges according to `smaps`.
     pages: Vec<PageShare>,
 }
 
-/// The region's pages, as exactly as this user may know.
+/// The region's pages.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pages {
+pub(crate) struct RegionPages {
     pub(crate) shares: Vec<PageShare>,
+    /// The kernel tables that were read: `smaps` or `pagemap+kpageflags`.
     pub(crate) source: &'static str,
+    /// `None` if this user may not read frame numbers.
     pub(crate) contiguity: Option<Contiguity>,
 }
 
-/// Looks at process `pid`, whose region is `region`, and whose agent knows these spans outside of it.
-pub(crate) fn look(pid: u32, region: &Range<u64>, spans: &[Span]) -> Result<Look> {
-    let look = Look::at(&smaps::read(pid)?, region, spans);
-    Ok(Look { huge_pages_disabled: has_thp_disabled(pid), ..look })
+/// Samples process `pid`. `spans` are the ranges outside `region` that its agent recorded.
+pub(crate) fn take_snapshot(pid: u32, region: &Range<u64>, spans: &[Span]) -> Result<MemorySnapshot> {
+    let snapshot = MemorySnapshot::of(&smaps::read(pid)?, region, spans);
+    Ok(MemorySnapshot { huge_pages_disabled: has_thp_disabled(pid), ..snapshot })
 }
 
-impl Look {
-    fn at(mappings: &[Mapping], region: &Range<u64>, spans: &[Span]) -> Self {
-        let mut look = Self::default();
+impl MemorySnapshot {
+    fn of(mappings: &[Mapping], region: &Range<u64>, spans: &[Span]) -> Self {
+        let mut snapshot = Self::default();
         let mut permissions = BTreeMap::<String, (u64, u64)>::new();
         let mut pages = BTreeMap::<&'static str, u64>::new();
         for (index, mapping) in mappings.iter().enumerate() {
             let resident = mapping.present_bytes();
-            add(&mut look.point, mapping, resident);
-            let share = permissions.entry(words(mapping)).or_default();
+            add(&mut snapshot.point, mapping, resident);
+            let share = permissions.entry(permission_string(mapping)).or_default();
             share.0 += mapping.bytes();
             share.1 += resident;
-            look.has_record |= mapping.start == RECORD_ADDRESS && mapping.permissions.shared;
+            snapshot.has_record |= mapping.start == RECORD_ADDRESS && mapping.permissions.shared;
             let shared = mapping.permissions.shared && mapping.permissions.write;
-            look.shared_bytes += if shared { resident } else { 0 };
+            snapshot.shared_bytes += if shared { resident } else { 0 };
             if !is_private_rw(mapping) {
                 continue;
             }
             let inside = region.contains(&mapping.start);
-            look.mapped_bytes += if inside { mapping.bytes() } else { 0 };
+            snapshot.mapped_bytes += if inside { mapping.bytes() } else { 0 };
             if resident == 0 {
                 continue;
             }
-            look.huge_bytes += mapping.anon_huge_bytes + resident - mapping.resident_bytes;
+            snapshot.huge_bytes += mapping.anon_huge_bytes + resident - mapping.resident_bytes;
             for (why, bytes) in small(mapping) {
-                *look.small.entry(why).or_default() += bytes;
+                *snapshot.small.entry(why).or_default() += bytes;
             }
             let before = index.checked_sub(1).map(|before| &mappings[before]);
             let cause = (!inside).then(|| attribution::cause(mapping, before, spans));
-            *cause.map_or(&mut look.inside_bytes, |cause| look.outside.entry(cause).or_default()) += resident;
+            *cause.map_or(&mut snapshot.inside_bytes, |cause| snapshot.outside.entry(cause).or_default()) += resident;
             if inside || cause.is_some_and(Cause::is_in_place) {
-                look.resident.push(mapping.range());
+                snapshot.resident.push(mapping.range());
                 count_pages(&mut pages, mapping, resident);
             }
         }
         let permission = |(permission, (bytes, resident_bytes))| PermissionShare { permission, bytes, resident_bytes };
-        look.permissions = permissions.into_iter().map(permission).collect();
-        look.pages = shares(pages);
-        look
+        snapshot.permissions = permissions.into_iter().map(permission).collect();
+        snapshot.pages = shares(pages);
+        snapshot
     }
 
-    /// Whether memory is resident that is served, in the region or in place.
+    /// Whether memory that the agent serves is resident, in the region or in place.
     pub(crate) fn has_served(&self) -> bool {
         !self.resident.is_empty()
     }
 
-    /// The pages under the region. Costs up to a tenth of a second for each 2 GiB on small pages.
-    pub(crate) fn pages(&self, pid: u32) -> Pages {
+    /// Reads the pages of the region. Costs up to 100 ms for each 2 GiB on small pages.
+    pub(crate) fn pages(&self, pid: u32) -> RegionPages {
         match pagemap::read(pid, &self.resident) {
             Ok(Placement::Exact(frames)) => exact(&frames),
-            _ => Pages { shares: self.pages.clone(), source: "smaps", contiguity: None },
+            _ => RegionPages { shares: self.pages.clone(), source: "smaps", contiguity: None },
         }
     }
 }
 
-/// Why memory lies on small pages.
+/// Why memory is on small pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Small {
-    /// No whole 2 MiB of one mapping.
+pub(crate) enum SmallPageReason {
+    /// The end of a mapping contains no aligned 2 MiB.
     End,
     /// `MADV_NOHUGEPAGE`.
     Advised,
-    /// A whole 2 MiB of one mapping.
+    /// None of these: an aligned 2 MiB of one mapping.
     Whole,
 }
 
-impl Small {
-    /// The words in a report.
-    pub(crate) fn words(self) -> &'static str {
+impl SmallPageReason {
+    /// The text in a report.
+    pub(crate) fn description(self) -> &'static str {
         match self {
-            Self::End => "in ends of mappings, which hold no whole 2 MiB",
+            Self::End => "in ends of mappings, which contain no aligned 2 MiB",
             Self::Advised => {
                 "advised to be small (MADV_NOHUGEPAGE): by the program, by --pages 4k, or as the first 2 MiB of the heap or of small requests"
             }
             Self::Whole => {
-                "in whole 2 MiB that were incomplete when they were first touched, or discarded in part: \
+                "in aligned 2 MiB that were not fully mapped at the first access, or partly discarded: \
                  `fieldstone run --pid` puts them on huge pages"
             }
         }
     }
 }
 
-/// The small pages of a mapping. Where it has both ends and whole 2 MiB, the ends are assumed to be full.
-fn small(mapping: &Mapping) -> [(Small, u64); 2] {
+/// The bytes of a mapping on small pages, by reason. `smaps` does not locate them: the ends of the
+/// mapping are assumed to be fully resident.
+fn small(mapping: &Mapping) -> [(SmallPageReason, u64); 2] {
     let bytes = mapping.resident_bytes.saturating_sub(mapping.anon_huge_bytes);
     if mapping.has_flag("nh") {
-        return [(Small::Advised, bytes), (Small::Whole, 0)];
+        return [(SmallPageReason::Advised, bytes), (SmallPageReason::Whole, 0)];
     }
     let (first, last) = (mapping.start.next_multiple_of(2 * MIB), mapping.end / (2 * MIB) * (2 * MIB));
     let ends = mapping.bytes() - last.saturating_sub(first);
-    [(Small::End, bytes.min(ends)), (Small::Whole, bytes.saturating_sub(ends))]
+    [(SmallPageReason::End, bytes.min(ends)), (SmallPageReason::Whole, bytes.saturating_sub(ends))]
 }
 
 fn is_private_rw(mapping: &Mapping) -> bool {
     mapping.is_private_anonymous() && mapping.is_read_write()
 }
 
-fn words(mapping: &Mapping) -> String {
+fn permission_string(mapping: &Mapping) -> String {
     let flag = |set, letter| if set { letter } else { '-' };
     let permissions = mapping.permissions;
     [flag(permissions.read, 'r'), flag(permissions.write, 'w'), flag(permissions.execute, 'x')].iter().collect()
@@ -186,12 +190,12 @@ fn shares(pages: BTreeMap<&'static str, u64>) -> Vec<PageShare> {
     pages.into_iter().filter(|&(_, bytes)| bytes > 0).map(share).collect()
 }
 
-fn exact(frames: &Frames) -> Pages {
+fn exact(frames: &Frames) -> RegionPages {
     let share = |folio: &pagemap::FolioBytes| PageShare { kind: folio_name(folio), bytes: folio.bytes };
     let runs = &frames.runs;
     let contiguity =
         Contiguity { longest_run_bytes: runs.longest_bytes, median_run_bytes: runs.median_bytes, runs: runs.count };
-    Pages {
+    RegionPages {
         shares: frames.folios.iter().map(share).collect(),
         source: "pagemap+kpageflags",
         contiguity: Some(contiguity),
@@ -213,7 +217,8 @@ fn folio_name(folio: &pagemap::FolioBytes) -> String {
 mod tests {
     use super::*;
 
-    /// In the region: a transparent and a hugetlb mapping. Outside: a swapped one, code, and a guard.
+    /// In the region: a transparent and a hugetlb mapping. Outside: a swapped one, code, and a
+    /// guard.
     const SMAPS: &str = "\
 100000000000-100000800000 rw-p 00000000 00:00 0
 Rss: 6144 kB
@@ -238,26 +243,26 @@ KernelPageSize: 4 kB
 ";
 
     #[test]
-    fn sums_are_those_of_the_mappings() {
+    fn a_snapshot_sums_up_the_mappings() {
         let mappings = smaps::parse(SMAPS.as_bytes()).unwrap();
-        let look = Look::at(&mappings, &(0x1000_0000_0000..0x2000_0000_0000), &[]);
-        let point = look.point;
+        let snapshot = MemorySnapshot::of(&mappings, &(0x1000_0000_0000..0x2000_0000_0000), &[]);
+        let point = snapshot.point;
         assert_eq!(
             (point.huge_2m_bytes, point.small_bytes, point.swap_bytes),
             (8 * MIB, (2 * MIB) + (576 << 10), 256 << 10)
         );
         let parts = point.small_bytes + point.folio_bytes + point.huge_2m_bytes + point.huge_1g_bytes;
         assert_eq!(point.resident_bytes, parts);
-        assert_eq!((look.mapped_bytes, look.inside_bytes, look.huge_bytes), (12 * MIB, 10 * MIB, 8 * MIB));
-        assert_eq!(look.small.get(&Small::Whole), Some(&(2 * MIB)));
-        assert_eq!(look.small.get(&Small::End), Some(&(MIB >> 1)));
-        assert_eq!(look.outside.into_iter().collect::<Vec<_>>(), [(Cause::Unseen, MIB >> 1)]);
+        assert_eq!((snapshot.mapped_bytes, snapshot.inside_bytes, snapshot.huge_bytes), (12 * MIB, 10 * MIB, 8 * MIB));
+        assert_eq!(snapshot.small.get(&SmallPageReason::Whole), Some(&(2 * MIB)));
+        assert_eq!(snapshot.small.get(&SmallPageReason::End), Some(&(MIB >> 1)));
+        assert_eq!(snapshot.outside.into_iter().collect::<Vec<_>>(), [(Cause::Unseen, MIB >> 1)]);
         let permissions: Vec<_> =
-            look.permissions.iter().map(|share| (share.permission.as_str(), share.bytes)).collect();
+            snapshot.permissions.iter().map(|share| (share.permission.as_str(), share.bytes)).collect();
         assert_eq!(permissions, [("---", 4096), ("r-x", MIB), ("rw-", 13 * MIB)]);
-        let pages: Vec<_> = look.pages.iter().map(|share| (share.kind.as_str(), share.bytes)).collect();
+        let pages: Vec<_> = snapshot.pages.iter().map(|share| (share.kind.as_str(), share.bytes)).collect();
         assert_eq!(pages, [("hugetlb", 4 * MIB), ("smaller", 2 * MIB), ("thp", 4 * MIB)]);
-        assert_eq!(look.resident.len(), 2);
+        assert_eq!(snapshot.resident.len(), 2);
     }
 
     #[test]

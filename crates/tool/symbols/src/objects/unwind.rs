@@ -1,4 +1,4 @@
-//! Where the frame of a function lies on the stack: what unwinding calls the canonical frame address, by `.eh_frame` or `.debug_frame`.
+//! Finds the rule for the canonical frame address of a function in `.eh_frame` or `.debug_frame`.
 
 use std::fs::File;
 
@@ -11,50 +11,51 @@ use object::{Endianness, Object, ObjectSection};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// More of it is left alone.
-const MOST_BYTES: u64 = 256 << 20;
+/// Limit of a section. A larger section is not read.
+const MAX_BYTES: u64 = 256 << 20;
 const ADDRESS_BYTES: u8 = 8;
 
-/// A file's tables.
+/// The unwind sections of a file.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
-    frame: Section,
-    index: Section,
-    debug: Section,
+pub(super) struct UnwindTables {
+    frame: SectionBytes,
+    index: SectionBytes,
+    debug: SectionBytes,
     text: u64,
 }
 
 #[derive(Debug, Default)]
-struct Section {
+struct SectionBytes {
     address: u64,
     bytes: Vec<u8>,
 }
 
-/// How the address is found.
+/// The rule for the canonical frame address.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rule<'a> {
-    /// A register, by DWARF's number, and what is added to it.
+pub(super) enum FrameRule<'a> {
+    /// The value of a register (DWARF number) plus an offset.
     Register(u16, i64),
-    /// An expression.
+    /// The value of a DWARF expression.
     Expression(Expression<Slice<'a>>),
 }
 
-impl Frames {
+impl UnwindTables {
     pub(super) fn read(file: &File) -> Option<Self> {
         let data = ReadCache::new(file);
         let file = object::read::elf::ElfFile64::<Endianness, _>::parse(&data).ok()?;
         let text = file.section_by_name(".text").map_or(0, |section| section.address());
         let section = |name| {
             let section = file.section_by_name(name)?;
-            let data = section.compressed_data().ok().filter(|data| data.uncompressed_size <= MOST_BYTES)?;
-            Some(Section { address: section.address(), bytes: data.decompress().ok()?.into_owned() })
+            let data = section.compressed_data().ok().filter(|data| data.uncompressed_size <= MAX_BYTES)?;
+            Some(SectionBytes { address: section.address(), bytes: data.decompress().ok()?.into_owned() })
         };
         let named = |name| section(name).unwrap_or_default();
         Some(Self { frame: named(".eh_frame"), index: named(".eh_frame_hdr"), debug: named(".debug_frame"), text })
     }
 
-    /// The rule at an address in the file. Costs a search in the file's index; where it has none, a walk through all functions.
-    pub(super) fn rule(&self, address: u64) -> Option<Rule<'_>> {
+    /// The rule at an address in the file. Cost: a binary search in `.eh_frame_hdr`, or without
+    /// that section a linear search over all functions.
+    pub(super) fn rule(&self, address: u64) -> Option<FrameRule<'_>> {
         self.by_index(address).or_else(|| self.by_frames(address)).or_else(|| {
             let mut section = DebugFrame::from(slice(&self.debug.bytes));
             section.set_address_size(ADDRESS_BYTES);
@@ -62,7 +63,7 @@ impl Frames {
         })
     }
 
-    fn by_index(&self, address: u64) -> Option<Rule<'_>> {
+    fn by_index(&self, address: u64) -> Option<FrameRule<'_>> {
         let bases = self.bases();
         let index = EhFrameHdr::from(slice(&self.index.bytes)).parse(&bases, ADDRESS_BYTES).ok()?;
         let table = index.table()?;
@@ -71,7 +72,7 @@ impl Frames {
         rule(&self.eh_frame(), &bases, address, Some(EhFrameOffset(usize::try_from(offset).ok()?)))
     }
 
-    fn by_frames(&self, address: u64) -> Option<Rule<'_>> {
+    fn by_frames(&self, address: u64) -> Option<FrameRule<'_>> {
         rule(&self.eh_frame(), &self.bases(), address, None)
     }
 
@@ -91,13 +92,14 @@ fn slice(bytes: &[u8]) -> Slice<'_> {
     EndianSlice::new(bytes, LittleEndian)
 }
 
-/// The rule of the function whose entry is known, or else looked for.
+/// The rule in one section. `entry` is the offset of the function's entry; without it, it is
+/// searched.
 fn rule<'a, S: UnwindSection<Slice<'a>>>(
     section: &S,
     bases: &BaseAddresses,
     address: u64,
     entry: Option<S::Offset>,
-) -> Option<Rule<'a>> {
+) -> Option<FrameRule<'a>> {
     let function = match entry {
         Some(entry) => section.fde_from_offset(bases, entry, S::cie_from_offset),
         None => section.fde_for_address(bases, address, S::cie_from_offset),
@@ -106,7 +108,7 @@ fn rule<'a, S: UnwindSection<Slice<'a>>>(
     let mut context = UnwindContext::new();
     let row = function.unwind_info_for_address(section, bases, &mut context, address).ok()?;
     match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => Some(Rule::Register(register.0, *offset)),
-        CfaRule::Expression(expression) => expression.get(section).ok().map(Rule::Expression),
+        CfaRule::RegisterAndOffset { register, offset } => Some(FrameRule::Register(register.0, *offset)),
+        CfaRule::Expression(expression) => expression.get(section).ok().map(FrameRule::Expression),
     }
 }
